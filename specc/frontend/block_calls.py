@@ -112,9 +112,9 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
     elif option is None and bound:
         config = bound.config
     elif not module.is_standard:
-        given = option and context.evaluate_value(option.value, caller)
-        span = option and option.value.span
-        config = context.evaluator.configure_used_spec(context, module, given, span)
+        expr = option.value if option else ast.Name("none")
+        given = context.evaluate_value(expr, caller)
+        config = context.evaluator.configure_used_spec(context, module, given, expr.span)
     env = Env(
         module=module,
         config=config,

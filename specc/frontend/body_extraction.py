@@ -2,7 +2,7 @@
 a loop when all batch elements are done (`scan … until all(done)`).
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -82,16 +82,14 @@ def extract_body_graph(
         # nodes of the body keep their scope and source location, for messages
         if old in builder.node_origins:
             scopes[node] = builder.node_origins[old]
-    facts = {name: Input(v.type) for name, v in names.items()}
-    given = {name: now[v] for name, v in outputs.items()}
     body = Graph(
         name="body",
         inputs=names,
-        input_facts=facts,
+        input_facts={name: Input(v.type) for name, v in names.items()},
         parameters={},
         parameter_facts={},
         nodes=tuple(copies),
-        outputs=given,
+        outputs={name: now[v] for name, v in outputs.items()},
         node_origins=scopes,
     )
     return body, outer
@@ -123,18 +121,15 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
     """Sort values in graph order: inputs, parameters, then results of nodes; values that
     are not part of the graph yet come first.
     """
-    given = {v: n for n, v in enumerate(builder.inputs.values())}
-    found = list(captured)
-    if any(v.node is None and v not in given for v in found):
-        weights = enumerate(builder.parameters.values(), len(given))
-        given |= {v: n for n, v in weights}
+    leaves = (*builder.inputs.values(), *builder.parameters.values())
+    indices = {value: n for n, value in enumerate(leaves)}
 
     def get_place(value: Value) -> tuple[int, int]:
         if value.node is None:
-            return given.get(value, -1), 0
-        return len(given) + builder.node_indices[value.node], value.index
+            return indices.get(value, -1), 0
+        return len(indices) + builder.node_indices[value.node], value.index
 
-    return sorted(found, key=get_place)
+    return sorted(captured, key=get_place)
 
 
 def _find_dependent_nodes(
@@ -150,28 +145,21 @@ def _find_dependent_nodes(
     moved, free = set(leaves), set[Value]()
     found: dict[Node, None] = {}
     known = builder.nodes_by_free_length.setdefault(length, {})
-    for node in _iterate_candidates(builder, known, start):
+    new = dict.fromkeys(islice(builder.nodes, start, None))
+    # nodes of earlier bodies with this length come before the new nodes
+    for node in (*(node for node in known if node not in new), *new):
         results = builder.nodes[node]
-        reads = [a for a in node.args if a]
-        rows = bool(length) and _depends_on_length(results[0], length)
-        depends = any(a in moved for a in reads)
-        if not depends and (rows or any(a in free for a in reads)):
+        if any(a in moved for a in node.args):
+            moved.update(results)
+        elif (length and _depends_on_length(results[0], length)) or any(
+            a in free for a in node.args
+        ):
             free.update(results)
             known[node] = None
-        elif not depends:
-            continue
         else:
-            moved.update(results)
+            continue
         found[node] = None
     return found
-
-
-def _iterate_candidates(builder: Builder, known: dict[Node, None], start: int) -> Iterator[Node]:
-    """Yield nodes of earlier bodies with this length, then nodes after the first `start`."""
-    earlier = tuple(known)
-    new = dict.fromkeys(islice(builder.nodes, start, None))
-    yield from (node for node in earlier if node not in new)
-    yield from new
 
 
 def _depends_on_length(value: Value, length: str) -> bool:
@@ -245,38 +233,29 @@ def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyE
     Raise E0729 unless it is `all(name)` of a carried boolean tensor, E0730 if another carry
     lacks the axes of that tensor.
     """
-    if statement.until is None:
-        return None
-    name = _get_flag_name(statement.until)
+    match statement.until:
+        case None:
+            return None
+        case ast.Call(function=ast.Name(path="all"), args=(ast.Name(path=name),), options=()):
+            pass
+        case _:
+            name = ""
+    span = statement.until.span
     # A value that is not carried is the same in every iteration: the loop would end at
     # once or never.
     if name not in starts:
-        _raise_not_carried(statement, name)
+        title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
+        what = f"`{name}` is not carried" if name else "expected the name of a carry"
+        fix = (
+            f"write `carry {next(iter(statement.carry), 'h')}, done until all(done)`, set `done` "
+            "before the loop and update it in the body"
+        )
+        raise_error("E0729", title, span, what, helps=[fix])
     done = starts[name]
     if done.type.dtype != "bool":
         title = f"`until` takes a boolean tensor, but `{name}` is not"
-        span, what = statement.until.span, f"this is {format_type(done.type)}"
+        what = f"this is {format_type(done.type)}"
         raise_error("E0729", title, span, what, helps=["carry a comparison: `done = p > 0.99`"])
-    found = EarlyExit(list(starts).index(name), name, statement.until.span)
+    found = EarlyExit(list(starts).index(name), name, span)
     found.check_axes(done, starts, "carried")
     return found
-
-
-def _get_flag_name(until: ast.Expr) -> str:
-    """Return `done` from `all(done)`, or ""."""
-    match until:
-        case ast.Call(function=ast.Name(path="all"), args=(ast.Name(path=name),), options=()):
-            return name
-    return ""
-
-
-def _raise_not_carried(statement: ast.Scan, name: str) -> None:
-    assert statement.until is not None
-    title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
-    what = f"`{name}` is not carried" if name else "expected the name of a carry"
-    first = next(iter(statement.carry), "h")
-    fix = (
-        f"write `carry {first}, done until all(done)`, set `done` before the loop and "
-        "update it in the body"
-    )
-    raise_error("E0729", title, statement.until.span, what, helps=[fix])

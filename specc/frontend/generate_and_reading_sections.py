@@ -4,7 +4,6 @@ manifest.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NoReturn, TypeAlias
 
 from specc.decode.settings_errors import VocabularySizes, check_spec_settings
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
@@ -35,43 +34,34 @@ from specc.syntax.ast import walk_tree
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
-    """Convert a compile-time value to plain data. Raise NeedsValue for a symbol, at `span`."""
-    one = take_first_result(value)
-    convert = VALUE_TO_DATA.get(type(one))
-    return convert(one, span) if convert else one
-
-
-def _number_to_data(value: Dim | RuntimeNumber, span: Span | None) -> int:
-    if isinstance(value, RuntimeNumber):
-        raise NeedsValue(value.symbols, span)
-    if value.number is None:
-        raise NeedsValue(value.symbols(), span)
-    return value.number
-
-
-def _mask_to_data(mask: CombinedMask, _: Span | None) -> str:
-    shown = [str(value_to_data(part)) for part in mask.parts]
-    return f"not {shown[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(shown)})"
-
-
-def _function_to_data(function: BlockFunction | DefinitionFunction, _: Span | None) -> str:
-    # `window(128)` as written: the name alone is not enough
-    return function.span.text if function.span else function.name
-
-
-VALUE_TO_DATA: Mapping[type[object], Callable[..., object]] = {
-    Dim: _number_to_data,
-    RuntimeNumber: _number_to_data,
-    ChoiceValue: lambda x, _: x.word,
-    tuple: lambda x, _: [value_to_data(i) for i in x],
-    Record: lambda x, _: {k: value_to_data(v) for k, v in x.fields.items()},
-    Rope: lambda x, _: {"theta": x.theta, "kind": x.kind, **dict(x.parameters)},
-    BuiltinFunction: lambda x, _: x.name,
-    BlockFunction: _function_to_data,
-    DefinitionFunction: _function_to_data,
-    CombinedMask: _mask_to_data,
-}
-"""How values other than texts, floats and bools become plain data."""
+    """Convert a compile-time value to plain data; texts, floats and bools are returned as is.
+    Raise NeedsValue for a symbol, at `span`.
+    """
+    match take_first_result(value):
+        case RuntimeNumber(symbols=symbols):
+            raise NeedsValue(symbols, span)
+        case Dim(number=number) as dim:
+            if number is None:
+                raise NeedsValue(dim.symbols(), span)
+            return number
+        case ChoiceValue(word):
+            return word
+        case tuple(items):
+            return [value_to_data(item) for item in items]
+        case Record(fields):
+            return {name: value_to_data(field) for name, field in fields.items()}
+        case Rope(theta, kind, parameters):
+            return {"theta": theta, "kind": kind, **dict(parameters)}
+        case BuiltinFunction(name=name):
+            return name
+        # `window(128)` as written: the name alone is not enough
+        case BlockFunction() | DefinitionFunction() as function:
+            return function.span.text if function.span else function.name
+        case CombinedMask(op, parts):
+            shown = [str(value_to_data(part)) for part in parts]
+            return f"not {shown[0]}" if op == "not" else f"({f' {op} '.join(shown)})"
+        case other:
+            return other
 
 
 def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
@@ -83,11 +73,7 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """
     match expr:
         case ast.Call():
-            data: dict[str, object] = {"kind": expr.function.path}
-            if expr.args:
-                data["args"] = [expression_to_data(context, a, env) for a in expr.args]
-            data.update({o.name: expression_to_data(context, o.value, env) for o in expr.options})
-            return data
+            return _call_to_data(expr, lambda inner: expression_to_data(context, inner, env))
         case ast.ListLiteral():
             return [expression_to_data(context, item, env) for item in expr.items]
         case ast.Name():
@@ -95,19 +81,19 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
         case ast.Binary(op="/"):
             left = expression_to_data(context, expr.left, env)
             right = expression_to_data(context, expr.right, env)
-            if isinstance(left, PlainNumber) and isinstance(right, PlainNumber) and right:
-                return _divide_numbers(left, right)
+            if isinstance(left, int | float) and isinstance(right, int | float) and right:
+                # the result of two integers without a remainder is an integer
+                is_whole = isinstance(left, int) and left % right == 0
+                return left // right if is_whole else left / right
     return value_to_data(context.evaluate(expr, env), expr.span)
 
 
-PlainNumber: TypeAlias = int | float
-
-
-def _divide_numbers(left: PlainNumber, right: PlainNumber) -> PlainNumber:
-    """Divide; the result of two integers without a remainder is an integer."""
-    if isinstance(left, int) and left % right == 0:
-        return left // right
-    return left / right
+def _call_to_data(call: ast.Call, convert: Callable[[ast.Expr], object]) -> dict[str, object]:
+    """Convert `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
+    data: dict[str, object] = {"kind": call.function.path}
+    if call.args:
+        data["args"] = [convert(arg) for arg in call.args]
+    return data | {option.name: convert(option.value) for option in call.options}
 
 
 def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
@@ -138,14 +124,17 @@ def evaluate_generation_settings(
     made: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
     for setting in item.settings:
-        spans[f"{setting.name} name"] = setting.span
-        spans[setting.name] = setting.value.span or setting.span
-        if isinstance(setting.value, ast.Call):
-            made[setting.name] = _evaluate_strategy_call(
-                context, setting.name, setting.value, env, spans
-            )
-        else:
-            made[setting.name] = _evaluate_known_data(context, setting.value, env)
+        name, value = setting.name, setting.value
+        spans[f"{name} name"] = setting.span
+        spans[name] = value.span or setting.span
+        if not isinstance(value, ast.Call):
+            made[name] = _evaluate_known_data(context, value, env)
+            continue
+        made[name] = _call_to_data(value, lambda expr: _evaluate_known_data(context, expr, env))
+        spans[f"{name} name"] = value.function.span or value.span
+        for option in value.options:
+            spans[f"{name}.{option.name}"] = option.value.span or option.span
+            spans[f"{name}.{option.name} name"] = option.name_span or option.span
     faults = check_spec_settings(made, spans, item.span)
     # compared with the vocabulary only if the settings themselves are valid
     beyond = {
@@ -157,23 +146,6 @@ def evaluate_generation_settings(
     if faults or beyond:
         raise Failed(*faults, *beyond.values())
     return made, tuple(warnings)
-
-
-def _evaluate_strategy_call(
-    context: Context, name: str, call: ast.Call, env: Env, spans: dict[str, Span | None]
-) -> dict[str, object]:
-    """Convert `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`; the spans of its
-    parts go into `spans`.
-    """
-    spans[f"{name} name"] = call.function.span or call.span
-    made: dict[str, object] = {"kind": call.function.path}
-    if call.args:
-        made["args"] = [_evaluate_known_data(context, a, env) for a in call.args]
-    for option in call.options:
-        spans[f"{name}.{option.name}"] = option.value.span or option.span
-        spans[f"{name}.{option.name} name"] = option.name_span or option.span
-        made[option.name] = _evaluate_known_data(context, option.value, env)
-    return made
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
@@ -212,43 +184,34 @@ def evaluate_streaming(
     """Return the streaming section of the spec for this graph. Raise E0221 for names that
     no graph has, E0975 if one graph has two time axes.
     """
-    said = [
+    graphs = list_graphs(program)
+    items = [
         item
         for item, _ in program.iterate_items(ast.Stream)
-        if _belongs_to_graph(program, block, item)
+        # of another graph if that has its names
+        if _has_stream_names(block, item) or not any(_has_stream_names(g, item) for g in graphs)
     ]
-    for item in said:
+    for item in items:
         _check_names(block, item)
         _check_time_axis(block, item)
-    growing = [item.input_name for item in said]
-    # A graph can generate or stream along one input only.
-    other = next((i for i in said if generation or i.input_name != growing[0]), None)
-    if other is not None:
-        _raise_second_time_axis(block, other, growing[0], generation)
-    if not said:
+    for item in items:
+        # A graph can generate or stream along one input only.
+        first = generation.growing if generation else items[0].input_name
+        if not generation and item.input_name == first:
+            continue
+        already = (
+            f"`generate` extends `{first}`" if generation else f"it is streamed along `{first}`"
+        )
+        raise_error(
+            "E0975",
+            f"the graph `{block.name}` cannot be streamed along `{item.input_name}`: {already}",
+            item.span,
+            "a second time here",
+            helps=["put it into a second graph: a spec may have several"],
+        )
+    if not items:
         return None
-    return StreamSection(growing[0], tuple(dict.fromkeys(item.source for item in said)))
-
-
-def _belongs_to_graph(program: Program, block: ast.Block, item: ast.Stream) -> bool:
-    """Return whether a `stream` item names values of this graph, or of no graph at all."""
-    named = [g for g in list_graphs(program) if _has_stream_names(g, item)]
-    return not named or _has_stream_names(block, item)
-
-
-def _raise_second_time_axis(
-    block: ast.Block, item: ast.Stream, first: str, generation: GenerateSection | None
-) -> NoReturn:
-    already = f"it is streamed along `{first}`"
-    if generation:
-        already = f"`generate` extends `{generation.growing}`"
-    raise_error(
-        "E0975",
-        f"the graph `{block.name}` cannot be streamed along `{item.input_name}`: {already}",
-        item.span,
-        "a second time here",
-        helps=["put it into a second graph: a spec may have several"],
-    )
+    return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.source for i in items)))
 
 
 def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
@@ -311,31 +274,25 @@ def evaluate_readings(
     """
     data: dict[str, object] = {}
     what = "result" if kind is ast.ResultDisplay else "input"
-    known = _list_graph_names(block, what)
-    every = {name for graph in list_graphs(program) for name in _list_graph_names(graph, what)}
+
+    def list_names(graph: ast.Block) -> list[str]:
+        return [side.name for side in (graph.results if what == "result" else graph.params)]
+
+    known = list_names(block)
+    elsewhere = {name for graph in list_graphs(program) for name in list_names(graph)} - {*known}
     for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
-            if not isinstance(entry, kind) or entry.name in data:
+            # `elsewhere`: an input of another graph of the spec
+            if not isinstance(entry, kind) or entry.name in data or entry.name in elsewhere:
                 continue
-            if entry.name in every.difference(known):
-                continue  # an input of another graph of the spec
+            span, expected = entry.span, f"expected one of {', '.join(known)}"
             if entry.name not in known:
-                helps = suggest_similar_name(
-                    entry.name, known, f"expected one of {', '.join(known)}"
-                )
+                helps = suggest_similar_name(entry.name, known, expected)
                 title = f"the graph `{block.name}` has no {what} `{entry.name}`"
-                raise_error("E0221", title, entry.span, helps=helps)
-            told = _require_call_data(expression_to_data(context, entry.value, env), entry.span)
-            data[entry.name] = {"home": module.path, **told}
-    return data
-
-
-def _list_graph_names(graph: ast.Block, what: str) -> list[str]:
-    sides = graph.results if what == "result" else graph.params
-    return [side.name for side in sides]
-
-
-def _require_call_data(data: object, span: Span | None) -> dict[str, object]:
-    if not isinstance(data, dict):
-        raise_error("E0203", "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`", span)
+                raise_error("E0221", title, span, helps=helps)
+            found = expression_to_data(context, entry.value, env)
+            if not isinstance(found, dict):
+                title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
+                raise_error("E0203", title, span)
+            data[entry.name] = {"home": module.path, **found}
     return data

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import did_you_mean, format_suggestion, suggest_similar_name
+from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.builtins.registry import BUILTINS
 from specc.frontend.config_json import JsonObject
 from specc.frontend.context import Context, Env, SpecModule, join_weight_path
@@ -35,6 +35,7 @@ from specc.frontend.spec_values import (
     Results,
     SpecValue,
     Tensor,
+    UsedSpecConfig,
     describe_value,
 )
 from specc.syntax import ast
@@ -153,24 +154,17 @@ def _make_function_value(
 def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
     """Return the item `v.encoder` of a file that `use` names `v`, or None."""
     alias, _, inner = name.path.partition(".")
-    if (said := env.module.find_use(alias)) is None:
+    if (declared := env.module.find_use(alias)) is None:
         return None
-    use, user = said
-    held = env.config.get(alias)
-    # an empty config: a block of another file has its own values, not the caller's
-    there = Env(module=env.module, config={})
-    if isinstance(held, Record) and held.used_spec is not None:
-        base = join_weight_path(env.file_scope, use.under.text if use.under else "")
-        settings = held.used_spec
-        there = Env(
-            module=settings.module,
-            config=held.fields,
-            config_file=settings.config_file,
-            file_scope=base,
-        )
-    else:
-        there.module = context.library.load_used_module(use.path, user, use.span)
-    module = there.module
+    use, user = declared
+    match env.config.get(alias):
+        case Record(fields=config, used_spec=UsedSpecConfig(module=module, config_file=file)):
+            base = join_weight_path(env.file_scope, use.under.text if use.under else "")
+            there = Env(module=module, config=config, config_file=file, file_scope=base)
+        case _:
+            module = context.library.load_used_module(use.path, user, use.span)
+            # an empty config: a block of another file has its own values, not the caller's
+            there = Env(module=module, config={})
     if inner not in module.items:
         helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
         title = f"`{module.path}` has no block or graph called `{inner}`"
@@ -211,32 +205,29 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     if name.path in MISSPELLED_CONSTANTS:
         meant = format_suggestion(MISSPELLED_CONSTANTS[name.path])
         raise_error("E0105", f"`{name.path}` is not a value here; {meant}", name.span)
-    here = [
-        *env.grid_indices,
-        *env.names,
-        *env.dims,
-        *env.config,
-        *env.module.root.dims,
-        *NAMED_CONSTANTS,
-    ]
-    callable_ = [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
-    # without a call a variable is meant more often than a block
-    near = did_you_mean(name.path, here) or did_you_mean(name.path, callable_)
+    here = [*env.grid_indices, *env.names, *env.dims, *env.config]
+    here += [*env.module.root.dims, *NAMED_CONSTANTS]
+    functions = _list_functions(context, env)
     shown = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
-    helps = []
     if name.path in GRID_INDEX_NAMES:
         helps = [
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
             "one, and use its name here"
         ]
-    elif fix := suggest_for_foreign_operation(name.path, callable_):
+    elif fix := suggest_for_foreign_operation(name.path, functions):
         helps = [fix]
-    elif near:
-        helps = [format_suggestion(near)]
-    elif shown:
-        helps = [f"names in scope: {', '.join(shown[:12])}"]
+    else:
+        names = f"names in scope: {', '.join(shown[:12])}" if shown else ""
+        # without a call a variable is meant more often than a block
+        helps = suggest_similar_name(name.path, here)
+        helps = helps or suggest_similar_name(name.path, functions, names)
     title = f"`{name.path}` is not defined"
     raise_error("E0202", title, name.span, "unknown name", helps=helps)
+
+
+def _list_functions(context: Context, env: Env) -> list[str]:
+    """Return the names of the functions of the spec, of std, and the built-in ones."""
+    return [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
 
 
 def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
@@ -244,26 +235,21 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
     # a field of a record or an alias, not a block
     if "." in name.path:
         return _resolve_member_callee(context, name, env)
-    held = env.names.get(name.path, env.config.get(name.path))
-    if isinstance(held, Function):
-        return held
+    value = env.names.get(name.path, env.config.get(name.path))
+    if isinstance(value, Function):
+        return value
     # a variable may hide a block as a value, but not as a callee
     target = resolve_function(context, name.path, env, name.span)
     if target is not None:
         return target
-    if held is not None:
-        title = f"`{name.path}` is {describe_value(held)} and cannot be called"
+    if value is not None:
+        title = f"`{name.path}` is {describe_value(value)} and cannot be called"
         raise_error("E0205", title, name.span)
-    known = [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
+    known = _list_functions(context, env)
     fix = suggest_for_foreign_operation(name.path, known)
-    none = "see `specc list`"
-    raise_error(
-        "E0204",
-        f"unknown block or operation `{name.path}`",
-        name.span,
-        "unknown operation",
-        helps=[fix] if fix else suggest_similar_name(name.path, known, none),
-    )
+    helps = [fix] if fix else suggest_similar_name(name.path, known, "see `specc list`")
+    title = f"unknown block or operation `{name.path}`"
+    raise_error("E0204", title, name.span, "unknown operation", helps=helps)
 
 
 def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
@@ -274,20 +260,18 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
         return value
     if (used := resolve_used_item(context, name, env)) is not None:
         return used
-    known = [*env.module.list_names(), *context.library.list_standard_names(), *BUILTINS]
+    fix = suggest_for_library_path(name.path, _list_functions(context, env))
+    helps, label = [fix] if fix else [], ""
     if isinstance(value, Tensor):
         method = name.path.partition(".")[2]
         title = f"`{alias}` is {describe_value(value)} and has no method `{method}`"
-        fix = suggest_for_library_path(name.path, known)
-        stands = "operations are functions in specs"
-        raise_error("E0204", title, name.span, stands, helps=[fix] if fix else ())
-    fix = suggest_for_library_path(name.path, known) if alias in FOREIGN_LIBRARIES else ""
-    if fix:
-        title = f"`{name.path}` belongs to another library"
-        raise_error("E0204", title, name.span, "unknown operation", helps=[fix])
-    write = f'write `use "file.specc" as {alias}` above'
-    helps = suggest_similar_name(alias, env.module.uses, write)
-    raise_error("E0204", f"no used file is called `{alias}`", name.span, helps=helps)
+        label = "operations are functions in specs"
+    elif fix and alias in FOREIGN_LIBRARIES:
+        title, label = f"`{name.path}` belongs to another library", "unknown operation"
+    else:
+        title, write = f"no used file is called `{alias}`", f'`use "file.specc" as {alias}`'
+        helps = suggest_similar_name(alias, env.module.uses, f"write {write} above")
+    raise_error("E0204", title, name.span, label, helps=helps)
 
 
 def evaluate_as_type(context: Context, type: ast.TypeName, expr: ast.Expr, env: Env) -> EvalResult:
@@ -310,12 +294,10 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
         case ast.Name(path=path) if path in NORMALIZER_WORDS and path not in env.names:
             # built-in names take precedence over config values
             return ChoiceValue(path, NORMALIZER_WORDS)
-        case ast.Name(path=path) if not _is_bound_name(path, env):
-            if (found := _find_normalizer(context, expr, env)) is not None:
-                return found
-        case ast.Call(function=name) if not _is_bound_name(name.path, env):
-            if (found := _find_normalizer(context, name, env)) is not None:
-                return bind_definition(context, found, expr, env)
+        case ast.Name() if found := _find_normalizer(context, expr, env):
+            return found
+        case ast.Call(function=name) if found := _find_normalizer(context, name, env):
+            return bind_definition(context, found, expr, env)
     return context.evaluate(expr, env)
 
 
@@ -327,13 +309,13 @@ def _is_bound_name(path: str, env: Env) -> bool:
 
 
 def _find_normalizer(context: Context, name: ast.Name, env: Env) -> DefinitionFunction | None:
-    """Return the normalizer of this name, from the spec or from std, or None."""
+    """Return the normalizer of this name, from the spec or from std; None if there is none, or
+    the name stands for a value.
+    """
+    if _is_bound_name(name.path, env):
+        return None
     found = env.module.find_definition(name.path) or context.library.find_standard_item(name.path)
-    if found is None:
-        return None
-    item, module = found
-    if isinstance(item, ast.Block) or item.kind != "normalizer":
-        return None
-    return DefinitionFunction(
-        name=name.path, definition=item, module=module, env=env, span=name.span
-    )
+    match found and _make_function_value(*found, env, name.span):
+        case DefinitionFunction(kind="normalizer") as function:
+            return function
+    return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.frontend.body_extraction import EarlyExit, extract_body_graph, find_early_exit
@@ -26,19 +26,19 @@ from specc.syntax import ast
 
 def evaluate_scan_inputs(
     context: Context, statement: ast.Scan, env: Env
-) -> tuple[list[Tensor], Dim]:
-    """Return the scanned tensors and the length of the scanned axis; without `along` the
-    iteration indices.
+) -> tuple[list[Tensor], int]:
+    """Return the scanned tensors and the scanned axis of the first; without `along` the iteration
+    indices.
     """
     if statement.along is None:
-        turns = _evaluate_iteration_count(context, statement, env)
-        return [add_op(context, ops.Range(turns), span=statement.span)], turns
+        count = _evaluate_iteration_count(context, statement, env)
+        return [add_op(context, ops.Range(count), span=statement.span)], 0
     length = _resolve_scan_length(context, statement.along, env)
     scanned = [
         _check_scanned_tensor(context, e, length, statement, env) for e in statement.sequences
     ]
-    assert length is not None  # `_check_scanned_tensor` raises otherwise
-    return scanned, length
+    # the axis is found by its length: equal symbols are one length
+    return scanned, next(n for n, d in enumerate(scanned[0].shape) if d == length)
 
 
 def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -> Dim:
@@ -76,21 +76,16 @@ def _check_scanned_tensor(
     value = evaluate_value(context, expr, env)
     if not isinstance(value, Tensor):
         raise_error("E0304", f"`scan` takes a tensor, not {describe_value(value)}", expr.span)
-    # the axis is found by its length: equal symbols are one length
     if length is None or length not in value.shape:
-        _raise_no_scanned_axis(expr, statement.along, value)
-    if length.number is not None and value.shape.count(length) > 1:
+        source = format_length_source(statement.along)
+        title = f"the scanned tensor has no axis of length `{source}`"
+        lengths = value.shape[1:] or value.shape
+        helps = [f"write the length of an axis: `along {d}`" for d in lengths[:1]]
+    elif length.number is not None and value.shape.count(length) > 1:
         title = f"the scanned tensor has several axes of length {length}"
         helps = [f"`repeat i in {length} {{ … }}` with `x[:, i]` iterates over one axis"]
-        raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
-    return value
-
-
-def _raise_no_scanned_axis(expr: ast.Expr, along: ast.Expr | None, value: Tensor) -> NoReturn:
-    """Raise E0304 for a length that no axis has."""
-    title = f"the scanned tensor has no axis of length `{format_length_source(along)}`"
-    lengths = [str(d) for d in value.shape[1:] or value.shape]
-    helps = [f"write the length of an axis: `along {lengths[0]}`"] if lengths else []
+    else:
+        return value
     raise_error("E0304", title, expr.span, f"this is {format_type(value.type)}", helps=helps)
 
 
@@ -135,9 +130,8 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     the nodes added by this are then extracted as the body graph.
     """
     context.count_steps(statement.span, 1 + len(context.builder.nodes) // NODES_PER_STEP)
-    scanned, length = evaluate_scan_inputs(context, statement, env)
-    axis = scanned[0].shape.index(length)
-    keep = evaluate_scan_mask(context, statement, env, length)
+    scanned, axis = evaluate_scan_inputs(context, statement, env)
+    keep = evaluate_scan_mask(context, statement, env, scanned[0].shape[axis])
     initial_carries = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
     initial_tensors = [
         t for name, value in initial_carries.items() for t in flatten_carry(name, value)
@@ -202,19 +196,18 @@ def _build_scan_body(
     Its inputs are the scanned slices and the carries, its outputs the next carries and
     the collected values, each in the order of the statement.
     """
-    leaves_of = [
-        pair for name, value in initial_carries.items() for pair in flatten_carry(name, value)
-    ]
-    carries = {label: Value(tensor.type) for label, tensor in leaves_of}
+    carries = {
+        label: Value(tensor.type)
+        for name, value in initial_carries.items()
+        for label, tensor in flatten_carry(name, value)
+    }
     before = dict(zip(statement.variables, slices, strict=True))
-    # names bound in the body are local, except carried and collected ones
     start = len(context.builder.nodes)
-    inner = replace(env, names=dict(env.names))
-    inner.names.update({n: Tensor(v, statement.span) for n, v in before.items()})
-    state = iter([Tensor(v, statement.span) for v in carries.values()])
-    inner.names.update(
-        {name: rebuild_carry(value, state) for name, value in initial_carries.items()}
-    )
+    # names bound in the body are local, except carried and collected ones
+    state = (Tensor(v, statement.span) for v in carries.values())
+    names = env.names | {n: Tensor(v, statement.span) for n, v in before.items()}
+    names |= {name: rebuild_carry(value, state) for name, value in initial_carries.items()}
+    inner = replace(env, names=names)
     with context.isolate_position_ids():
         returned = run_body(context, statement.body, inner)
     if returned is not None:
@@ -223,8 +216,8 @@ def _build_scan_body(
     given = iter(carries.values())
     after = [
         value
-        for name, start in initial_carries.items()
-        for value in _check_carried(statement, name, start, given, inner.names[name])
+        for name, initial in initial_carries.items()
+        for value in _check_carried(statement, name, initial, given, names[name])
     ]
     collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
@@ -285,15 +278,9 @@ def _convert_to_carry(value: SpecValue) -> CarryValue | None:
     """Return the value if it is a tensor or a (nested) non-empty list of tensors, or None."""
     if isinstance(value, Tensor):
         return value
-    if not isinstance(value, tuple) or not value:
-        return None
-    items: list[CarryValue] = []
-    for item in value:
-        carry = _convert_to_carry(item)
-        if carry is None:
-            return None
-        items.append(carry)
-    return tuple(items)
+    items = tuple(map(_convert_to_carry, value)) if isinstance(value, tuple) else ()
+    carries = tuple(item for item in items if item is not None)
+    return carries if carries and len(carries) == len(items) else None
 
 
 def _check_carried(
@@ -325,17 +312,15 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
             helps=helps,
         )
     if after.type != before.type:
-        others = Label.list_at(statement.span, f"before the loop it is {format_type(before.type)}")
-        title = (
-            f"the carry `{name}` changes from {format_type(before.type)} to "
-            f"{format_type(after.type)}"
-        )
+        was, now = format_type(before.type), format_type(after.type)
+        others = Label.list_at(statement.span, f"before the loop it is {was}")
+        title = f"the carry `{name}` changes from {was} to {now}"
         fix = f"project it back to its size: `{name} = linear(…, out=…)`"
         if after.type.dtype != before.type.dtype:
             fix = "convert it: `cast(x, to=float)`"
         helps = [f"{fix}; or give `{name}` this type before the loop"]
-        now = f"after an iteration it is {format_type(after.type)}"
-        raise_error("E0305", title, after.span or statement.span, now, others=others, helps=helps)
+        label, span = f"after an iteration it is {now}", after.span or statement.span
+        raise_error("E0305", title, span, label, others=others, helps=helps)
     return after.value
 
 

@@ -1,16 +1,21 @@
 """Check what a spec that extends another may contain: config values and new names."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
-from specc.frontend.context import SpecModule
+from specc.frontend.context import ErrorCollector, SpecModule
 from specc.syntax import ast
 
+Entry = TypeVar("Entry", bound=ast.ConfigEntry)
 
-def list_config_items(file: ast.File) -> list[ast.Config]:
-    """Return the `config` sections of a file."""
-    return [i for i in file.items if isinstance(i, ast.Config)]
+
+def iterate_config_entries(file: ast.File, kind: type[Entry]) -> Iterator[Entry]:
+    """Yield the config entries of one class in a file."""
+    for item in file.items:
+        if isinstance(item, ast.Config):
+            yield from (e for e in item.entries if isinstance(e, kind))
 
 
 def iterate_item_names(item: ast.Item) -> Iterator[tuple[str, Span | None]]:
@@ -56,58 +61,46 @@ def check_instance_names(module: SpecModule, base: SpecModule) -> None:
     """Raise E0225 for names that the extended spec has already: they would mean one thing in
     the config values and another in the graph.
     """
-    faults: list[Diagnostic] = []
+    defined: dict[str, Span | None] = {}
+    extended: SpecModule | None = base
+    while extended:
+        for item in extended.file.items:
+            for name, span in iterate_item_names(item):
+                defined.setdefault(name, span)
+        extended = extended.extended
+    errors = ErrorCollector()
     for item in module.file.items:
         for name, span in iterate_item_names(item):
-            first = _find_definition(name, base)
-            if isinstance(first, _NotDefined):
-                continue
-            title = f"`{name}` is already defined in `{base.file.model}`, which this spec extends"
-            faults.append(
-                Diagnostic(
-                    "E0225",
-                    title,
-                    Label.at(span, "again here"),
-                    Label.list_at(first, "first here"),
-                    (
-                        "definitions in such a spec are for its config values; they override "
-                        "nothing in the graph",
-                    ),
-                    (f"rename it, for example to `{name}_here`, and use that name in `config`",),
-                )
-            )
-    if faults:
-        raise Failed(*faults)
-
-
-class _NotDefined:
-    """Marks a name without a definition; None is a definition without a known span."""
-
-
-def _find_definition(name: str, module: SpecModule) -> Span | _NotDefined | None:
-    """Return the span of a name's definition in a module or one that it extends."""
-    for item in module.file.items:
-        for known, span in iterate_item_names(item):
-            if known == name:
-                return span
-    return _find_definition(name, module.extended) if module.extended else _NotDefined()
+            with errors:
+                if name in defined:
+                    raise_error(
+                        "E0225",
+                        f"`{name}` is already defined in `{base.file.model}`, which this spec "
+                        "extends",
+                        span,
+                        "again here",
+                        others=Label.list_at(defined[name], "first here"),
+                        notes=[
+                            "definitions in such a spec are for its config values; they override "
+                            "nothing in the graph"
+                        ],
+                        helps=[
+                            f"rename it, for example to `{name}_here`, and use that name in "
+                            "`config`"
+                        ],
+                    )
+    errors.raise_collected()
 
 
 def reject_untyped_assignments(module: SpecModule) -> None:
     """Raise E0220 for a value without a type in a file that extends no other."""
-    for config in list_config_items(module.file):
-        for entry in config.entries:
-            if isinstance(entry, ast.Assign):
-                helps = [
-                    f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
-                    "or name the spec that declares it: `extends …`",
-                ]
-                raise_error(
-                    "E0220",
-                    f"`{entry.name}` is given a value but has no type",
-                    entry.span,
-                    helps=helps,
-                )
+    for entry in iterate_config_entries(module.file, ast.Assign):
+        helps = [
+            f"declare it: `{entry.name}: {_format_declaration(entry.value)}`",
+            "or name the spec that declares it: `extends …`",
+        ]
+        title = f"`{entry.name}` is given a value but has no type"
+        raise_error("E0220", title, entry.span, helps=helps)
 
 
 def _format_declaration(value: ast.Expr) -> str:

@@ -6,15 +6,15 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TypeVar
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.context import Library, SpecModule
+from specc.frontend.context import ErrorCollector, Library, SpecModule
 from specc.frontend.spec_inheritance import (
     check_instance_items,
     check_instance_names,
+    iterate_config_entries,
     iterate_item_names,
-    list_config_items,
     reject_untyped_assignments,
 )
 from specc.syntax import ast
@@ -73,22 +73,23 @@ class Program:
         trees = [id(module.file) for module in self.chain]
         return frozenset(given), tuple(parts), tuple(trees)
 
-    def list_fields_by_path(self) -> dict[str, ast.Field]:
-        """Return every config field by its dotted path, those of its parts below their names,
-        and the selection of parts with several specs.
+    def list_fields_by_path(self, *, of_alternatives: bool = False) -> dict[str, ast.Field]:
+        """Return every config field by its dotted path, those of used specs below their names,
+        and the selection of used specs with several alternatives, whose fields are those of the
+        selected one, or of all with `of_alternatives`.
         """
         found: dict[str, ast.Field] = {}
         for part in self.used_specs:
-            if part.is_undecided:
+            if part.is_undecided or (of_alternatives and len(part.programs) > 1):
                 found[part.name] = part.field
-            inner = part.program.list_fields_by_path().items()
-            found |= {f"{part.name}.{path}": entry for path, entry in inner}
+            for one in part.programs if of_alternatives else (part.program,):
+                inner = one.list_fields_by_path(of_alternatives=of_alternatives)
+                found |= {f"{part.name}.{path}": entry for path, entry in inner.items()}
         return found | collect_field_paths(self.iterate_fields())
 
     def iterate_fields(self) -> Iterator[ast.Field]:
-        """The config fields the spec declares."""
-        for config in list_config_items(self.module.file):
-            yield from (e for e in config.entries if isinstance(e, ast.Field))
+        """Yield the config fields that the spec declares."""
+        return iterate_config_entries(self.module.file, ast.Field)
 
     def iterate_items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, SpecModule]]:
         """Return the items of one class, the instance's first, each with its module."""
@@ -136,32 +137,28 @@ class UsedSpec:
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
 
     def select_spec(self, name: str) -> "UsedSpec | None":
-        """Return the used spec with the alternative `name` selected; None if there is no such
-        alternative.
+        """Return the used spec with an alternative selected by its path, or by the name of its
+        file without the suffix; None if there is no such alternative.
         """
-        for names in (self.use.paths, self.short_names):
+        paths = self.use.paths
+        for names in (paths, [PurePosixPath(path).stem for path in paths]):
             if name in names:
                 return replace(self, selected=names.index(name))
         return None
-
-    @property
-    def short_names(self) -> tuple[str, ...]:
-        """Return the names of the candidate specs, without suffix and directory."""
-        return tuple(PurePosixPath(path).stem for path in self.use.paths)
 
 
 def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
     """Build the module of a file. Raise E0217 if a name is defined twice."""
     module = SpecModule(file=file, path=path, is_standard=standard)
     seen: dict[str, Span | None] = {}
-    faults: list[Diagnostic] = []
+    errors = ErrorCollector()
     for item in file.items:
         for name, span in iterate_item_names(item):
-            if name in seen:
-                first = seen[name]
-                others = Label.list_at(first, "first here")
-                primary = Label.at(span, "again here")
-                faults.append(Diagnostic("E0217", f"`{name}` is defined twice", primary, others))
+            with errors:
+                if name in seen:
+                    others = Label.list_at(seen[name], "first here")
+                    title = f"`{name}` is defined twice"
+                    raise_error("E0217", title, span, "again here", others=others)
             seen[name] = span
         if isinstance(item, ast.Block | ast.Definition):
             module.items[item.name] = item
@@ -169,8 +166,7 @@ def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecMo
             module.dims.update({d.name: d.minimum for d in item.names})
         elif isinstance(item, ast.Use):
             module.uses[item.name] = item
-    if faults:
-        raise Failed(*faults)
+    errors.raise_collected()
     return module
 
 
@@ -197,10 +193,8 @@ def build_program(
         check_instance_names(instance, base)
         instance.extended = base
         given: dict[str, ConfigAssignment] = {}
-        for config in list_config_items(instance.file):
-            for entry in config.entries:
-                if isinstance(entry, ast.Assign):
-                    flatten_assignments(entry.name, entry.value, entry.span, given, instance)
+        for entry in iterate_config_entries(instance.file, ast.Assign):
+            flatten_assignments(entry.name, entry.value, entry.span, given, instance)
         assigned |= _expand_used_spec_values(given, {*_iterate_open_paths(parts)})
     program = Program(
         module=chain[-1],
@@ -254,17 +248,17 @@ def _select_used_specs(program: Program) -> Program:
     assigned = dict(program.assignments)
     for part in program.used_specs:
         given = assigned.pop(part.name, None) if len(part.programs) > 1 else None
-        if given is None:
-            parts.append(part)
-            continue
-        match given.value:
+        match given and given.value:
+            case None:
+                found: UsedSpec | None = part
             case ast.Name(path=text) | ast.TextLiteral(value=text):
                 found = part.select_spec(text)
             case _:
                 found = None
         if found is None:
             title = f"`{part.name}` is one of {', '.join(part.use.paths)}"
-            raise_error("E0203", title, given.span, helps=[f"write `{part.use.path}`"])
+            span = given.span if given else None
+            raise_error("E0203", title, span, helps=[f"write `{part.use.path}`"])
         parts.append(found)
     return replace(program, used_specs=tuple(parts), assignments=assigned)
 
@@ -329,8 +323,8 @@ def collect_field_paths(
 
 def _check_assigned_names(program: Program) -> None:
     """Raise E0201 for values of fields that do not exist."""
-    known = _collect_all_paths(program)
-    faults = []
+    known = program.list_fields_by_path(of_alternatives=True)
+    errors = ErrorCollector()
     for path, given in program.assignments.items():
         if path in known:
             continue
@@ -338,23 +332,10 @@ def _check_assigned_names(program: Program) -> None:
         level = [k for k in known if k.rpartition(".")[0] == parent]
         names = [k.rpartition(".")[2] for k in level]
         helps = suggest_similar_name(last, names, f"expected one of {', '.join(level) or 'none'}")
-        primary = Label.at(given.span, "unknown key")
         title = f"the config of `{program.module.file.model}` has no `{path}`"
-        faults.append(Diagnostic("E0201", title, primary, helps=tuple(helps)))
-    if faults:
-        raise Failed(*faults)
-
-
-def _collect_all_paths(program: Program) -> dict[str, ast.Field]:
-    """Return the config fields by path, for all alternatives of used specs."""
-    known: dict[str, ast.Field] = {}
-    for part in program.used_specs:
-        if len(part.programs) > 1:
-            known[part.name] = part.field
-        for one in part.programs:
-            inner = _collect_all_paths(one).items()
-            known |= {f"{part.name}.{path}": entry for path, entry in inner}
-    return known | collect_field_paths(program.iterate_fields())
+        with errors:
+            raise_error("E0201", title, given.span, "unknown key", helps=helps)
+    errors.raise_collected()
 
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:

@@ -11,7 +11,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion, suggest_similar_name
 from specc.frontend.context import Library
-from specc.frontend.spec_inheritance import list_config_items
+from specc.frontend.spec_inheritance import iterate_config_entries
 from specc.frontend.spec_modules import Program, collect_field_paths
 from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model import ModelDefinition
@@ -244,8 +244,7 @@ def _warn_unused_item(item: ast.Block | ast.Definition, read: set[str]) -> Diagn
 
 def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
     used = {p.removeprefix("config.") for p in read}
-    entries = [e for c in list_config_items(file) for e in c.entries if isinstance(e, ast.Field)]
-    fields = collect_field_paths(tuple(entries))
+    fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
         if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
             continue

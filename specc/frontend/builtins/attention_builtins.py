@@ -10,11 +10,11 @@ from specc.frontend.builtins.attention_scores import (
     evaluate_bias_option,
     evaluate_mask_option,
     explain_width_mismatch,
-    make_ones,
     match_score_rank,
     normalize_scores,
 )
 from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.tensor import make_filled
 from specc.frontend.grid_indices import convert_to_grid, make_grid_indices
 from specc.frontend.masks import MaskGrid, expand_bias, expand_mask
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
@@ -92,7 +92,7 @@ def _fold_scale(
             scale = 1.0
     if site.context.has_run_time_symbol(get_number_symbols(scale)):
         factor = convert_to_scalar_tensor(site.context, scale, q.type.dtype, site.span)
-        return site.add_op(ops.Arith("mul"), q, factor), 1.0
+        return site.add_arithmetic("mul", q, factor), 1.0
     return q, convert_to_float(site.context, scale, site.span)
 
 
@@ -102,9 +102,9 @@ def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
     if rank == 4:
         return x
     if rank == 3:
-        return site.add_op(ops.Insert(1), x)
+        return site.insert_axis(x, 1)
     if rank == 2 and name == "q":
-        return site.add_op(ops.Insert(1), site.add_op(ops.Insert(1), x))
+        return site.insert_axis(site.insert_axis(x, 1), 1)
     site.raise_error(
         "E0307",
         f"`{name}` must be [batch, heads, length, d]; heads are optional",
@@ -118,7 +118,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
     of [batch, length, d].
     """
     for axis in {2: (2, 1), 3: (1,)}.get(len(q.shape), ()):
-        x = site.add_op(ops.Squeeze(axis), x)
+        x = site.squeeze_axis(x, axis)
     return x
 
 
@@ -165,7 +165,7 @@ def attend_by(
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
     # a length axis of 1 was added to a query without one
-    alone = (site.add_op(ops.Squeeze(len(x.shape) - 2), x) for x in (out, weights))
+    alone = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
     return Results(tuple(alone), ATTENTION_RESULTS)
 
 
@@ -199,25 +199,25 @@ class _WeightOptions:
 
     def compute_weights(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
         """Return the weights [batch, (heads,) q, k]."""
-        wide = site.add_op(ops.Insert(1), q) if len(q.shape) == 2 else q
+        wide = site.insert_axis(q, 1) if len(q.shape) == 2 else q
         if len(wide.shape) != len(k.shape) or len(k.shape) not in (3, 4):
             _raise_width_mismatch(site, k)
         axis = len(wide.shape) - 2
         queries = axis if len(q.shape) > 2 else None
         rows = make_grid_indices(site.context, (wide, queries), (k, axis))
         if _is_normalizer(self.normalize, "uniform"):  # the scores do not matter
-            grid = make_ones(site, (*wide.shape[:-1], k.shape[-2]))
+            grid = make_filled(site, 1.0, (*wide.shape[:-1], k.shape[-2]))
         else:
             grid = compute_scores(site, self.score, wide, k, rows)
         if self.add is not None:
             added = evaluate_bias_option(site, self.add, rows, len(q.shape))
             assert added is not None  # only `none` adds nothing
             added = match_score_rank(site, added, len(grid.shape))
-            grid = site.add_op(ops.Arith("add"), grid, added)
+            grid = site.add_arithmetic("add", grid, added)
         if self.noise is not None:
             alone = len(q.shape) == 2
-            noise = site.add_op(ops.Insert(1), self.noise) if alone else self.noise
-            grid = site.add_op(ops.Arith("add"), grid, noise)
+            noise = site.insert_axis(self.noise, 1) if alone else self.noise
+            grid = site.add_arithmetic("add", grid, noise)
         shown = evaluate_mask_option(site, self.mask, rows, len(q.shape))
         return normalize_scores(site, grid, shown, self.normalize, rows)
 

@@ -23,7 +23,6 @@ from specc.frontend.spec_values import (
 )
 from specc.frontend.weight_paths_and_sharing import resolve_weight_path
 from specc.ir import ops
-from specc.ir.dim import Dim
 from specc.ir.op import Op
 
 
@@ -61,21 +60,13 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
         ) from None
 
 
-def make_ones(site: CallSite, shape: tuple[Dim, ...]) -> Tensor:
-    """Return a tensor of ones."""
-    x = site.add_constant(1.0, "f32")
-    for axis, length in enumerate(shape):
-        x = site.add_op(ops.Expand(axis, length), site.add_op(ops.Insert(axis), x))
-    return x
-
-
 def compute_scores(
     site: CallSite, score: Score, q: Tensor, k: Tensor, grid_indices: GridIndices
 ) -> Tensor:
     """Compute the scores of all queries and keys: `[batch, (heads,) q, k]`."""
     # [… q, 1, d] and [… 1, k, d]: a definition for two vectors broadcasts over all pairs
-    query = site.add_op(ops.Insert(len(q.shape) - 1), q)
-    key = site.add_op(ops.Insert(len(k.shape) - 2), k)
+    query = site.insert_axis(q, len(q.shape) - 1)
+    key = site.insert_axis(k, len(k.shape) - 2)
     with explain_width_mismatch(site, score.name, q, k):
         if isinstance(score, BuiltinFunction):
             value = take_first_result(score.builtin.evaluate(site, query, key))
@@ -88,7 +79,7 @@ def compute_scores(
         site.raise_error("E0605", title, "score")
     if len(value.shape) == len(q.shape) + 1 and value.shape[-1] == 1:
         # `linear(…, out=1)` leaves a last axis of length 1
-        value = site.add_op(ops.Squeeze(len(q.shape)), value)
+        value = site.squeeze_axis(value, len(q.shape))
     pairs = (q.shape[-2], k.shape[-2])
     if len(value.shape) != len(q.shape) or value.shape[-2:] != pairs:
         title = (
@@ -162,7 +153,7 @@ def normalize_scores(
         shown = match_score_rank(site, mask, len(grid.shape))
     else:  # all or no keys: [1, 1] broadcasts to any grid
         shown = site.add_constant(mask, "bool")
-        shown = site.add_op(ops.Insert(0), site.add_op(ops.Insert(0), shown))
+        shown = site.insert_axis(site.insert_axis(shown, 0), 0)
     low = site.add_constant(-inf, grid.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
@@ -237,7 +228,7 @@ def match_score_rank(site: CallSite, grid: Tensor, rank: int) -> Tensor:
                     "or bias for all heads has length 1 there"
                 ],
             )
-        return site.add_op(ops.Squeeze(1), grid)
+        return site.squeeze_axis(grid, 1)
     return grid
 
 
@@ -261,13 +252,13 @@ def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, how: Normalize
         title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
     # [batch, key] is a single query without a position
-    wide = site.add_op(ops.Insert(1), scores) if rank == 2 else scores
+    wide = site.insert_axis(scores, 1) if rank == 2 else scores
     last = len(wide.shape) - 1
     queries = last - 1 if rank > 2 else None
     grid_indices = make_grid_indices(site.context, (wide, queries), (wide, last))
     shown = evaluate_mask_option(site, mask, grid_indices, rank)
     weights = normalize_scores(site, wide, shown, how, grid_indices)
-    return site.add_op(ops.Squeeze(1), weights) if rank == 2 else weights
+    return site.squeeze_axis(weights, 1) if rank == 2 else weights
 
 
 @register_builtin()
@@ -298,7 +289,7 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
     """Sum values by attention weights: [… q, k] and [… k, d] give [… q, d]; [… k] gives [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
         at = len(weights.shape) - 1
-        return site.add_op(
-            ops.Squeeze(at), site.add_op(ops.Weigh(), site.add_op(ops.Insert(at), weights), values)
+        return site.squeeze_axis(
+            site.add_op(ops.Weigh(), site.insert_axis(weights, at), values), at
         )
     return site.add_op(ops.Weigh(), weights, values)

@@ -1,22 +1,19 @@
 """Built-in convolutions and pooling."""
 
-from dataclasses import replace
 from typing import NoReturn
 
 from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, ZERO, CallSite, register_builtin
 from specc.frontend.builtins.window_options import (
     EndPadding,
     PaddingOption,
     SizeOption,
+    SlidingWindow,
     WindowOperand,
-    add_per_axis,
 )
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, mod_dims
-
-ONE_STEP, NO_PADDING = Dim.of(1), Dim.of(0)
 
 
 @register_builtin(weights=True)
@@ -26,10 +23,10 @@ def conv(
     *,
     out: Dim | None = None,
     kernel: SizeOption | None = None,
-    stride: SizeOption = ONE_STEP,
-    dilation: SizeOption = ONE_STEP,
-    groups: Dim = ONE_STEP,
-    padding: PaddingOption = NO_PADDING,
+    stride: SizeOption = ONE,
+    dilation: SizeOption = ONE,
+    groups: Dim = ONE,
+    padding: PaddingOption = ZERO,
     keep: Tensor | None = None,
     weight: Tensor | None = None,
     bias: bool | Tensor = True,
@@ -53,16 +50,11 @@ def conv(
     window = over.make_window(sizes, stride, dilation, padding)
     _check_groups(site, over.channels, groups)
     own = weight is None
-    if weight is None:
-        if out is None:
-            _raise_missing_option(site, "out")
-        _check_groups(site, out, groups)
-        shape = (out, divide_dims_exactly(over.channels, groups), *map(Dim.of, window.kernel))
-        weight = site.add_weight("weight", shape, init, ["out", "", "kernel", "kernel"])
+    weight = weight or _make_kernel(over, out, groups, window, init, transposed=False)
     # Otherwise a window at the end of a sequence would read values at padded positions.
-    there = x if keep is None else _mask_input(site, over, keep)
+    masked = x if keep is None else _mask_input(site, over, keep)
     op = ops.Conv(*window.op_attributes, groups)
-    made = site.add_op(op, there, weight, _get_bias(site, bias, weight.shape[0], own))
+    made = site.add_op(op, masked, weight, _get_bias(site, bias, weight.shape[0], own))
     if keep is None:
         return made
     return Results((made, _compute_output_mask(site, op, keep)), ("out", "keep"))
@@ -75,11 +67,11 @@ def conv_transpose(
     *,
     out: Dim | None = None,
     kernel: SizeOption | None = None,
-    stride: SizeOption = ONE_STEP,
-    dilation: SizeOption = ONE_STEP,
-    groups: Dim = ONE_STEP,
-    padding: EndPadding = NO_PADDING,
-    extra: SizeOption = NO_PADDING,
+    stride: SizeOption = ONE,
+    dilation: SizeOption = ONE,
+    groups: Dim = ONE,
+    padding: EndPadding = ZERO,
+    extra: SizeOption = ZERO,
     weight: Tensor | None = None,
     bias: bool | Tensor = True,
     init: str = FAN_IN_INIT,
@@ -97,12 +89,7 @@ def conv_transpose(
     window = over.make_transposed_window(sizes, stride, dilation, padding, extra)
     _check_groups(site, over.channels, groups)
     own = weight is None
-    if weight is None:
-        if out is None:
-            _raise_missing_option(site, "out")
-        _check_groups(site, out, groups)
-        shape = (over.channels, divide_dims_exactly(out, groups), *map(Dim.of, window.kernel))
-        weight = site.add_weight("weight", shape, init, ["", "out", "kernel", "kernel"])
+    weight = weight or _make_kernel(over, out, groups, window, init, transposed=True)
     offset = _get_bias(site, bias, weight.shape[1] * groups, own)
     return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, offset)
 
@@ -114,8 +101,8 @@ def max_pool(
     *,
     kernel: SizeOption,
     stride: SizeOption | None = None,
-    dilation: SizeOption = ONE_STEP,
-    padding: PaddingOption = NO_PADDING,
+    dilation: SizeOption = ONE,
+    padding: PaddingOption = ZERO,
     ceil: bool = False,
 ) -> Tensor:
     """Apply max pooling per channel to [batch, time, channels] or to a feature map
@@ -126,9 +113,8 @@ def max_pool(
     (PyTorch's `ceil_mode`).
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, dilation, padding)
-    extra = window.get_max_overhang() if ceil else window.zeros
-    whole = replace(window, pad_after=add_per_axis(window.pad_after, extra))
-    return site.add_op(ops.MaxPool(*whole.op_attributes), x)
+    window = window.pad_overhang() if ceil else window
+    return site.add_op(ops.MaxPool(*window.op_attributes), x)
 
 
 @register_builtin()
@@ -138,7 +124,7 @@ def average_pool(
     *,
     kernel: SizeOption,
     stride: SizeOption | None = None,
-    padding: PaddingOption = NO_PADDING,
+    padding: PaddingOption = ZERO,
     counted: bool | None = None,
     ceil: bool = False,
 ) -> Tensor:
@@ -148,13 +134,13 @@ def average_pool(
     Options are those of `max_pool`. `counted` says whether padded zeros count in the
     mean, PyTorch's `count_include_pad`; it is required where there is padding.
     """
-    window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE_STEP, padding)
+    window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
     # Frameworks differ here, and only at the borders, so that a wrong default goes unnoticed.
     if counted is None and any((*window.pad_before, *window.pad_after)):
         helps = ["write `counted=true`, PyTorch's default, or `counted=false`"]
         title = "`average_pool` needs the option `counted` where there is padding"
         site.raise_error("E0211", title, "padding", helps=helps)
-    extra = window.get_max_overhang() if ceil else window.zeros
+    extra = window.get_max_overhang() if ceil else (0,) * len(window.kernel)
     kernels, strides, _, pads = window.op_attributes
     op = ops.AveragePool(kernels, strides, pads, extra, bool(counted))
     return site.add_op(op, x)
@@ -166,9 +152,9 @@ def conv_keep(
     keep: Tensor,
     *,
     kernel: SizeOption,
-    stride: SizeOption = ONE_STEP,
-    dilation: SizeOption = ONE_STEP,
-    padding: PaddingOption = NO_PADDING,
+    stride: SizeOption = ONE,
+    dilation: SizeOption = ONE,
+    padding: PaddingOption = ZERO,
     ceil: bool = False,
 ) -> Tensor:
     """Return the padding mask [batch, time] of the output positions of a convolution or
@@ -182,9 +168,8 @@ def conv_keep(
         site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
     over = WindowOperand(site, keep, is_mask=True)
     window = over.make_window(kernel, stride, dilation, padding)
-    extra = window.get_max_overhang() if ceil else window.zeros
-    whole = replace(window, pad_after=add_per_axis(window.pad_after, extra))
-    return _compute_output_mask(site, ops.MaxPool(*whole.op_attributes), keep)
+    window = window.pad_overhang() if ceil else window
+    return _compute_output_mask(site, ops.MaxPool(*window.op_attributes), keep)
 
 
 def _mask_input(site: CallSite, over: WindowOperand, keep: Tensor) -> Tensor:
@@ -192,7 +177,7 @@ def _mask_input(site: CallSite, over: WindowOperand, keep: Tensor) -> Tensor:
     if len(over.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
-    shown = site.add_op(ops.Insert(2), keep)
+    shown = site.insert_axis(keep, 2)
     return site.add_op(ops.Where(), shown, over.x, site.add_constant(0.0, over.x.type.dtype))
 
 
@@ -210,6 +195,29 @@ def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tenso
         return bias
     sizes = ["out"] if own else []
     return site.add_weight("bias", [out], ZEROS_INIT, sizes) if bias else None
+
+
+def _make_kernel(
+    over: WindowOperand,
+    out: Dim | None,
+    groups: Dim,
+    window: SlidingWindow,
+    init: str,
+    *,
+    transposed: bool,
+) -> Tensor:
+    """Return the weight of a convolution: [out, channels / groups, kernel], or transposed
+    [channels, out / groups, kernel].
+    """
+    if out is None:
+        _raise_missing_option(over.site, "out")
+    _check_groups(over.site, out, groups)
+    sizes, options = [out, over.channels], ["out", ""]
+    if transposed:
+        sizes.reverse()
+        options.reverse()
+    shape = (sizes[0], divide_dims_exactly(sizes[1], groups), *map(Dim.of, window.kernel))
+    return over.site.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
 
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:

@@ -7,6 +7,9 @@ from typing import Literal, TypeAlias
 from specc.frontend import scalar_arithmetic
 from specc.frontend.builtins.registry import (
     BUILTINS,
+    LAST_AXIS,
+    SECOND_AXIS,
+    ZERO,
     Builtin,
     BuiltinParameter,
     CallSite,
@@ -161,7 +164,7 @@ def _fold_operands(
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
             both = convert_operands(site.context, result, operand, site.span)
-            result = site.add_op(ops.Arith(fn), *both)
+            result = site.add_arithmetic(fn, *both)
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
@@ -181,12 +184,12 @@ def add_reduction(site: CallSite, fn: str, x: SpecValue, axis: Dim) -> Tensor:
 
 
 @register_builtin(name="sum")
-def sum_(site: CallSite, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Number:
+def sum_(site: CallSite, x: Anything, *, axis: Dim = LAST_AXIS) -> Tensor | Number:
     """Sum along an axis, or sum a list of numbers or tensors."""
     if not isinstance(x, tuple):
         return add_reduction(site, "sum", x, axis)
     if not x:
-        return Dim.of(0)
+        return ZERO
     operands: list[ElementwiseOperand] = []
     for item in x:
         if not isinstance(item, ElementwiseOperand):
@@ -198,31 +201,31 @@ def sum_(site: CallSite, x: Anything, *, axis: Dim = Dim.of(-1)) -> Tensor | Num
 
 
 @register_builtin()
-def mean(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def mean(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Average along an axis. Over a padded axis use `masked_mean_pool`."""
     return add_reduction(site, "mean", x, axis)
 
 
 @register_builtin(name="any")
-def any_(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def any_(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Return whether any element along an axis is true."""
     return add_reduction(site, "any", x, axis)
 
 
 @register_builtin()
-def every(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Return whether all elements along an axis are true."""
     return add_reduction(site, "all", x, axis)
 
 
 @register_builtin()
-def argmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def argmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Return the index of the maximum along an axis; of equal values the first."""
     return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
-def cumsum(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+def cumsum(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Return the cumulative sum along an axis, including the current position. True counts
     as 1.
     """
@@ -253,7 +256,7 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
         site.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
-            x = site.add_op(ops.Arith(fn), *convert_operands(site.context, x, bound, site.span))
+            x = site.add_arithmetic(fn, *convert_operands(site.context, x, bound, site.span))
     return x
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import LAST_AXIS, CallSite, register_builtin
 from specc.frontend.operators import convert_to_tensor
 from specc.frontend.scalar_arithmetic import get_known_float
 from specc.frontend.spec_values import Tensor, describe_value
@@ -115,8 +115,8 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     if offset == 0:
         return site.add_weight("weight", [x.shape[-1]], ONES_INIT)
     stored = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
-    return site.add_op(
-        ops.Arith("add"), stored, convert_to_tensor(site.context, offset, "f32", site.span)
+    return site.add_arithmetic(
+        "add", stored, convert_to_tensor(site.context, offset, "f32", site.span)
     )
 
 
@@ -188,7 +188,7 @@ def einsum(site: CallSite, equation: str, *operands: Tensor) -> Tensor:
 
 
 @register_builtin()
-def softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Apply softmax along an axis. For attention over keys use `attend` or
     `masked_softmax`.
     """
@@ -196,35 +196,35 @@ def softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
 
 
 @register_builtin()
-def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Compute log(sum(exp(x))) along an axis, stable for large values."""
     at = site.resolve_axis(x, axis)
     shifted, most = _subtract_max(site, x, at)
     total = _compute_log_sum(site, shifted, at)
-    return site.add_op(ops.Arith("add"), total, site.add_op(ops.Squeeze(at), most))
+    return site.add_arithmetic("add", total, site.squeeze_axis(most, at))
 
 
 @register_builtin()
-def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def log_softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Compute log(softmax(x)) along an axis, stable for large values."""
     at = site.resolve_axis(x, axis)
     shifted, _ = _subtract_max(site, x, at)
-    total = site.add_op(ops.Insert(at), _compute_log_sum(site, shifted, at))
-    return site.add_op(ops.Arith("sub"), shifted, total)
+    total = site.insert_axis(_compute_log_sum(site, shifted, at), at)
+    return site.add_arithmetic("sub", shifted, total)
 
 
 def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
     """Return `x` minus its maximum along an axis, and that maximum. An infinite maximum is
     replaced by 0: infinity minus infinity is NaN.
     """
-    most = site.add_op(ops.Insert(axis), site.add_op(ops.Reduce("max", axis), x))
+    most = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     finite = site.add_op(
         ops.Compare("lt"),
         site.add_op(ops.Pointwise("abs"), most),
         site.add_constant(math.inf, x.type.dtype),
     )
     most = site.add_op(ops.Where(), finite, most, site.add_constant(0.0, x.type.dtype))
-    return site.add_op(ops.Arith("sub"), x, most), most
+    return site.add_arithmetic("sub", x, most), most
 
 
 def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
@@ -238,15 +238,14 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
 
     As an attention score, between all queries and keys, it is one matrix product.
     """
-    one = Dim.of(1)
-    if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == one and b.shape[-3] == one:
+    if min(len(a.shape), len(b.shape)) >= 3 and a.shape[-2] == b.shape[-3] == 1:
         # [… q, 1, d] · [… 1, k, d]: a matrix product, not a broadcast product and a sum
-        queries = site.add_op(ops.Squeeze(len(a.shape) - 2), a)
-        keys = site.add_op(ops.Squeeze(len(b.shape) - 3), b)
+        queries = site.squeeze_axis(a, len(a.shape) - 2)
+        keys = site.squeeze_axis(b, len(b.shape) - 3)
         last = len(keys.shape) - 1
         turned = site.add_op(ops.Transpose((*range(last - 1), last, last - 1)), keys)
         return site.add_op(ops.MatMul(), queries, turned)
-    products = site.add_op(ops.Arith("mul"), a, b)
+    products = site.add_arithmetic("mul", a, b)
     return site.add_op(ops.Reduce("sum", len(products.shape) - 1), products)
 
 

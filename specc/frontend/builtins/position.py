@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import SECOND_AXIS, ZERO, CallSite, register_builtin
 from specc.frontend.rope_frequencies import (
     SCALING_DEFAULTS,
     ScalingKind,
@@ -23,9 +23,7 @@ MAX_SINUSOID_WIDTH = 2**20
 
 
 @register_builtin()
-def positions(
-    site: CallSite, x: Tensor, *, offset: Dim = Dim.of(0), axis: Dim = Dim.of(1)
-) -> Tensor:
+def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECOND_AXIS) -> Tensor:
     """Return position ids. For a padding mask `keep`: int[batch, n], the number of real
     positions before each one, so that padding on either side does not count.
 
@@ -35,8 +33,8 @@ def positions(
     # the cumulative sum of the mask, minus one; padding before the first position gets 0
     if x.type.dtype == "bool":
         count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
-        before = site.add_op(ops.Arith("sub"), count, site.add_constant(1, "i64"))
-        ids = site.add_op(ops.Arith("max"), before, site.add_constant(0, "i64"))
+        before = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))
+        ids = site.add_arithmetic("max", before, site.add_constant(0, "i64"))
     else:
         ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
     # no node when nothing is added: most models start at 0
@@ -44,8 +42,8 @@ def positions(
         return ids
     # a run-time length, such as that of the past key-values
     if offset.number is None:
-        return site.add_op(ops.Arith("add"), ids, site.add_op(ops.Size(offset)))
-    return site.add_op(ops.Arith("add"), ids, site.add_constant(offset.number, "i64"))
+        return site.add_arithmetic("add", ids, site.add_op(ops.Size(offset)))
+    return site.add_arithmetic("add", ids, site.add_constant(offset.number, "i64"))
 
 
 @register_builtin()
@@ -236,7 +234,7 @@ def rotate(
         )
     # one row of position ids serves every batch element
     axes = at if isinstance(at, tuple) else (at,)
-    ids = [site.add_op(ops.Insert(0), one) if len(one.shape) == 1 else one for one in axes]
+    ids = [site.insert_axis(one, 0) if len(one.shape) == 1 else one for one in axes]
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
         site.raise_error(

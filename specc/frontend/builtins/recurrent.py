@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specc.frontend.builtins.nn import FAN_IN_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import Activation
 from specc.frontend.spec_values import Results, Tensor, describe_value
 from specc.ir import ops
@@ -35,7 +35,7 @@ def rnn(
     *,
     hidden: Dim,
     act: Activation = "tanh",
-    layers: Dim = Dim.of(1),
+    layers: Dim = ONE,
     direction: Direction = "forward",
     keep: Tensor | None = None,
     start: Tensor | None = None,
@@ -78,7 +78,7 @@ def gru(
     hidden: Dim,
     reset: Literal["before", "after"],
     update: Literal["old", "new"] = "old",
-    layers: Dim = Dim.of(1),
+    layers: Dim = ONE,
     direction: Direction = "forward",
     keep: Tensor | None = None,
     start: Tensor | None = None,
@@ -119,7 +119,7 @@ def lstm(
     x: Tensor,
     *,
     hidden: Dim,
-    layers: Dim = Dim.of(1),
+    layers: Dim = ONE,
     direction: Direction = "forward",
     keep: Tensor | None = None,
     start: Tensor | None = None,
@@ -263,5 +263,5 @@ class _LayerStack:
         return [self.site.add_op(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 
     def _stack_layers(self, states: list[Tensor]) -> Tensor:
-        made = [self.site.add_op(ops.Insert(1), s) for s in states]
+        made = [self.site.insert_axis(s, 1) for s in states]
         return made[0] if len(made) == 1 else self.site.add_op(ops.Concat(1), *made)

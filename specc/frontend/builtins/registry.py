@@ -36,10 +36,9 @@ from specc.frontend.spec_values import (
     describe_value,
 )
 from specc.frontend.weight_paths_and_sharing import get_expert_weight, get_stacked_shape
-from specc.ir import graph
+from specc.ir import graph, ops
 from specc.ir.dim import Dim
 from specc.ir.op import Op
-from specc.ir.ops import Cast
 from specc.ir.types import Type
 from specc.syntax import ast
 
@@ -93,6 +92,10 @@ class Builtin:
             p.kinds == (TENSOR_KIND,) and p.is_positional for p in required
         )
 
+
+ZERO, ONE = Dim.of(0), Dim.of(1)
+SECOND_AXIS, LAST_AXIS = Dim.of(1), Dim.of(-1)
+"""Defaults of options."""
 
 BUILTINS: dict[str, Builtin] = {}
 F = TypeVar("F", bound=Callable[..., EvalResult])
@@ -152,6 +155,18 @@ class CallSite:
     def add_op(self, op: Op, *operands: Tensor | None) -> Tensor:
         """Add a node with `op` and return its first result."""
         return self.add_node(op, *operands)[0]
+
+    def add_arithmetic(self, fn: str, a: Tensor, b: Tensor) -> Tensor:
+        """Add an arithmetic op, such as "add" or "max", and return its result."""
+        return self.add_op(ops.Arith(fn), a, b)
+
+    def insert_axis(self, x: Tensor, axis: int) -> Tensor:
+        """Return `x` with an axis of length 1 inserted at `axis`."""
+        return self.add_op(ops.Insert(axis), x)
+
+    def squeeze_axis(self, x: Tensor, axis: int) -> Tensor:
+        """Return `x` without its axis `axis` of length 1."""
+        return self.add_op(ops.Squeeze(axis), x)
 
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
         """Return a scalar constant of type `dtype`."""
@@ -227,10 +242,6 @@ class CallSite:
         if value.number is None:
             raise NeedsValue(value.symbols(), self.argument_spans.get(option))
         return value.number
-
-    def add_cast(self, x: Tensor, dtype: str) -> Tensor:
-        """Return `x` converted to the element type `dtype`."""
-        return self.add_op(Cast(dtype), x)
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, ends: int = 0) -> int:
         """Return the axis counted from 0; negative axes count from the end. Raise E0208 if `x`
@@ -316,7 +327,7 @@ def at_least(site: CallSite, x: Anything, least: Anything) -> EvalResult:
 def float_(site: CallSite, x: Anything) -> EvalResult:
     """Convert a number, or the elements of a tensor, to floating point."""
     if isinstance(x, Tensor):
-        return site.add_cast(x, "f32") if x.type.dtype in ("i64", "bool") else x
+        return site.add_op(ops.Cast("f32"), x) if x.type.dtype in ("i64", "bool") else x
     if not isinstance(x, Number):
         site.raise_error(
             "E0203", f"`float` takes a number or a tensor, not {describe_value(x)}", "x"

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.frontend.body_extraction import extract_body_graph
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import FunctionValue
 from specc.frontend.spec_values import (
     POISON,
@@ -146,7 +146,7 @@ def route(
     _check_expert_count(site, ids.shape[-1], gates, experts)
     length = _make_length_name(site, x)
     stack = ExpertStack(experts)
-    ones = (Dim.of(1),) * (len(x.shape) - 2)
+    ones = (ONE,) * (len(x.shape) - 2)
     shape = (*ones, Dim.symbol(length), x.shape[-1])
     rows = Value(Type(x.type.dtype, shape))
     start = len(site.context.builder.nodes)
@@ -243,7 +243,7 @@ def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, 
         if dim is not None and dim == x.shape[-2]:
             dim = Dim.symbol(length)
         elif dim is not None and dim in x.shape[:-2]:
-            dim = Dim.of(1)
+            dim = ONE
         if dim is not None:
             found[name] = dim
     return found

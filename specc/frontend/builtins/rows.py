@@ -7,7 +7,13 @@ from fractions import Fraction
 from typing import Literal
 
 from specc.frontend.builtins.nn import ONES_INIT, ZEROS_INIT
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import (
+    LAST_AXIS,
+    SECOND_AXIS,
+    ZERO,
+    CallSite,
+    register_builtin,
+)
 from specc.frontend.builtins.tensor import get_fill_value
 from specc.frontend.parameter_kinds import Anything
 from specc.frontend.scalar_arithmetic import require_attribute_number
@@ -25,7 +31,7 @@ from specc.ir.dim import Dim, floor_divide_dims, mod_dims
 
 
 @register_builtin()
-def sort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1), descending: bool = False) -> Results:
+def sort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS, descending: bool = False) -> Results:
     """Sort along an axis in ascending order, or `descending`; returns (values, indices). The
     sort is stable.
     """
@@ -33,14 +39,14 @@ def sort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1), descending: bool 
 
 
 @register_builtin()
-def argsort(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-1)) -> Tensor:
+def argsort(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Return the indices that sort `x` along an axis in ascending order (stable)."""
     return site.add_node(ops.Sort(site.resolve_axis(x, axis)), x)[1]
 
 
 @register_builtin()
 def topk(
-    site: CallSite, x: Tensor, k: Dim, *, axis: Dim = Dim.of(-1), largest: bool = True
+    site: CallSite, x: Tensor, k: Dim, *, axis: Dim = LAST_AXIS, largest: bool = True
 ) -> Results:
     """Return the `k` largest values along an axis in descending order, and their indices:
     `values, ids = topk(x, 3)`. Of equal values the lower index comes first.
@@ -63,7 +69,7 @@ def topk(
 
 
 @register_builtin()
-def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = Dim.of(1)) -> Tensor:
+def roll(site: CallSite, x: Tensor, by: Dim, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Shift an axis circularly by `by`: position t reads position `t - by`, and positions
     shifted past one end reappear at the other.
     """
@@ -75,11 +81,11 @@ def pad(
     site: CallSite,
     x: Tensor,
     *,
-    before: Dim = Dim.of(0),
-    after: Dim = Dim.of(0),
-    axis: Dim = Dim.of(1),
+    before: Dim = ZERO,
+    after: Dim = ZERO,
+    axis: Dim = SECOND_AXIS,
     mode: Literal["constant", "reflect", "edge"] = "constant",
-    value: Anything = Dim.of(0),
+    value: Anything = ZERO,
 ) -> Tensor:
     """Pad an axis with `before` positions at its start and `after` at its end: with
     `value`, with copies of the border (`mode=edge`), or mirrored at the border without
@@ -233,7 +239,7 @@ def group_norm(
     *,
     groups: Dim,
     eps: float,
-    axis: Dim = Dim.of(1),
+    axis: Dim = SECOND_AXIS,
     bias: bool = True,
     scale: bool = True,
 ) -> Tensor:
@@ -261,7 +267,7 @@ def group_norm(
 
 @register_builtin(weights=True)
 def batch_norm(
-    site: CallSite, x: Tensor, *, eps: float, axis: Dim = Dim.of(1), affine: bool = True
+    site: CallSite, x: Tensor, *, eps: float, axis: Dim = SECOND_AXIS, affine: bool = True
 ) -> Tensor:
     """Apply batch normalization at inference, with the running mean and variance
     (arXiv:1502.03167, alg. 2). Weights: `weight`, `bias`, `running_mean`, `running_var`
@@ -276,18 +282,18 @@ def batch_norm(
     mean = site.add_weight("running_mean", channels, ZEROS_INIT)
     spread = site.add_weight("running_var", channels, ONES_INIT)
     small = site.add_constant(eps, "f32")
-    spread = site.add_op(ops.Arith("add"), spread, small)
+    spread = site.add_arithmetic("add", spread, small)
     scale = site.add_op(ops.Pointwise("reciprocal"), site.add_op(ops.Pointwise("sqrt"), spread))
     if affine:
         weight = site.add_weight("weight", channels, ONES_INIT)
-        scale = site.add_op(ops.Arith("mul"), weight, scale)
+        scale = site.add_arithmetic("mul", weight, scale)
     # Subtract the mean before scaling: a large mean would cancel all significant digits.
-    centred = site.add_op(ops.Arith("sub"), x, _align_weight(site, mean, len(x.shape) - 1 - at))
-    y = site.add_op(ops.Arith("mul"), centred, _align_weight(site, scale, len(x.shape) - 1 - at))
+    centred = site.add_arithmetic("sub", x, _align_weight(site, mean, len(x.shape) - 1 - at))
+    y = site.add_arithmetic("mul", centred, _align_weight(site, scale, len(x.shape) - 1 - at))
     if not affine:
         return y
     bias = site.add_weight("bias", channels, ZEROS_INIT)
-    return site.add_op(ops.Arith("add"), y, _align_weight(site, bias, len(x.shape) - 1 - at))
+    return site.add_arithmetic("add", y, _align_weight(site, bias, len(x.shape) - 1 - at))
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
@@ -302,5 +308,5 @@ def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
 def _align_weight(site: CallSite, weight: Tensor, behind: int) -> Tensor:
     """Return a weight [channels] with `behind` axes of length 1 appended."""
     for n in range(behind):
-        weight = site.add_op(ops.Insert(n + 1), weight)
+        weight = site.insert_axis(weight, n + 1)
     return weight

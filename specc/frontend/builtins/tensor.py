@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 
-from specc.frontend.builtins.registry import CallSite, register_builtin
+from specc.frontend.builtins.registry import (
+    LAST_AXIS,
+    ONE,
+    SECOND_AXIS,
+    ZERO,
+    CallSite,
+    register_builtin,
+)
 from specc.frontend.node_builder import check_float32_range
-from specc.frontend.operators import convert_to_tensor
 from specc.frontend.parameter_kinds import Anything
 from specc.frontend.scalar_arithmetic import cast_to_attribute, require_attribute_number
 from specc.frontend.spec_values import (
@@ -101,7 +107,7 @@ def _solve_axis_lengths(
 
 
 @register_builtin()
-def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Tensor:
+def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_AXIS) -> Tensor:
     """Split an axis into several, in row-major order: `split(x, into=[heads, head_dim])`."""
     return site.add_op(ops.Split(site.resolve_axis(x, axis), into), x)
 
@@ -152,13 +158,13 @@ def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...]
 @register_builtin()
 def insert(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
     """Add an axis of length 1 before axis `axis`, like PyTorch's `unsqueeze`."""
-    return site.add_op(ops.Insert(site.resolve_axis(x, axis, ends=1)), x)
+    return site.insert_axis(x, site.resolve_axis(x, axis, ends=1))
 
 
 @register_builtin()
 def squeeze(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
     """Remove an axis of length 1."""
-    return site.add_op(ops.Squeeze(site.resolve_axis(x, axis)), x)
+    return site.squeeze_axis(x, site.resolve_axis(x, axis))
 
 
 @register_builtin()
@@ -168,18 +174,18 @@ def expand(site: CallSite, x: Tensor, *, axis: Dim, length: Dim) -> Tensor:
 
 
 @register_builtin()
-def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(-1)) -> Tensor:
+def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = LAST_AXIS) -> Tensor:
     """Concatenate tensors along an axis: `concat([a, b])`."""
     tensors = _require_tensors(site, items, "concat")
     return site.add_op(ops.Concat(site.resolve_axis(tensors[0], axis)), *tensors)
 
 
 @register_builtin()
-def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = Dim.of(0)) -> Tensor:
+def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = ZERO) -> Tensor:
     """Stack tensors of one shape along a new axis."""
     tensors = _require_tensors(site, items, "stack")
     at = site.resolve_axis(tensors[0], axis, ends=1)
-    return site.add_op(ops.Concat(at), *(site.add_op(ops.Insert(at), t) for t in tensors))
+    return site.add_op(ops.Concat(at), *(site.insert_axis(t, at) for t in tensors))
 
 
 def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) -> list[Tensor]:
@@ -193,11 +199,11 @@ def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) 
 
 
 @register_builtin()
-def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.of(-1)) -> Results:
+def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_AXIS) -> Results:
     """Split an axis into consecutive pieces of the given lengths:
     `q, k, v = parts(x, into=[d, d, d])`.
     """
-    at, start, made = site.resolve_axis(x, axis), Dim.of(0), []
+    at, start, made = site.resolve_axis(x, axis), ZERO, []
     # compared as symbolic lengths: `[d, d, d]` fits an axis of `3 * d` for every `d`
     if sum_dims(into) != x.shape[at]:
         title = (
@@ -211,7 +217,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = Dim.o
 
 
 @register_builtin()
-def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> Results:
+def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Results:
     """Split an axis into `count` equal pieces: `q, k, v = chunk(x, 3)`."""
     at = site.resolve_axis(x, axis)
     pieces = site.require_count(count, "count")
@@ -223,19 +229,14 @@ def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = Dim.of(-1)) -> R
 
 
 @register_builtin()
-def flip(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+def flip(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Reverse an axis."""
     return site.add_op(ops.Flip(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
 def delay(
-    site: CallSite,
-    x: Tensor,
-    *,
-    by: Dim = Dim.of(1),
-    first: Anything = Dim.of(0),
-    axis: Dim = Dim.of(1),
+    site: CallSite, x: Tensor, *, by: Dim = ONE, first: Anything = ZERO, axis: Dim = SECOND_AXIS
 ) -> Tensor:
     """Shift right: position t reads position `t - by`, the first `by` are `first`."""
     if by.number is None:
@@ -266,13 +267,13 @@ def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> 
 
 
 @register_builtin()
-def last(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+def last(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Return the last position of an axis."""
     return site.add_op(ops.Last(site.resolve_axis(x, axis)), x)
 
 
 @register_builtin()
-def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Select positions along an axis by indices, separately for each index of the leading
     axes: `x[b, ids[b, n]]`. A leading axis of length 1 in `ids` broadcasts.
 
@@ -286,13 +287,13 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = Dim.of(1)) -> 
     # `ids` without the axis, as from `argmax`: one index for each leading index
     alone = len(ids.shape) == at
     if alone:
-        ids = site.add_op(ops.Insert(at), ids)
+        ids = site.insert_axis(ids, at)
     rows = site.add_op(ops.Gather(at), x, ids)
-    return site.add_op(ops.Squeeze(at), rows) if alone else rows
+    return site.squeeze_axis(rows, at) if alone else rows
 
 
 @register_builtin()
-def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Concatenate `p` before `x` along an axis, broadcasting `p` over the batch: a [CLS]
     token or a prefix.
     """
@@ -300,7 +301,7 @@ def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> T
 
 
 @register_builtin()
-def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = Dim.of(1)) -> Tensor:
+def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Concatenate `p` after `x` along an axis, broadcasting `p` over the batch."""
     return _concat_broadcast(site, x, p, axis, before=False)
 
@@ -330,20 +331,20 @@ def range_(site: CallSite, n: Dim) -> Tensor:
 @register_builtin()
 def zeros(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
     """Return a tensor of zeros."""
-    return _make_filled(site, 0.0, shape)
+    return make_filled(site, 0.0, shape)
 
 
 @register_builtin()
 def ones(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
     """Return a tensor of ones."""
-    return _make_filled(site, 1.0, shape)
+    return make_filled(site, 1.0, shape)
 
 
-def _make_filled(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
-    x = convert_to_tensor(site.context, value, "f32", site.span)
+def make_filled(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
+    """Return a tensor of this shape filled with a value."""
+    x = site.add_constant(value, "f32")
     for axis, length in enumerate(shape):
-        x = site.add_op(ops.Insert(axis), x)
-        x = site.add_op(ops.Expand(axis, length), x)
+        x = site.add_op(ops.Expand(axis, length), site.insert_axis(x, axis))
     return x
 
 

@@ -38,11 +38,6 @@ class SlidingWindow:
         return self.kernel, self.stride, self.dilation, pads
 
     @property
-    def zeros(self) -> AxisNumbers:
-        """Return a zero per axis, the default padding."""
-        return (0,) * len(self.kernel)
-
-    @property
     def extents(self) -> AxisNumbers:
         """The distance from the first to the last position of a window, per axis."""
         each = zip(self.kernel, self.dilation, strict=True)
@@ -54,6 +49,10 @@ class SlidingWindow:
         """
         each = zip(self.extents, self.stride, self.pad_after, strict=True)
         return tuple(min(s - 1, span - behind) for span, s, behind in each)
+
+    def pad_overhang(self) -> "SlidingWindow":
+        """Return the window with padding for the largest overhang of the last window."""
+        return replace(self, pad_after=add_per_axis(self.pad_after, self.get_max_overhang()))
 
 
 @dataclass(frozen=True)
