@@ -105,19 +105,10 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
     is_same_file = module.root is caller.module.root
     # passed on by its own file, with the config it was bound with
     bound = home if home and home.module.root is module.root and home.config else None
-    option = next((o for o in call.options if o.name == "config"), None)
-    config: Mapping[str, SpecValue] = EMPTY_NAMES
-    if option is None and is_same_file:
-        config = caller.config
-    elif option is None and bound:
-        config = bound.config
-    elif not module.is_standard:
-        expr = option.value if option else ast.Name("none")
-        given = context.evaluate_value(expr, caller)
-        config = context.evaluator.configure_used_spec(context, module, given, expr.span)
+    source = caller if is_same_file else bound
     env = Env(
         module=module,
-        config=config,
+        config=_get_block_config(context, module, call, source),
         scope=call.inner_env.scope,
         config_file=caller.config_file,
         runtime_lengths=caller.runtime_lengths,
@@ -133,6 +124,22 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
     if not is_same_file:
         env.runtime_lengths = None if module.is_standard else {}
     return env
+
+
+def _get_block_config(
+    context: Context, module: SpecModule, call: PendingCall, source: Env | None
+) -> Mapping[str, SpecValue]:
+    """Return the config values that a block reads: those of its file, from a scope of that file
+    unless the call sets them.
+    """
+    option = next((o for o in call.options if o.name == "config"), None)
+    if option is None and source is not None:
+        return source.config
+    if module.is_standard:
+        return EMPTY_NAMES
+    expr = option.value if option else ast.Name("none")
+    given = context.evaluate_value(expr, call.caller)
+    return context.evaluator.configure_used_spec(context, module, given, expr.span)
 
 
 def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArguments:

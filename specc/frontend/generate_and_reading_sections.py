@@ -10,6 +10,7 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.context import Context, Env
+from specc.frontend.expressions import require_integer
 from specc.frontend.name_lookup import NAMED_CONSTANTS, resolve_name
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_values import (
@@ -38,12 +39,8 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
     Raise NeedsValue for a symbol, at `span`.
     """
     match take_first_result(value):
-        case RuntimeNumber(symbols=symbols):
-            raise NeedsValue(symbols, span)
-        case Dim(number=number) as dim:
-            if number is None:
-                raise NeedsValue(dim.symbols(), span)
-            return number
+        case Dim() | RuntimeNumber() as number:
+            return require_integer(number, "the value", span)
         case ChoiceValue(word):
             return word
         case tuple(items):
