@@ -7,7 +7,14 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.frontend.context import EMPTY_NAMES, Context, Env, ErrorCollector, PendingCall
+from specc.frontend.context import (
+    EMPTY_NAMES,
+    Context,
+    Env,
+    ErrorCollector,
+    PendingCall,
+    SpecModule,
+)
 from specc.frontend.declared_types import (
     ValueContext,
     convert_to_declared_type,
