@@ -16,7 +16,7 @@ from specc.analysis.causality import (
 )
 from specc.analysis.causality_messages import describe_leak
 from specc.analysis.padding_check import check_padding
-from specc.analysis.time_axis_strides import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label

@@ -14,14 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specc.analysis.causality import find_node_span, format_op_name
+from specc.analysis.time_axis import collect_related_symbols
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
+from specc.ir.dependence import find_dependences, get_read_length
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.interval import SAME_POSITION
-from specc.ir.time_axis import collect_related_symbols
+from specc.ir.op import Op
 
 
 def find_batch_symbol(graph: Graph) -> str | None:
@@ -68,7 +69,7 @@ class _BatchAxis:
     def find_mixing_nodes(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
         """Yield the nodes that mix batch elements, with their graph or body; each cause once."""
         for node, results in graph.nodes:
-            if any(a in spoilt for a in node.args if a):
+            if not spoilt.isdisjoint(node.operands):
                 spoilt.update(results)
                 continue
             inside = (
@@ -80,7 +81,7 @@ class _BatchAxis:
                 spoilt.update(results)
                 yield inside or (graph, node)
 
-    def _mixes_elements(self, node: Node, results: tuple[Value, ...]) -> bool:
+    def _mixes_elements(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node passes values from one batch element to another, or its result
         depends on the batch size.
         """
@@ -100,16 +101,13 @@ class _BatchAxis:
                 return False  # all batch elements are equal
             case ops.Scan():
                 return self._scan_mixes(node, node.op, results)
-        attributes = tuple(node.op.attributes().values())
-        return self._mentions_batch(attributes) or self._crosses_batch(node, results)
+        return self._mentions_batch(node.op) or self._crosses_batch(node, results)
 
-    def _mentions_batch(self, value: object) -> bool:
-        """Return True if an attribute is or contains a length with the batch size."""
-        if isinstance(value, Dim):
-            return self.depends_on_batch(value)
-        return isinstance(value, tuple) and any(map(self._mentions_batch, value))
+    def _mentions_batch(self, op: Op) -> bool:
+        """Return True if an attribute contains the batch size."""
+        return any(map(self.depends_on_batch, op.iterate_lengths()))
 
-    def _crosses_batch(self, node: Node, results: tuple[Value, ...]) -> bool:
+    def _crosses_batch(self, node: Node, results: NodeResults) -> bool:
         """Return True if the batch axis is not read elementwise, or comes from no operand."""
         made = {
             (r, n)
@@ -118,14 +116,14 @@ class _BatchAxis:
             if self.depends_on_batch(d)
         }
         for link in find_dependences(node, results):
-            if not self.depends_on_batch(node.operand(link.operand).type.shape[link.operand_axis]):
+            if not self.depends_on_batch(get_read_length(node, link)):
                 continue
             to = link.result, link.result_axis
             if link.kind != "same" or link.reach != SAME_POSITION or to not in made:
                 return True
         return False
 
-    def _scan_mixes(self, node: Node, op: ops.Scan, results: tuple[Value, ...]) -> bool:
+    def _scan_mixes(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
         """Return True if a loop runs along the batch, skips elements that others need, or runs
         longer for one element because of another. The loop body is checked separately.
         """
@@ -149,9 +147,7 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     starts = op.split_body_inputs().initial_carries
     done = starts[op.until]
     carried = zip(op.get_next_carries(), starts, strict=True)
-    outside = dict(
-        zip(op.split_body_inputs().captured, op.split_operands(node.args).captured, strict=True)
-    )
+    outside = op.map_captures(node.args)
     ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.lasting]
     empty = [_find_value_when_done(value, done) for value in ended]
     return all(_find_value_when_done(after, done) is before for after, before in carried) and all(

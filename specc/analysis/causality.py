@@ -33,15 +33,16 @@ from math import inf
 
 from specc.analysis.causality_message_parts import adapt_to_normalizer, zero_later_keys
 from specc.analysis.causality_messages import describe_leak
-from specc.analysis.cross_axis_loop_check import (
+from specc.analysis.masked_values import find_nonzero_interval
+from specc.analysis.time_axis import find_chunk_symbol
+from specc.analysis.time_dataflow import trace_time_dataflow
+from specc.analysis.time_dataflow_facts import (
     UNSUPPORTED_LOOP_HELPS,
+    Leak,
+    TimeFlow,
     UnsupportedLoop,
     find_unsupported_loops,
 )
-from specc.analysis.masked_values import find_nonzero_interval
-from specc.analysis.time_axis_strides import find_chunk_symbol
-from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
 from specc.ir import ops
@@ -131,7 +132,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
         seen.add(here)
         if spans := graph.get_origin(here).spans:
             return spans[0]
-        todo += [a.node for a in here.args if a]
+        todo += [a.node for a in here.operands]
     return None
 
 
@@ -227,9 +228,7 @@ def _make_diagnostic(
     primary, others = make_leak_labels(graph, leak, found)
     said = adapt_to_normalizer(said, primary)
     title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
-    facts = graph.input_facts.get(growing)
-    if facts and facts.span:
-        others = (*others, Label(facts.span, f"`{found.symbol}` is the time axis"))
+    others += _make_time_axis_labels(graph.input_facts.get(growing), found.symbol)
     notes = said.notes
     if (
         leak.why == "ahead"
@@ -324,21 +323,16 @@ def _iterate_default_errors(
         leak = next((k for k in found.leaks if k.node in live), None)
         if leak is None and (state.axes or not state.moves):
             continue
-        notes: tuple[str, ...] = (f"a default without the axis `{symbol}` is computed once",)
-        others: tuple[Label, ...] = ()
-        node, why, span = (
-            value.node,
-            f"it is computed from `{growing}`, which grows during generation",
-            find_node_span(defaults, value.node),
-        )
-        primary = Label.at(span, why)
+        node: Node | None
         if leak:
-            node, why, notes = (
-                leak.node,
-                describe_leak(defaults, leak, found).what,
-                describe_leak(defaults, leak, found).notes,
-            )
+            said = describe_leak(defaults, leak, found)
+            node, why, notes = leak.node, said.what, said.notes
             primary, others = make_leak_labels(defaults, leak, found)
+        else:
+            why = f"it is computed from `{growing}`, which grows during generation"
+            node = value.node
+            notes, others = (f"a default without the axis `{symbol}` is computed once",), ()
+            primary = Label.at(find_node_span(defaults, node), why)
         title = f"the default of `{name}` would change during generation: {why}"
         helps = (
             f"compute it from earlier positions, as `cumsum(x)` is, or give `{name}` no default",

@@ -22,13 +22,14 @@ from specc.analysis.query_key_grids import (
     solve_memoized,
     split_concat,
 )
+from specc.analysis.time_axis import TimeAxis
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Label
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.time_axis import TimeAxis
+from specc.ir.op_dependence import GATE_OPERANDS
 
 MASK_TERM, SCORES_TERM = "seen", "s > -inf"
 CAUSAL_MASK_SUFFIX = (
@@ -190,37 +191,29 @@ class MaskDoubt:
     value: Value
 
 
-def explain_mask_doubt(node: Node, operand: int, clock: TimeAxis) -> MaskDoubt | None:
-    """Return the part of `operand`, a mask or attention weights, that is not proved to hide later
+def explain_mask_doubt(grid: QueryKeyGrid | None) -> MaskDoubt | None:
+    """Return the part of a mask, or of attention weights, that is not proved to hide later
     positions; None if comparisons of position ids show that it does not.
     """
-    grid = _find_gate_grid(node, operand, clock)
     if grid is None:
         return None
     # Values that were not inspected must not be reported as wrong.
-    if find_mask_band(grid.value, grid.query, grid.key, clock).spent:
+    if find_mask_band(grid.value, grid.query, grid.key, grid.clock).spent:
         return MaskDoubt(True, grid.value)
-    open_ = solve_memoized(
-        grid,
-        _solve_unproved_part,
-        {},
-        TraversalBudget(MAX_INSPECTED_VALUES),
-        _UnprovedPart(None, False),
-    )
+    budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedPart(None, False)
+    open_ = solve_memoized(grid, _solve_unproved_part, {}, budget, proved)
     return MaskDoubt(False, open_.value) if open_.value else None
 
 
-def has_different_rates(node: Node, operand: int, clock: TimeAxis) -> bool:
+def has_different_rates(grid: QueryKeyGrid | None) -> bool:
     """Return True if keys and queries have a different number of positions per chunk, so that
     their position ids cannot be compared.
     """
-    grid = _find_gate_grid(node, operand, clock)
-    return grid is not None and not has_equal_rates(grid.value, grid.query, grid.key, clock)
+    return grid is not None and not has_equal_rates(grid)
 
 
-def find_visible_prefix(node: Node, operand: int, clock: TimeAxis) -> Dim | None:
+def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
     """Return the prefix length if prefix positions alone see later positions."""
-    grid = _find_gate_grid(node, operand, clock)
     if grid is None or grid.query is None or find_side_band(grid).lo >= 0:
         return None
     head = grid.head(grid.query)
@@ -228,14 +221,13 @@ def find_visible_prefix(node: Node, operand: int, clock: TimeAxis) -> Dim | None
     return head if head not in (None, 0) and behind.lo >= 0 else None
 
 
-def _find_gate_grid(node: Node, operand: int, clock: TimeAxis) -> QueryKeyGrid | None:
-    """Return the query-key grid of a mask, or of the weights that select keys."""
-    mask = node.args[operand]
-    if mask is None:
-        return None
+def find_gate_grid(node: Node, clock: TimeAxis) -> QueryKeyGrid | None:
+    """Return the query-key grid of the mask of a node, or of the weights that select keys."""
+    operand = GATE_OPERANDS.get(type(node.op))
+    mask = operand(node) if operand else None
     for link in find_dependences(node):
         for gate in link.gates:
-            if gate.operand == operand:
+            if mask is not None and operand is not None and gate.operand == operand.index:
                 return make_grid(mask, gate.query, gate.key, clock)
     return None
 

@@ -12,6 +12,7 @@ from specc.analysis.causality_message_parts import (
     describe_key_reduction,
     describe_window,
     explain_mask_doubt,
+    find_gate_grid,
     find_visible_prefix,
     get_source_text,
     has_different_rates,
@@ -23,7 +24,6 @@ from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.interval import Interval
 from specc.ir.op import Op
-from specc.ir.op_dependence import GATE_OPERANDS
 
 UNBOUNDED_REACH = float("inf")
 
@@ -221,16 +221,14 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
                 "move with every new position",
                 helps=("prepend them: `concat([memory, x], axis=1)`",),
             )
-        case ops.Slice(axis=axis, start=start) if x is not None:
-            head = clock.get_prefix_length(x.type.shape[axis])
-            whole = node.op.stop == x.type.shape[axis]
-        case ops.Index(axis=axis, at=start) if x is not None:
-            head, whole = clock.get_prefix_length(x.type.shape[axis]), False
+        case ops.Slice(axis=axis, start=start) | ops.Index(axis=axis, start=start) if x is not None:
+            length = x.type.shape[axis]
         case _:
             return None
+    head = clock.get_prefix_length(length)
     if head is None or head == 0:
         return INDEX_MESSAGE
-    if whole:
+    if isinstance(node.op, ops.Slice) and node.op.stop == length:
         what = f"this drops positions of the time axis `{symbol}`, from position {start} on"
         fix = f"slice off exactly the {head} prefix positions: `x[:, {head}:]`"
         return LeakMessage("E0711", what, helps=(fix,))
@@ -249,9 +247,10 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             "without a mask every position attends to later ones",
             helps=("write `mask=causal`",),
         )
-    if has_different_rates(leak.node, GATE_OPERANDS[type(op)].index, found.clock):
+    grid = find_gate_grid(leak.node, found.clock)
+    if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
-    head = find_visible_prefix(leak.node, GATE_OPERANDS[type(op)].index, found.clock)
+    head = find_visible_prefix(grid)
     if head is not None:
         return LeakMessage(
             "E0712",
@@ -263,7 +262,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     if leak.reach.lo > -UNBOUNDED_REACH and leak.why != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
         return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
-    doubt = explain_mask_doubt(leak.node, GATE_OPERANDS[type(op)].index, found.clock)
+    doubt = explain_mask_doubt(grid)
     # All of it is bounded: the comparisons themselves include later positions.
     if doubt is None:
         return LeakMessage(
@@ -284,10 +283,10 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
 def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
     """Return the message for a sum of products that is not proved to exclude later positions."""
     helps = _list_masking_helps(leak, found)
-    gate = GATE_OPERANDS.get(type(leak.node.op))
-    if gate and has_different_rates(leak.node, gate.index, found.clock):
+    grid = find_gate_grid(leak.node, found.clock)
+    if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
-    doubt = explain_mask_doubt(leak.node, gate.index, found.clock) if gate else None
+    doubt = explain_mask_doubt(grid)
     if leak.reach.lo == -UNBOUNDED_REACH and doubt and doubt.spent:
         what = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=helps)
@@ -303,7 +302,7 @@ EARLIER_SUM_HELPS = (
 
 def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
     """Return fixes that set the weights of later keys to zero, for the rank of the weights."""
-    grids = [a for a in leak.node.args if a and len(found.state(a).axes) > 1]
+    grids = [a for a in leak.node.operands if len(found.state(a).axes) > 1]
     if not grids:
         return EARLIER_SUM_HELPS
     keys = max(found.state(grids[0]).axes)

@@ -87,7 +87,7 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
             # An infinity may apply to some keys only.
-            operands = [a for a in node.args if a]
+            operands = node.operands
             if any(isinf(find_uniform_value(a) or 0.0) for a in operands):
                 return False
             return (yield from solve_all([align_operand(grid, a) for a in operands]))

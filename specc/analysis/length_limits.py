@@ -67,6 +67,11 @@ def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
     return found
 
 
+def find_max_lengths(graph: Graph) -> dict[str, int]:
+    """Return the maximum length of each limited symbol."""
+    return {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+
+
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
     """Return lengths that must be 0 (a remainder `n % 2`), by the quotient `n / 2`."""
     found: dict[str, str] = {}
@@ -80,12 +85,10 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
     """Yield the quotients in a length, nested ones included."""
-    for monomial, _ in length.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, DimFunction):
-                yield from (p for a in atom.args for p in _iterate_dim_quotients(a))
-                if atom.fn == "/":
-                    yield atom
+    for part in length.iterate_functions():
+        yield from (p for a in part.args for p in _iterate_dim_quotients(a))
+        if part.fn == "/":
+            yield part
 
 
 def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
@@ -124,15 +127,11 @@ def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
 
 def _is_monotone(length: Dim) -> bool:
     """Return True if a length is a sum of symbols and of their floor quotients by constants."""
-    for monomial, c in length.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, DimFunction) and not (
-                atom.fn == "//" and _is_monotone(atom.args[0]) and atom.args[1].number
-            ):
-                return False
-        if monomial and c < 0:
-            return False
-    return True
+    monotone_parts = all(
+        part.fn == "//" and _is_monotone(part.args[0]) and part.args[1].number
+        for part in length.iterate_functions()
+    )
+    return monotone_parts and all(c >= 0 for monomial, c in length.terms if monomial)
 
 
 def uses_context_length(longest: int, graph: Graph) -> bool:
@@ -305,7 +304,7 @@ def _find_positions(node: Node, known: dict[Value, frozenset[_Positions]]) -> fr
             length = node.operand().type.shape[axis]
             return frozenset((_Positions(length, COUNT_SHARE),))
     if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
-        return frozenset().union(*(known.get(a, frozenset()) for a in node.args if a))
+        return frozenset().union(*(known.get(a, frozenset()) for a in node.operands))
     return frozenset()
 
 
@@ -331,8 +330,6 @@ def _iterate_constants(node: Node) -> Iterator[int]:
 
 def _iterate_clip_bounds(length: Dim) -> Iterator[int]:
     """Yield the constants in minima and maxima of a length."""
-    for monomial, _ in length.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, DimFunction) and atom.fn in ("min", "max"):
-                for part in atom.args:
-                    yield from (c for m, c in part.terms if not m)
+    for part in length.iterate_functions():
+        if part.fn in ("min", "max"):
+            yield from (c for a in part.args for m, c in a.terms if not m)

@@ -8,11 +8,11 @@
 Many positions of such a loop can be computed at once (`specc.transforms.chunk_scan`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
-from specc.ir.graph import Value, collect_needed_nodes
+from specc.ir.graph import NodeOperands, NodeResults, Value, collect_needed_nodes
 from specc.transforms.chunk_scan import LinearRecurrence
 from specc.transforms.split_scan import find_vectorizable_nodes
 
@@ -20,7 +20,7 @@ MAX_LOOP_LENGTH = 16
 """Length above which a recurrence is computed in chunks."""
 
 
-def match_linear_recurrence(op: ops.Scan, args: Sequence[Value | None]) -> LinearRecurrence | None:
+def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
     """Return the recurrence that the loop computes; None if it has another form.
 
     `args` are the operands of the loop: a decay may be computed outside.
@@ -100,7 +100,7 @@ def _is_vector(value: Value, axis: int, rank: int) -> bool:
 
 
 def _match_update(
-    state: Value, update: Value, key_axis: int, queries: tuple[Value, ...]
+    state: Value, update: Value, key_axis: int, queries: NodeResults
 ) -> Iterator[LinearRecurrence]:
     rank = state.type.rank
     for decayed, written in _list_operands(update, "add"):
@@ -129,7 +129,7 @@ def _match_delta_rule(
     value: Value,
     key_axis: int,
     key: Value,
-    queries: tuple[Value, ...],
+    queries: NodeResults,
     decay: Value | None,
 ) -> LinearRecurrence | None:
     """Match a written value `rate * (v - sum(state * read_key))`, with the key axis inserted or
@@ -157,9 +157,7 @@ def _match_delta_rule(
     return None
 
 
-def _is_computable_at_once(
-    op: ops.Scan, found: LinearRecurrence, args: Sequence[Value | None]
-) -> bool:
+def _is_computable_at_once(op: ops.Scan, found: LinearRecurrence, args: NodeOperands) -> bool:
     """Return whether no operand needs the state, and the decay is not negative."""
     inner, given = op.split_body_inputs(), op.split_operands(args)
     rows, captured = set(inner.scanned), set(inner.captured)
@@ -170,9 +168,8 @@ def _is_computable_at_once(
         return False
     if found.decay is None:
         return True
-    outside = dict(
-        zip((*inner.scanned, *inner.captured), (*given.scanned, *given.captured), strict=True)
-    )
+    scanned = dict(zip(inner.scanned, given.scanned, strict=True))
+    outside = scanned | op.map_captures(args)
     base = skip_views(found.decay)
     known = found.decay in moving | captured and collect_needed_nodes([found.decay]) <= possible
     return known and find_value_range(outside.get(base, base) if base else None)[0] >= 0

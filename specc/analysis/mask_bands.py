@@ -13,11 +13,11 @@ causality, the upper end bounds the KV cache.
 The interval is a sound over-approximation: an unknown op gives [-∞, ∞], so a proof can fail but
 never be wrong.
 
-Positions are counted in time, from the end of the prefix of their axis (`specc.ir.time_axis`),
-and two intervals are found. On the keys' side only keys of time >= 0 are considered: the lower
-end is the causality proof. On the queries' side only queries of time >= 0 are considered, since
-steps compute no others: the upper end is the look-back. So with a prefix of `m` keys and queries
-`j < m | j <= i` is causal, and `i < m | j <= i` is not.
+Positions are counted in time, from the end of the prefix of their axis
+(`specc.analysis.time_axis`), and two intervals are found. On the keys' side only keys of time
+>= 0 are considered: the lower end is the causality proof. On the queries' side only queries of
+time >= 0 are considered, since steps compute no others: the upper end is the look-back. So with
+a prefix of `m` keys and queries `j < m | j <= i` is causal, and `i < m | j <= i` is not.
 
 Both sides of a comparison are written as linear functions of `q` and `k`; `k <= q` and `q < k +
 4` each give an interval, `and` their intersection. The negation, "not visible or too far back",
@@ -60,10 +60,10 @@ from specc.analysis.query_key_grids import (
     solve_memoized,
     split_concat,
 )
+from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
-from specc.ir.time_axis import TimeAxis
 
 _ZERO_PRESERVING = (
     "abs ceil erf expm1 floor gelu gelu_tanh log1p neg quick_gelu relu relu2 round sign "
@@ -93,9 +93,8 @@ def find_mask_band(
     """Return the interval of `t - u` in which `value` can be true or nonzero at query time `t` and
     key time `u`; without a clock, at these positions.
     """
-    if not has_equal_rates(value, query, key, clock):
-        return MaskBand(FULL_INTERVAL)
-    return _search_band(make_grid(value, query, key, clock), False)
+    grid = make_grid(value, query, key, clock)
+    return _search_band(grid, False) if has_equal_rates(grid) else MaskBand(FULL_INTERVAL)
 
 
 def find_band_interval(

@@ -23,12 +23,12 @@ from specc.analysis.grid_constants import MaskedValues
 from specc.analysis.mask_bands import intersect_bands
 from specc.analysis.masked_values import bound_visible_ranks, find_masked_values, is_sorted_last
 from specc.analysis.query_key_grids import follow_view, make_grid, shift_axis
+from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
 from specc.ir.graph import Node
 from specc.ir.interval import FULL_INTERVAL, Interval
 from specc.ir.op_dependence import Dependence
-from specc.ir.time_axis import TimeAxis
 
 VisibleKeys = tuple[int, Interval]
 """An axis of the result, and the keys that each of its positions depends on."""

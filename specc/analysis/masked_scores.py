@@ -81,24 +81,15 @@ def _is_ordinary(padded_result: PaddedResult, n: int, axis: int) -> bool:
     return not (rows.extreme_padding and padded_result.along(axis)[n])
 
 
-def is_lowest_at_padding(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if values at padded positions of `axis` are less than all others, or equal to
-    the mask constant.
+def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
+    """Return True if values at padded positions of `axis` are less than all others, or greater
+    (unless `lowest`), or equal to the mask constant.
     """
-    if isinstance(padded_result.node.op, ops.Where):
-        return _is_filled(padded_result, axis, lowest=True)
     op = padded_result.node.op
-    same = op.view or (isinstance(op, ops.Reduce) and op.fn == "max")
-    return same and any(padded_result.at("floor", axis))
-
-
-def is_highest_at_padding(padded_result: PaddedResult, axis: int) -> bool:
-    """Return True if values at padded positions of `axis` are greater than all others, or equal
-    to the mask constant.
-    """
-    if isinstance(padded_result.node.op, ops.Where):
-        return _is_filled(padded_result, axis, lowest=False)
-    return padded_result.node.op.view and any(padded_result.at("ceiling", axis))
+    if isinstance(op, ops.Where):
+        return _is_filled(padded_result, axis, lowest=lowest)
+    same = op.view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
+    return same and any(padded_result.at("floor" if lowest else "ceiling", axis))
 
 
 def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
@@ -200,7 +191,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
             return node is not None and known == 1
         if (inner := follow_view(grid)) is not None:
             return (yield inner)
-        operands = [align_operand(grid, a) for a in node.args if a]
+        operands = [align_operand(grid, a) for a in node.operands]
         if _is_repeated_mask(node):
             return (yield operands[0])
         if _keeps_truth(node.op):

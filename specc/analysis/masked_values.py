@@ -70,6 +70,7 @@ from specc.analysis.query_key_grids import (
     solve_memoized,
     split_concat,
 )
+from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import (
     SELECTION_OPS,
     convert_number,
@@ -79,7 +80,6 @@ from specc.analysis.value_ranges import (
 from specc.ir import ops
 from specc.ir.graph import Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
-from specc.ir.time_axis import TimeAxis
 
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
 """Computes the masked pairs of one grid; it may request those of others."""
@@ -93,9 +93,9 @@ def find_masked_values(
     value: Value, query: int, key: int, clock: TimeAxis | None = None
 ) -> MaskedValues:
     """Return the constants of `value` outside of intervals of `q - k`; with a clock, in time."""
-    if not has_equal_rates(value, query, key, clock):
-        return NO_MASKED_VALUES
     grid = make_grid(value, query, key, clock)
+    if not has_equal_rates(grid):
+        return NO_MASKED_VALUES
     keys = _find_side_values(replace(grid, side="keys"))
     queries = _find_side_values(replace(grid, side="queries"))
     return {
@@ -183,7 +183,7 @@ def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> Maske
     """Return the constants of a concatenation; along time only prefix positions come first."""
     found = split_concat(grid)
     if op.axis not in (grid.query, grid.key):
-        found = [grid.at(a, grid.query, grid.key) for a in node.args if a]
+        found = [grid.at(a, grid.query, grid.key) for a in node.operands]
     return find_common_values((yield from solve_each(found or ())))
 
 

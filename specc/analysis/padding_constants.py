@@ -184,7 +184,7 @@ def is_built_from_positions(value: Value | None, depth: int = 0) -> bool:
         return True
     plain = isinstance(op, ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or)
     return (plain or op.view) and all(
-        is_built_from_positions(a, depth + 1) for a in value.node.args if a
+        is_built_from_positions(a, depth + 1) for a in value.node.operands
     )
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from specc.analysis.padding_positions import NO_PADDING_COUNT, PaddingCount, merge_padding_counts
 from specc.analysis.padding_rotation import RotationFact
 from specc.ir import ops
+from specc.ir.dependence import Dependence, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.op_dependence import Dependence
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,15 @@ class PaddingFacts:
         return axis in self.floor or (axis in self.low and axis in self.finite_axes)
 
 
+GUARANTEES = ("zero", "low", "floor", "ceiling", "finite_axes", "repeated", "points")
+HAZARDS = ("has_extremes", "extreme_padding", "infinite_signs", "broken", "ranked", "reversed")
+"""Fields of two alternative values that hold if they hold of both, or of either."""
+
+AXIS_SETS = (*GUARANTEES[:-1], "ranked", "reversed")
+"""The fields that are sets of axes."""
+
+T = TypeVar("T")
+
 NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
 """The facts of a value that does not depend on padding and of which nothing else is known."""
 
@@ -105,26 +114,19 @@ def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) 
 def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
     """Return `rows` with an axis removed (-1) or inserted (1) at `axis`."""
 
-    def shift_axes(known: frozenset[int]) -> frozenset[int]:
-        return frozenset(a + by if a >= axis else a for a in known if by > 0 or a != axis)
-
-    def shift_axis_keys(known: Mapping[int, float]) -> dict[int, float]:
+    def shift_keys(known: Mapping[int, T]) -> dict[int, T]:
         return {a + by if a >= axis else a: n for a, n in known.items() if by > 0 or a != axis}
 
+    shifted: dict[str, Any] = {
+        name: frozenset(shift_keys(dict.fromkeys(getattr(rows, name)))) for name in AXIS_SETS
+    }
     # The location of rotated features is not tracked into or out of a body.
     turned = replace(rows.turned, axis=None) if rows.turned else None
     return replace(
         rows,
-        zero=shift_axes(rows.zero),
-        low=shift_axes(rows.low),
-        floor=shift_axes(rows.floor),
-        ceiling=shift_axes(rows.ceiling),
-        finite_axes=shift_axes(rows.finite_axes),
-        held=shift_axis_keys(rows.held),
-        fill=shift_axis_keys(rows.fill),
-        repeated=shift_axes(rows.repeated),
-        ranked=shift_axes(rows.ranked),
-        reversed=shift_axes(rows.reversed),
+        held=shift_keys(rows.held),
+        fill=shift_keys(rows.fill),
+        **shifted,
         behind=None,
         turned=turned,
     )
@@ -132,27 +134,17 @@ def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
 
 def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
     """Return the facts that hold of both values, e.g. of a carry before and after an iteration."""
-    # Guarantees must hold for both operands, errors for either.
+    merged: dict[str, Any] = {
+        name: getattr(one, name) & getattr(other, name) for name in GUARANTEES
+    } | {name: getattr(one, name) | getattr(other, name) for name in HAZARDS}
     return PaddingFacts(
-        zero=one.zero & other.zero,
-        low=one.low & other.low,
-        floor=one.floor & other.floor,
-        ceiling=one.ceiling & other.ceiling,
-        finite_axes=one.finite_axes & other.finite_axes,
-        has_extremes=one.has_extremes or other.has_extremes,
-        extreme_padding=one.extreme_padding or other.extreme_padding,
-        infinite_signs=one.infinite_signs | other.infinite_signs,
-        broken=one.broken or other.broken,
         # Ranks in one and positions in the other: nothing is known of the result.
         count=merge_padding_counts(one.count, other.count) if one.ranked == other.ranked else None,
         held=dict(one.held.items() & other.held.items()),
         fill=dict(one.fill.items() & other.fill.items()),
-        repeated=one.repeated & other.repeated,
-        ranked=one.ranked | other.ranked,
-        reversed=one.reversed | other.reversed,
         turned=one.turned or other.turned,
-        points=one.points and other.points,
         padding_source=one.padding_source or other.padding_source,
+        **merged,
     )
 
 
@@ -299,9 +291,7 @@ class PaddedRead:
     @property
     def read_length(self) -> Dim:
         """The length of the axis that is read."""
-        operand = self.node.args[self.link.operand]
-        assert operand is not None, "a link has an operand"
-        return operand.type.shape[self.link.operand_axis]
+        return get_read_length(self.node, self.link)
 
     @property
     def fill(self) -> float | None:

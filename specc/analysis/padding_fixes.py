@@ -35,7 +35,7 @@ class PaddingLeak:
         """The op that first makes NaN or infinity at padded positions."""
         node = self.node
         while True:
-            made = [a for a in node.args if a and not self._is_finite(a)]
+            made = [a for a in node.operands if not self._is_finite(a)]
             if not made:
                 return node
             first = made[0].node
@@ -67,7 +67,7 @@ class PaddingLeak:
 
     def padded_operand(self, node: Node) -> Value | None:
         """Return the first operand of a node that has padded positions."""
-        return next((a for a in node.args if a and self.is_padded(a)), None)
+        return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
         """Return a node or the nearest one before it, along padded operands, whose op is
@@ -86,7 +86,7 @@ class PaddingLeak:
     def find_counting_op(self) -> Op:
         """Return the op that made the position ids which the leaking op uses."""
         node = self.node
-        while counted := [a.node for a in node.args if a and a.node and self.facts(a).count != {}]:
+        while counted := [a.node for a in node.operands if a.node and self.facts(a).count != {}]:
             node = counted[0]
         return node.op
 
@@ -291,7 +291,7 @@ def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
             return _get_neutral_number(leak) or None
         case ops.Pad(mode="constant", value=value):
             return str(float(value))
-    numbers = {find_uniform_value(a) for a in node.args if a and not leak.is_padded(a)}
+    numbers = {find_uniform_value(a) for a in node.operands if not leak.is_padded(a)}
     number = numbers.pop() if len(numbers) == 1 else None
     return None if number is None else str(number)
 

@@ -152,7 +152,7 @@ def _have_same_positions(reading: PaddedRead) -> bool:
     operand, to = reading.node.args[reading.link.operand], reading.link.result_axis
     if operand is None or to is None:
         return False
-    types = reading.node.op.infer(*(a.type if a else None for a in reading.node.args))
+    types = reading.node.infer_types()
     made = types[reading.link.result].shape[to]
     return made == operand.type.shape[reading.link.operand_axis]
 
@@ -178,7 +178,7 @@ def _find_summed_axes(reading: PaddedRead) -> list[set[int]]:
     match reading.node.op:
         case ops.Weigh() | ops.MatMul():
             # [… m k] by [… k n]: the last axis of one, the second-to-last of the other.
-            left, right = (a.type.rank for a in reading.node.args if a)
+            left, right = (a.type.rank for a in reading.node.operands)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation=equation):
             terms = [t.split() for t in equation.split("->")[0].split(",")]

@@ -7,16 +7,16 @@
 A length identifies the offset: `m + n` has one offset in a graph, or none if it has two.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dependence import Dependence, find_dependences, get_read_length
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import Interval
-from specc.ir.length_constraints import is_never_negative
+from specc.ir.length_constraints import is_never_negative, iterate_nested_nodes
 from specc.ir.op import Op
 from specc.ir.types import Type
 
@@ -83,17 +83,16 @@ class PaddingOffsets:
         """Return a link restricted to padded positions: those of a part go where the part goes;
         None if none is read.
         """
-        operand = node.args[link.operand]
-        if operand is None or link.kind != "all":
+        if link.kind != "all":
             return link
-        length = operand.type.shape[link.operand_axis]
+        length = get_read_length(node, link)
         if isinstance(node.op, ops.Merge | ops.Split):
             to_axis = self._regroup_offsets(node, link.operand_axis)
             kept = to_axis is not None
             return replace(link, kind="same", result_axis=to_axis) if kept else link
         if self.repeats_positions(node, link.operand_axis):
             return replace(link, kind="same", result_axis=link.operand_axis)
-        if not _is_splice(node.op, link.operand_axis):
+        if _get_op_axis(node.op) != link.operand_axis:
             return link
         if length in self.before:
             if self._passes_by(node, self.before[length]):
@@ -133,10 +132,8 @@ class PaddingOffsets:
     def _passes_by(self, node: Node, before: Dim) -> bool:
         """Return True if positions are selected by index and none of them may be padded."""
         match node.op:
-            case ops.Slice(start=start, stop=stop):
+            case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
                 pass
-            case ops.Index(at=at):
-                start, stop = at, at + 1
             case _:
                 return False
         # With left padding the last position is valid, with right padding the first.
@@ -148,15 +145,14 @@ class PaddingOffsets:
 def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
     """Return the lengths of padded axes, also behind windows and slices."""
     found = {places.rows, *places.concatenated_lengths, *places.merged}
-    for node, results in iterate_nodes_and_bodies(graph):
+    for node, results in iterate_nested_nodes(graph):
         for link in find_dependences(node, results):
-            operand = node.args[link.operand]
-            if link.kind == "all" and operand is not None:
+            if link.kind == "all":
                 link = places.link(node, link) or link
             repeats = places.repeats_positions(node, link.operand_axis)
-            if (link.kind == "strided" or repeats) and operand is not None:
+            if link.kind == "strided" or repeats:
                 assert link.result_axis is not None, "windows have rows"
-                if operand.type.shape[link.operand_axis] in found:
+                if get_read_length(node, link) in found:
                     found.add(results[0].type.shape[link.result_axis])
     return frozenset(found)
 
@@ -186,24 +182,28 @@ def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:
     """Return the link of an op that drops or adds a constant number of positions at the
     ends of an axis, as a window of one position; None for another op.
     """
-    operand, axis = node.args[link.operand], link.operand_axis
-    assert operand is not None, "a link has an operand"
-    length = operand.type.shape[axis]
+    axis = link.operand_axis
+    ends = _count_added_positions(node, link.operand, axis) or ()
+    numbers = [d.number for d in ends if d.number is not None]
+    if len(numbers) < 2:
+        return None
+    by = Interval(numbers[0], numbers[0])
+    return replace(link, kind="strided", result_axis=axis, reach=by, stride=1)
+
+
+def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
+    """Return how many positions an op adds before and after those of an operand, negative
+    where it drops them; None for another op.
+    """
+    lengths = [a.type.shape[axis] for a in node.operands]
     match node.op:
         case ops.Slice(start=start, stop=stop):
-            ends = [-start, stop - length]
+            return -start, stop - lengths[operand]
         case ops.Pad(before=before, after=after):
-            ends = [before, after]
+            return before, after
         case ops.Concat():
-            types = [a.type for a in node.args if a]
-            before = _sum_lengths(types[: link.operand], axis)
-            ends = [before, _sum_lengths(types, axis) - before - length]
-        case _:
-            return None
-    if any(d.number is None for d in ends):
-        return None
-    by = Interval(ends[0].number or 0, ends[0].number or 0)
-    return replace(link, kind="strided", result_axis=axis, reach=by, stride=1)
+            return sum_dims(lengths[:operand]), sum_dims(lengths[operand + 1 :])
+    return None
 
 
 def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
@@ -211,7 +211,7 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
     rows = keep.type.shape[-1]
     before, twice = {rows: Dim.of(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
-    for node, _ in iterate_nodes_and_bodies(graph):
+    for node, _ in iterate_nested_nodes(graph):
         for length, place in _iterate_result_axes(node, before, rows, graph.min_lengths):
             if before.setdefault(length, place) != place:
                 twice.add(length)
@@ -222,14 +222,6 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
     known = {d: p for d, p in before.items() if d not in twice}
     one_axis = {d: p for d, p in merged.items() if d not in twice}
     return PaddingOffsets(rows, graph.min_lengths, side, known, one_axis)
-
-
-def iterate_nodes_and_bodies(graph: Graph) -> Iterator[tuple[Node, Sequence[Value]]]:
-    """Yield the nodes of a graph and of the bodies of its loops, with their results."""
-    for node, results in graph.nodes:
-        if isinstance(node.op, ops.Scan):
-            yield from iterate_nodes_and_bodies(node.op.body)
-        yield node, results
 
 
 def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
@@ -263,35 +255,17 @@ def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] 
     padded.
     """
     axis = _get_op_axis(node.op)
-    types = [a.type for a in node.args if a]
-    if axis is None:
+    added = None if axis is None else _count_added_positions(node, operand, axis)
+    if axis is None or added is None:
         return None
-    (made,) = node.op.infer(*types)
-    match node.op:
-        case ops.Concat():
-            return made.shape[axis], before + _sum_lengths(types[:operand], axis)
-        case ops.Pad(before=added):
-            return made.shape[axis], before + added
-        case ops.Slice(start=start):
-            return made.shape[axis], before - start
-    return None
-
-
-def _sum_lengths(types: list[Type], axis: int) -> Dim:
-    return sum_dims(t.shape[axis] for t in types)
+    length = node.operand(operand).type.shape[axis]
+    return added[0] + length + added[1], before + added[0]
 
 
 def _get_op_axis(op: Op) -> int | None:
     match op:
-        case (
-            ops.Concat(axis=axis)
-            | ops.Slice(axis=axis)
-            | ops.Index(axis=axis)
-            | ops.Pad(axis=axis, mode="constant")
-        ):
+        case ops.Concat(axis=axis) | ops.Pad(axis=axis, mode="constant"):
+            return axis
+        case ops.Slice(axis=axis) | ops.Index(axis=axis):
             return axis
     return None
-
-
-def _is_splice(op: Op, axis: int) -> bool:
-    return _get_op_axis(op) == axis

@@ -79,7 +79,7 @@ def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) ->
             alone = not any(turned[2:])
             return alone and _is_matched_product(turned[0], turned[1], 3, 3)
         case ops.MatMul():
-            left, right = (a.type.rank for a in node.args if a)
+            left, right = (a.type.rank for a in node.operands)
             return _is_matched_product(turned[0], turned[1], left - 1, right - 2)
         case ops.Einsum(equation=equation):
             return _is_matched_einsum(equation, turned)

@@ -4,7 +4,7 @@ Input: a node, and the facts of its operands along one padded axis. Output: the 
 result. Facts are sound: an unknown op has none.
 
 Scores are filled with -inf where `keep` is false. There they are low and lower than at every
-valid position (`is_lowest_at_padding`), and at least one valid position holds an ordinary value
+valid position (`is_extreme_at_padding`), and at least one valid position holds an ordinary value
 (`iterate_ordinary_axes`). So the softmax, which divides by a nonzero sum, gives zeros there, and
 the values that it weighs may be anything:
 
@@ -35,10 +35,9 @@ from specc.analysis.mask_bands import ZERO_PRESERVING_FUNCTIONS
 from specc.analysis.masked_scores import (
     can_hold_low_scores,
     can_hold_low_values,
+    is_extreme_at_padding,
     is_fill_underflowing,
-    is_highest_at_padding,
     is_low_at_padding,
-    is_lowest_at_padding,
     iterate_ordinary_axes,
 )
 from specc.analysis.padding_constants import (
@@ -80,12 +79,14 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     axes = padded_result.axes()
     numbers = infer_padding_constants(padded_result)
     zero = _find_zero_axes(padded_result, numbers)
+    lowest = {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=True)}
+    highest = {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=False)}
     least = {a for a, n in numbers.items() if n == -inf}
     rows = PaddingFacts(
         zero=frozenset(zero),
         low=frozenset(least.union(a for a in axes if is_low_at_padding(padded_result, a))),
-        floor=frozenset(least.union(a for a in axes if is_lowest_at_padding(padded_result, a))),
-        ceiling=frozenset(a for a in axes if is_highest_at_padding(padded_result, a)),
+        floor=frozenset(least | lowest),
+        ceiling=frozenset(highest),
         held=numbers,
         fill=infer_fill_constants(padded_result, {**dict.fromkeys(zero, 0.0), **numbers}),
         ranked=find_rank_axes(padded_result),

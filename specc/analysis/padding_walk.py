@@ -39,7 +39,7 @@ from specc.analysis.padding_rotation import RotationFact, infer_rotation
 from specc.analysis.padding_values import infer_padding_facts
 from specc.analysis.time_dataflow_facts import inline_loop_captures
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dependence import Dependence, find_dependences, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
@@ -134,14 +134,11 @@ class PaddingWalk:
 
     def padded(self, node: Node, link: Dependence) -> bool:
         """Return True if a link reads a padded axis."""
-        operand = node.args[link.operand]
-        return operand is not None and operand.type.shape[link.operand_axis] in self.lengths
+        return get_read_length(node, link) in self.lengths
 
     def reading(self, node: Node, link: Dependence, given: Sequence[PaddingFacts]) -> PaddedRead:
         """Return how a link reads padded positions."""
-        operand = node.args[link.operand]
-        assert operand is not None, "a link has an operand"
-        length = operand.type.shape[link.operand_axis]
+        length = get_read_length(node, link)
         return PaddedRead(
             node=node,
             link=link,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
 
+from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
-from specc.ir.time_axis import TimeAxis
 from specc.ir.types import Type
 
 GridSide: TypeAlias = Literal["keys", "queries"]
@@ -50,7 +50,7 @@ class QueryKeyGrid:
     def operands(self) -> list["QueryKeyGrid"]:
         """Return the operands of its op, aligned from the right (broadcasting)."""
         node = self.value.node
-        return [align_operand(self, a) for a in node.args if a] if node else []
+        return [align_operand(self, a) for a in node.operands] if node else []
 
     def head(self, axis: int) -> Dim | None:
         """Return the number of prefix positions along an axis; None if it is not a time axis."""
@@ -59,14 +59,13 @@ class QueryKeyGrid:
         return self.clock.get_prefix_length(self.value.type.shape[axis])
 
 
-def has_equal_rates(
-    value: Value, query: int | None, key: int | None, clock: TimeAxis | None
-) -> bool:
+def has_equal_rates(grid: QueryKeyGrid) -> bool:
     """Return True if both axes gain equally many positions per chunk: `q - k` is defined."""
-    if clock is None:
+    if grid.clock is None:
         return True
-    rows = [a for a in (query, key) if a is not None and 0 <= a < value.type.rank]
-    return len({clock.get_rate(value.type.shape[axis]) for axis in rows} - {0}) < 2
+    shape = grid.value.type.shape
+    axes = [a for a in (grid.query, grid.key) if a is not None]
+    return len({grid.clock.get_rate(shape[axis]) for axis in axes} - {0}) < 2
 
 
 def make_grid(

@@ -4,7 +4,7 @@ Input: any valid graph, and the symbol of a time axis, such as the sequence leng
 state of every value, and the ops that leak. Graphs are never rejected here; `causality` decides
 which leaks matter.
 
-Positions are counted in time, from the end of the prefix of an axis (`specc.ir.time_axis`). A
+Positions are counted in time, from the end of the prefix of an axis (`specc.analysis.time_axis`). A
 value is constant (it depends on nothing with the time axis, or on prefix positions only), or it
 moves. A moving value has time axes, with or without a prefix, and for each the accumulated
 receptive field: which positions its position `t` depends on, as an interval of `t - u`. Or it
@@ -42,15 +42,16 @@ from math import inf
 
 from specc.analysis.masked_reductions import iterate_neutral_reads
 from specc.analysis.masked_values import find_masked_values, find_nonzero_interval
-from specc.analysis.time_axis_strides import (
+from specc.analysis.time_axis import (
     FIRST_POSITION_READ,
     PREFIX_READ,
+    TimeAxis,
     TimeRead,
+    find_time_axis,
     resolve_splice,
     resolve_stride,
 )
 from specc.analysis.time_dataflow_facts import (
-    FlowContext,
     Leak,
     LeakReason,
     TimeFlow,
@@ -63,18 +64,17 @@ from specc.analysis.time_dataflow_facts import (
     iterate_capture_leaks,
 )
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.dependence import Dependence, find_dependences, get_read_length
+from specc.ir.graph import Graph, Node, NodeResults
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
-from specc.ir.time_axis import TimeAxis, find_time_axis
 
 
 @lru_cache(maxsize=4)
 def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
     """Follow the axis `symbol` through `graph`; `chunk` positions of the input
-    are one time step (`specc.analysis.time_axis_strides`).
+    are one time step (`specc.analysis.time_axis`).
     """
-    along = FlowContext(find_time_axis(graph, symbol, chunk), {}, [], {})
+    along = TimeFlow(find_time_axis(graph, symbol, chunk))
     for value in graph.inputs.values():
         # In an input of `n + 1` positions it is undefined which belongs to a new one.
         shape = value.type.shape
@@ -85,7 +85,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
         along.states[value] = TimeState(axes, whole=whole)
     for node, results in graph.nodes:
         _visit_node(node, results, along)
-    return TimeFlow(along.clock, along.states, tuple(along.leaks), along.inside)
+    return along
 
 
 @dataclass
@@ -111,7 +111,7 @@ class _TimeReads:
         return TimeState(axes, newest, self.whole or self.mixed, first)
 
 
-def _visit_node(node: Node, results: tuple[Value, ...], along: FlowContext) -> None:
+def _visit_node(node: Node, results: NodeResults, along: TimeFlow) -> None:
     """Find the states of the results of a node, and note the first way in which it leaks."""
     judge = _visit_loop if isinstance(node.op, ops.Scan) else _judge_node
     states, found = judge(node, results, along)
@@ -121,7 +121,7 @@ def _visit_node(node: Node, results: tuple[Value, ...], along: FlowContext) -> N
 
 
 def _judge_node(
-    node: Node, results: tuple[Value, ...], along: FlowContext
+    node: Node, results: NodeResults, along: TimeFlow
 ) -> tuple[list[TimeState], list[Leak]]:
     """Return the states of the results, by the dependences of the node, and its leaks."""
     given = along.given(node)
@@ -169,7 +169,7 @@ def _follow_dependence(
         return [Leak(node, "all", link.operand)]
     # Dependences add up along a path, and joining paths are merged. They are counted in input
     # positions, of which one position after a stride is several.
-    rate = clock.get_rate(node.operand(link.operand).type.shape[link.operand_axis])
+    rate = clock.get_rate(get_read_length(node, link))
     rows = reach.scale(clock.chunk_size // max(rate, 1))
     read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
@@ -183,16 +183,16 @@ def _select_worst_leak(found: Sequence[Leak]) -> Leak:
 
 def _find_mixing_leaks(
     node: Node,
-    results: tuple[Value, ...],
+    results: NodeResults,
     given: list[TimeState],
     states: list[TimeState],
-    along: FlowContext,
+    along: TimeFlow,
 ) -> list[Leak]:
     """Return the leaks of a node that no single read reveals."""
     found: list[Leak] = []
     if has_time_axis_length(node, along.clock):
         found.append(Leak(node, "length"))
-    elif not any(along.composite(a) for a in node.args if a):
+    elif not any(along.composite(a) for a in node.operands):
         # Here positions are merged with another axis first.
         made_here = any(along.composite(r) for r in results)
         if made_here and not any(s.whole for s in states):
@@ -204,7 +204,7 @@ def _find_mixing_leaks(
 
 
 def _visit_loop(
-    node: Node, results: tuple[Value, ...], along: FlowContext
+    node: Node, results: NodeResults, along: TimeFlow
 ) -> tuple[list[TimeState], list[Leak]]:
     """Return the states of the results of a loop, whose body is judged op by op as what
     stands outside is, and its leaks.
@@ -230,7 +230,7 @@ def _visit_loop(
     return states, [*within, *found]
 
 
-def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> FlowContext:
+def _enter_body(node: Node, op: ops.Scan, body: Graph, along: TimeFlow) -> TimeFlow:
     """Return the states inside a loop body, for any number of iterations (a fixed point)."""
     outer, inner = op.split_operands(along.given(node)), op.split_body_inputs()
     start = {
@@ -240,13 +240,13 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, along: FlowContext) -> Fl
     outputs = list(body.outputs.values())
     for turn in count():
         states = {**along.states, **start}
-        inside = FlowContext(along.clock, states, [], {})
+        inside = TimeFlow(along.clock, states)
         for each, results in body.nodes:
             _visit_node(each, results, inside)
         # A carry's state after an iteration may hold before the next one: repeated until a fixed
         # point. States only grow, so this terminates.
         grown = {
-            before: _join_carry(start[before], inside.states.get(after, TimeState()), turn)
+            before: _join_carry(start[before], inside.state(after), turn)
             for before, after in zip(inner.initial_carries, outputs, strict=False)
         }
         if all(start[v] == s for v, s in grown.items()):
@@ -261,10 +261,10 @@ def _get_row_state(state: TimeState, axis: int) -> TimeState:
     return TimeState(axes, state.newest, state.whole, state.first)
 
 
-def _get_loop_results(op: ops.Scan, body: Graph, inside: FlowContext) -> list[TimeState]:
+def _get_loop_results(op: ops.Scan, body: Graph, inside: TimeFlow) -> list[TimeState]:
     """Return the states of the results of a loop over another axis, from those of its body."""
-    made = [inside.states.get(v, TimeState()) for v in body.outputs.values()]
-    carried = [inside.states.get(v, TimeState()) for v in op.split_body_inputs().initial_carries]
+    made = [inside.state(v) for v in body.outputs.values()]
+    carried = [inside.state(v) for v in op.split_body_inputs().initial_carries]
     ends = [_join_carry(c, m, 0) for c, m in zip(carried, made, strict=False)]
     stacked = [
         replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})

@@ -1,19 +1,21 @@
-"""Facts of the time dataflow: state of a value, causality leaks, captures of loops.
+"""Facts of the time dataflow: states of values, causality leaks, captures of loops; and loops over
+another axis than time for which no decode step can be derived.
 
 A mask computed before a loop is an input of its body, where its definition is not visible.
 Captures are therefore replaced by the outer values, so that the analysis of the body sees
 `causal` as outside.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from specc.analysis.masked_values import find_masked_values
+from specc.analysis.time_axis import TimeAxis, is_prefix_slice
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import EMPTY_INTERVAL, Interval
-from specc.ir.time_axis import TimeAxis
 
 LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 
@@ -63,14 +65,14 @@ class Leak:
 
 @dataclass(frozen=True)
 class TimeFlow:
-    """The state of every value along `symbol`, and the ops that leak, in graph order. `inside`
-    holds the body of every loop over another axis, whose values have states too.
+    """The states of values along the time axis of `clock`, and the ops that leak, in graph order.
+    `inside` holds the body of every loop over another axis, whose values have states too.
     """
 
     clock: TimeAxis
-    states: Mapping[Value, TimeState]
-    leaks: tuple[Leak, ...]
-    inside: Mapping[Node, Graph]
+    states: dict[Value, TimeState] = field(default_factory=dict)
+    leaks: list[Leak] = field(default_factory=list)
+    inside: dict[Node, Graph] = field(default_factory=dict)
 
     @property
     def symbol(self) -> str:
@@ -86,29 +88,9 @@ class TimeFlow:
         """Return the state of a value; parameters are constant."""
         return self.states.get(value, TimeState())
 
-
-@dataclass(frozen=True)
-class FlowContext:
-    """The time axis, the symbols derived from it, and the states of values so far."""
-
-    clock: TimeAxis
-    states: dict[Value, TimeState]
-    leaks: list[Leak]
-    inside: dict[Node, Graph]
-
-    @property
-    def length(self) -> Dim:
-        """The length of the time axis."""
-        return self.clock.length
-
-    @property
-    def related(self) -> frozenset[str]:
-        """The symbol of the time axis and those of lengths derived from it."""
-        return self.clock.dependent_symbols
-
     def given(self, node: Node) -> list[TimeState]:
         """Return the states of the operands of a node."""
-        return [self.states.get(a, TimeState()) if a else TimeState() for a in node.args]
+        return [self.state(a) if a else TimeState() for a in node.args]
 
     def find_time_axes(self, value: Value) -> list[int]:
         """Return the time axes of a value, with or without a prefix."""
@@ -191,20 +173,12 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
 
 
 def find_length_use(body: Graph, related: frozenset[str]) -> Node | None:
-    """Return the first node of a body with the length in an attribute."""
+    """Return the first node of a body, or loop in it, with the length in an attribute."""
     for node, _ in body.nodes:
-        if any(_mentions_symbol(v, related) for v in _iterate_attributes(node)):
+        inner = isinstance(node.op, ops.Scan) and find_length_use(node.op.body, related)
+        if inner or _mentions_symbol(node.op.iterate_lengths(), related):
             return node
     return None
-
-
-def _iterate_attributes(node: Node) -> Iterator[object]:
-    """Yield the attributes of a node; for a loop, those of the nodes in its body."""
-    if isinstance(node.op, ops.Scan):
-        for inner, _ in node.op.body.nodes:
-            yield from _iterate_attributes(inner)
-    else:
-        yield from node.op.attributes().values()
 
 
 def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
@@ -215,29 +189,113 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
         case ops.Range(length=dim) | ops.Expand(length=dim):
             rows = clock.get_prefix_length(dim) is not None
         case ops.Slice(axis=axis, start=start, stop=stop):
-            rows = _is_axis_end(node, axis, stop) and not _mentions_symbol(
-                start, clock.dependent_symbols
-            )
+            moved = _mentions_symbol((start,), clock.dependent_symbols)
+            rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Stride(axis=axis, start=start, stop=stop, step=step):
-            rows = _is_axis_end(node, axis, stop) and not any(
-                _mentions_symbol(d, clock.dependent_symbols) for d in (start, step)
-            )
-        case ops.Resize():
-            return False  # every position is read, which implies this
-        case ops.Scan():
-            return False
+            moved = _mentions_symbol((start, step), clock.dependent_symbols)
+            rows = not moved and _is_axis_end(node, axis, stop)
+        case ops.Resize() | ops.Scan():
+            return False  # `Resize` reads every position, which implies this
         case _:
             rows = False
-    said = node.op.attributes().values()
-    return not rows and any(_mentions_symbol(v, clock.dependent_symbols) for v in said)
+    return not rows and _mentions_symbol(node.op.iterate_lengths(), clock.dependent_symbols)
 
 
-def _mentions_symbol(value: object, related: frozenset[str]) -> bool:
-    if isinstance(value, tuple):
-        return any(_mentions_symbol(v, related) for v in value)
-    return isinstance(value, Dim) and bool(value.symbols() & related)
+def _mentions_symbol(lengths: Iterable[Dim], related: frozenset[str]) -> bool:
+    return any(d.symbols() & related for d in lengths)
 
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
     """Return True if `stop` is the end of the axis."""
     return node.first is not None and stop == node.first.type.shape[axis]
+
+
+POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
+PREFIX_REASON = "this loop over another axis selects fixed positions of a prefix"
+MISSING_AXES_REASON = (
+    "the part of the time axis that this loop carries has fewer axes than the loop runs along"
+)
+UNSUPPORTED_LOOP_HELPS = (
+    "loop along the time axis itself, or combine the two axes with attention",
+    "for a constant number of iterations, `repeat n in 6 { … }` does the same",
+)
+STATE_SIZE_REASON = "it resumes from a state with one entry for every position"
+
+
+@dataclass(frozen=True, slots=True)
+class UnsupportedLoop:
+    """The unsupported node, the graph or body that contains it, and the reason."""
+
+    place: Graph
+    node: Node
+    why: str
+
+
+def find_unsupported_loops(
+    graph: Graph, found: TimeFlow, live: set[Node]
+) -> Iterator[UnsupportedLoop]:
+    """Yield each unsupported node of `live`; for a loop, the first one in its body."""
+    for node, _ in graph.nodes:
+        if node not in live:
+            continue
+        inside = _find_in_body(node, found) if node in found.inside else None
+        if inside is not None:
+            yield inside
+        elif why := _explain_running_sum(node, found):
+            yield UnsupportedLoop(graph, node, why)
+
+
+def _explain_running_sum(node: Node, found: TimeFlow) -> str:
+    """Return why a running sum has no state of fixed shape; "" if it has."""
+    if not isinstance(node.op, ops.CumSum):
+        return ""
+    times, axis = found.state(node.operand()).axes, node.op.axis
+    if axis not in times or _is_sum_over_keys(node.operand(), times, axis, found.clock):
+        return ""
+    return STATE_SIZE_REASON
+
+
+def _is_sum_over_keys(x: Value, times: Iterable[int], axis: int, clock: TimeAxis) -> bool:
+    """Return True if a running sum has one time axis, or runs over grid keys of which the mask
+    shows none after the query; it is then recomputed in each step.
+    """
+    return all(
+        any(reach.lo >= 0 for reach in find_masked_values(x, query, axis, clock).values())
+        for query in times
+        if query != axis
+    )
+
+
+def _find_in_body(loop: Node, found: TimeFlow) -> UnsupportedLoop | None:
+    """Return the node in a loop body that cannot resume from cached states, or None."""
+    op, body = loop.op, found.inside[loop]
+    assert isinstance(op, ops.Scan), "no other op has a body"
+    for node, results in body.nodes:
+        deeper = _find_in_body(node, found) if node in found.inside else None
+        if deeper is not None:
+            return deeper
+        if why := _explain_body_node(node, results, op.axis, found):
+            return UnsupportedLoop(body, node, why)
+    return None
+
+
+def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found: TimeFlow) -> str:
+    """Return why a node of such a body cannot resume from states; "" if it can."""
+    if _is_position_id_source(node, found.clock):
+        return POSITION_IDS_REASON
+    if is_prefix_slice(node, found.clock):
+        return PREFIX_REASON
+    # States are stacked along the loop axis.
+    if any(found.state(r).axes and r.type.rank < axis for r in results):
+        return MISSING_AXES_REASON
+    return _explain_running_sum(node, found)
+
+
+def _is_position_id_source(node: Node, clock: TimeAxis) -> bool:
+    """Return True if a node makes position ids of the time axis."""
+    match node:
+        case Node(ops.Range(length=counted)):
+            return clock.get_prefix_length(counted) is not None
+        case Node(ops.Extent(axis=axis), (Value() as x,)):
+            return clock.get_prefix_length(x.type.shape[axis]) is not None
+    return False

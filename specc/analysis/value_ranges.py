@@ -99,7 +99,7 @@ def _list_range_operands(value: Value) -> list[Value]:
         # the second result holds indices, whatever the first holds
         return [] if value.index or node.first is None else [node.first]
     tells = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
-    return [a for a in node.args if a] if tells else []
+    return [*node.operands] if tells else []
 
 
 def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRange:

@@ -21,9 +21,9 @@ from specc.io.json_io import as_exact_integer as integer_of
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.ir.ir_lexer import parse_dim
 from specc.ir.ir_parser import parse_ir as read_graphs
-from specc.ir.ir_printer import format_ir as write_graphs
+from specc.ir.ir_text import format_ir as write_graphs
+from specc.ir.ir_text import parse_dim
 from specc.ir.model import DEFAULTS_GRAPH_NAME, DecodeState, GenerateSection, StateRole
 from specc.ir.types import Type
 from specc.preprocessing.input_checks import LengthBound

@@ -19,14 +19,14 @@ from specc.io.json_io import (
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.ir_parser import parse_ir as read_graphs
-from specc.ir.ir_printer import format_ir as write_graphs
+from specc.ir.ir_text import format_ir as write_graphs
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection, StreamSection
-from specc.ir.ops.quantized import WeightLayout
-from specc.ir.quantization_format import (
+from specc.ir.ops.quantized import (
     MAX_GROUP_SIZE,
     QUANTIZED_BITS,
     ActivationRounding,
     QuantizationFormat,
+    WeightLayout,
 )
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig

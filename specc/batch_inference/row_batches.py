@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from specc.analysis.cost import count_multiply_adds
+from specc.analysis.model_cost import count_multiply_adds
 from specc.batch_inference.file_format import BadRow, Rows
 from specc.batch_inference.job_files import BatchLimits
 from specc.diagnostics.diagnostic import Diagnostic, Failed

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
-from specc.ir.quantization_format import QuantizationPlan
+from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.quantize import expand_recurrent_layers, find_viewed_weight
-from specc.transforms.weight_uses import find_matrix_product, list_captured_operands
+from specc.transforms.weight_uses import find_matrix_product
 
 WeightNames: TypeAlias = Mapping[Value, str]
 """Names of weights by their values in a graph or body."""
@@ -139,9 +139,8 @@ class _Walk:
 
 def _tap_body(node: Node, op: ops.Scan, names: WeightNames) -> WeightNames:
     """Return the names of weights for the values of a body."""
-    inside = list(op.body.inputs.values())[op.scanned + op.carries :]
     known = {}
-    for inner, outer in zip(inside, list_captured_operands(op, node), strict=True):
+    for inner, outer in op.map_captures(node.operands).items():
         root = find_viewed_weight(outer)
         if root is not None and root in names:
             known[inner] = names[root]

@@ -5,16 +5,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from specc.analysis.cost import (
+from specc.analysis.length_limits import find_length_limits
+from specc.analysis.model_cost import (
+    SummaryNode,
     count_parameters,
     evaluate_dim_at,
     format_dim_formula,
     format_magnitude,
     format_type_with_sizes,
     group_digits,
+    summarize_graph,
+    walk_summary,
 )
-from specc.analysis.length_limits import find_length_limits
-from specc.analysis.model_summary import SummaryNode, summarize_graph, walk_summary
 from specc.artifact.manifest import RECORDED_SETTINGS
 from specc.cli.options import (
     FORCE_OPTION,
@@ -35,7 +37,7 @@ from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, resolve_output_pa
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.ir.types import Type
 from specc.transforms import pass_pipeline
 from specc.visualize.architecture_page import (
@@ -101,14 +103,14 @@ def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str,
 
 def _convert_part(part: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to JSON; its totals count all `repeats` layers."""
-    work = part.all_work()
+    work = part.sum_parts("work")
     return {
         "name": part.name,
         "op": part.op if not part.parts else "",
         "repeats": part.repeats,
         "shape": [_format_dim(d, sizes) for d in part.type.shape] if part.type else None,
-        "weights": _format_dim(part.all_weights(), sizes),
-        "multiply_adds": _format_dim(work - part.all_spared(), sizes),
+        "weights": _format_dim(part.sum_parts("weights"), sizes),
+        "multiply_adds": _format_dim(work - part.sum_parts("saved_work"), sizes),
         "dense_multiply_adds": _format_dim(work, sizes),
         "children": [_convert_part(inner, sizes) for inner in part.parts.values()],
     }
@@ -285,7 +287,7 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
     rows += [_format_row(graph, depth, part, sizes) for depth, part in walk_summary(tree)]
-    if not tree.all_spared().terms:
+    if not tree.sum_parts("saved_work").terms:
         rows = [(*row[:4], "") for row in rows]
     lines = [
         f"input   {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.inputs.items()
@@ -294,7 +296,7 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
     lines += [
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
-    done = evaluate_dim_at(tree.all_work() - tree.all_spared(), sizes).number
+    done = evaluate_dim_at(tree.sum_parts("work") - tree.sum_parts("saved_work"), sizes).number
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
 
@@ -304,7 +306,7 @@ def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str,
     shape = ""
     if part.type is not None:
         shape = f"[{', '.join(format_dim_formula(d, sizes) for d in part.type.shape)}]"
-    weights, work, saved_work = part.all_weights(), part.all_work(), part.all_spared()
+    weights, work, saved_work = map(part.sum_parts, ("weights", "work", "saved_work"))
     return (
         f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",
         shape,

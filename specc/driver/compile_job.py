@@ -22,11 +22,11 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
-from specc.ir.quantization_format import NormFold
+from specc.ir.ops.quantized import NormFold
 from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
-from specc.transforms.fold_norms import find_norm_folds
+from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.quantization_plan import QuantizationDecision
 from specc.weights.dequantized_checkpoint import find_stored_codes, read_stored_scales
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach
-from specc.analysis.time_axis_strides import find_padding_strides
+from specc.analysis.time_axis import find_padding_strides
 from specc.artifact.generation_facts import GenerationFacts, bounds_to_json, find_length_bounds
 from specc.artifact.manifest import RECORDED_SETTINGS, RandomWeights
 from specc.decode.generation_settings import GenerationSettings, merge_settings

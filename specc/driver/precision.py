@@ -13,8 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelSource, SelfDecodingGraph
-from specc.ir.ops.quantized import WeightLayout
-from specc.ir.quantization_format import NormFold, QuantizationPlan
+from specc.ir.ops.quantized import NormFold, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import HalfDtype

@@ -10,7 +10,7 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.quantization_format import QuantizationPlan
+from specc.ir.ops.quantized import QuantizationPlan
 from specc.syntax import ast
 from specc.transforms import pass_pipeline
 from specc.transforms.quantization_plan import (

@@ -21,7 +21,7 @@ from specc.frontend.context import SpecModule
 from specc.frontend.spec_modules import Program
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
-from specc.ir.quantization_format import MAX_GROUP_SIZE, MIN_GROUP_SIZE
+from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE
 from specc.syntax import ast
 from specc.transforms import pass_pipeline
 from specc.transforms.quantization_plan import (

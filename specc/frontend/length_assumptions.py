@@ -2,7 +2,7 @@
 equations (`where total = past + seq`), and lengths that no input determines (E0311).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from specc.diagnostics.diagnostic import Failed, raise_error
@@ -196,11 +196,7 @@ def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) 
     axes = {d for t in types.values() for d in t.shape}
     for node, results in iterate_nested_nodes(graph):
         made = (d for r in results for d in r.type.shape)
-        read = (
-            *list_nonnegative_dims(node),
-            *_iterate_attribute_lengths(node.op.attributes().values()),
-        )
-        for length in (*made, *read):
+        for length in (*made, *list_nonnegative_dims(node), *node.op.iterate_lengths()):
             missing = sorted(length.symbols() & unknown)
             if missing and length not in axes:
                 _raise_unknown_length(graph, node, length, missing[0], span)
@@ -224,11 +220,3 @@ def _raise_unknown_length(
             f"`where {symbol} = …`"
         ],
     )
-
-
-def _iterate_attribute_lengths(attributes: Collection[object]) -> Iterator[Dim]:
-    for value in attributes:
-        if isinstance(value, Dim):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _iterate_attribute_lengths(value)

@@ -224,11 +224,7 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
 
 def _has_quotient(dim: Dim) -> bool:
     """Return whether a term of the length has a factor `a / b`."""
-    return any(
-        isinstance(atom, DimFunction) and atom.fn == "/"
-        for monomial, _ in dim.terms
-        for atom, _ in monomial
-    )
+    return any(part.fn == "/" for part in dim.iterate_functions())
 
 
 def _format_formula(fn: str, args: list[Number]) -> str:

@@ -21,7 +21,7 @@ from specc.incremental.graph_boundary import find_batch_blocks
 from specc.incremental.position_demand_types import CrossAxisLoop, Demand
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Input, Node, Value, collect_needed_nodes
+from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_needed_nodes
 from specc.ir.model import DecodeState
 from specc.ir.ops.loop import Loop, remove_axis
 from specc.ir.types import Type
@@ -124,17 +124,15 @@ class _ClosedBody:
     """
 
     known: dict[Value, Value]
-    more: list[tuple[Node, tuple[Value, ...]]] = field(default_factory=list)
+    more: list[tuple[Node, NodeResults]] = field(default_factory=list)
 
     @classmethod
     def of(cls, loop: CrossAxisLoop) -> "_ClosedBody":
         """Return the closed body of `loop`."""
         op, opened = loop.op, loop.body
         known = {v: v for v in loop.inputs}
-        captured = zip(
-            op.split_operands(loop.node.args).captured, op.split_body_inputs().captured, strict=True
-        )
-        known |= {outer: inner for outer, inner in captured if outer is not None}
+        captures = op.map_captures(loop.node.args).items()
+        known |= {outer: inner for inner, outer in captures if outer is not None}
         for (_, ours), (_, own) in zip(opened.nodes, op.body.nodes, strict=True):
             known.update(zip(ours, own, strict=True))
         return cls(known)
@@ -156,7 +154,7 @@ class _ClosedBody:
         """Add a node and return its result."""
         return self.results(Node(op, (value,)))[0]
 
-    def results(self, node: Node) -> tuple[Value, ...]:
+    def results(self, node: Node) -> NodeResults:
         """Add a node and return its results."""
         made = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
         self.more.append((node, made))
@@ -168,8 +166,8 @@ def build_loop_step(
     inner: "StepGraphBuilder",
     loop: CrossAxisLoop,
     asked: Demand,
-    results: tuple[Value, ...],
-) -> tuple[Value, ...]:
+    results: NodeResults,
+) -> NodeResults:
     """Build the results of a loop in the decode step."""
     node, op = loop.node, loop.op
     operands = outer.draft.operands(node, asked)
@@ -240,8 +238,7 @@ def _finish_body(
     for (name, value), axes in zip(loop.body.outputs.items(), asked, strict=True):
         new = draft.now[value]
         for axis, need in axes.items():
-            track = inner.plan.setting.track(value, axis)
-            new = draft.slice_last(new, axis, track, inner.plan.needs[value][axis], need)
+            new = draft.slice_last(new, value, axis, inner.plan.needs[value][axis], need)
         outputs[name] = new
     body = draft.b.finish(loop.body.name, {**outputs, **inner.states.next_states()})
     states = [s.name for s in inner.states.declared]

@@ -39,9 +39,17 @@ from specc.incremental.graph_boundary import (
 from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
-from specc.ir.dependence import Dependence, find_dependences
+from specc.ir.dependence import find_dependences
 from specc.ir.dim import Dim, min_dims
-from specc.ir.graph import Builder, Graph, Node, Value, substitute_op_symbol
+from specc.ir.graph import (
+    Builder,
+    Graph,
+    Node,
+    NodeResults,
+    Value,
+    collect_needed_nodes,
+    substitute_op_symbol,
+)
 from specc.ir.types import Type
 
 
@@ -122,7 +130,8 @@ class LastPositionBuilder:
         None if others are read, except through a mask, or the op depends on the length.
         """
         value, axis = row
-        found = _find_axis_dependences(node, value.index, axis)
+        every = find_dependences(node)
+        found = [link for link in every if (link.result, link.result_axis) == (value.index, axis)]
         says = substitute_op_symbol(node.op, self.symbol, Dim.of(0)) != node.op
         if says or any(link.kind not in ("same", "band") for link in found):
             return {}
@@ -171,12 +180,6 @@ class LastPositionBuilder:
             ]
             made[row] = b.add(node.op, *args)[row[0].index]
         return get_last_row((self.value, self.axis))
-
-
-def _find_axis_dependences(node: Node, result: int, axis: int) -> list[Dependence]:
-    """Return the dependences of one axis of one result of a node that may be in no graph."""
-    every = find_dependences(node)
-    return [link for link in every if (link.result, link.result_axis) == (result, axis)]
 
 
 @dataclass(frozen=True)
@@ -229,8 +232,8 @@ class EncoderBuilder:
         """
         b, graph, now = self.b, self.plan.graph, self.now
         values = self._whole(list(targets))
-        live = self._live(values)
-        self._given({a for node in live for a in node.args if a})
+        live = collect_needed_nodes(values, self._read)
+        self._given({a for node in live for a in node.operands})
         for node, results in graph.nodes:
             if node in live:
                 made = self._node(node, results)
@@ -257,7 +260,7 @@ class EncoderBuilder:
     def _whole(self, targets: Sequence[InitialValue]) -> list[Value]:
         """Return the values of which more than the last position is wanted or read."""
         values = [first.value for first in targets if not first.newest]
-        there = self._live(values)
+        there = collect_needed_nodes(values, self._read)
         for first in targets:
             if first.newest and first.axis is not None:
                 row = LastPositionBuilder(
@@ -295,16 +298,6 @@ class EncoderBuilder:
             return Dim.of(most)
         return rows if clock.is_non_negative(most - rows) else min_dims(rows, most)
 
-    def _live(self, values: Iterable[Value]) -> set[Node]:
-        live: set[Node] = set()
-        todo = [v.node for v in values]
-        while todo:
-            node = todo.pop()
-            if node is not None and node not in live:
-                live.add(node)
-                todo += [a.node for a in self._read(node) if a]
-        return live
-
     def _read(self, node: Node) -> list[Value | None]:
         """Return the operands that are read while the time axis is empty: none for an `extent`,
         only those with positions for a concatenation or `pad`.
@@ -313,7 +306,7 @@ class EncoderBuilder:
             return []
         if isinstance(node.op, ops.Concat):
             axis = node.op.axis
-            full = [a for a in node.args if a and self._length(a.type.shape[axis]) != 0]
+            full = [a for a in node.operands if self._length(a.type.shape[axis]) != 0]
             return [*(full or node.args)]
         return [*node.args]
 
@@ -321,7 +314,7 @@ class EncoderBuilder:
         """Return a length with an empty time axis."""
         return length.substitute({self.plan.symbol: 0})
 
-    def _node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _node(self, node: Node, results: NodeResults) -> NodeResults:
         """Apply the same op to prefix positions alone."""
         op = substitute_op_symbol(node.op, self.plan.symbol, Dim.of(0))
         # An `extent` reads only the length of its operand, which is known here.

@@ -35,15 +35,10 @@ def find_determined_symbols(
     # A length may be determined by another known one: `past + m` once `m` is known.
     while True:
         more = {s for d in dims if (s := _find_solved_symbol(d, found))}
-        more |= _find_implied_symbols(facts or {}, found)
+        more |= {name for name, dim in (facts or {}).items() if dim.symbols() <= found}
         if more <= found:
             return found
         found |= more
-
-
-def _find_implied_symbols(facts: Mapping[str, Dim], known: set[str]) -> set[str]:
-    """Return the symbols that follow from known ones by equations."""
-    return {name for name, dim in facts.items() if dim.symbols() <= known}
 
 
 def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
@@ -61,7 +56,7 @@ def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:
 
 def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> Graph:
     """Remove inputs that no node reads and that determine no length in use."""
-    read = {a for node, _ in graph.nodes for a in node.args if a}
+    read = {a for node, _ in graph.nodes for a in node.operands}
     read |= set(graph.outputs.values())
     kept = {n for n, v in graph.inputs.items() if v in read or n in always}
     kept |= {
@@ -114,21 +109,10 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
     """Return the symbols of lengths that nodes make or hold in attributes, loop bodies included."""
     found = set[str]()
     for node, results in graph.nodes:
-        found |= collect_value_symbols(results) | _collect_attribute_symbols(
-            node.op.attributes().values()
-        )
-    return found
-
-
-def _collect_attribute_symbols(attributes: Iterable[object]) -> set[str]:
-    found = set[str]()
-    for value in attributes:
-        if isinstance(value, Dim):
-            found |= value.symbols()
-        elif isinstance(value, tuple):
-            found |= _collect_attribute_symbols(value)
-        elif isinstance(value, Graph):
-            found |= collect_computed_symbols(value)
+        found |= collect_value_symbols(results)
+        found.update(*(length.symbols() for length in node.op.iterate_lengths()))
+        for value in node.op.attributes().values():
+            found |= collect_computed_symbols(value) if isinstance(value, Graph) else set()
     return found
 
 
@@ -158,10 +142,6 @@ class BatchBlocks:
         """Return the index of another axis in that type."""
         return axis + (axis > self.axis)
 
-    def split_batch_axis(self, b: Builder, value: Value) -> Value:
-        """Split the batch axis of a value that leaves the graph."""
-        return b.one(ops.Split(self.axis, (self.batch, self.size)), value)
-
     def merge_batch_axes(self, b: Builder, value: Value) -> Value:
         """Merge the batch axes of a value that enters the graph."""
         return b.one(ops.Merge(self.axis, 2), value)
@@ -186,4 +166,6 @@ def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
 def split_batch(b: Builder, value: Value, batch: Dim | None) -> Value:
     """Return a value in the form in which it leaves the graph."""
     blocks = find_batch_blocks(value.type, batch)
-    return blocks.split_batch_axis(b, value) if blocks else value
+    if blocks is None:
+        return value
+    return b.one(ops.Split(blocks.axis, (blocks.batch, blocks.size)), value)

@@ -34,12 +34,19 @@ not look back, for the newest position only:
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil, inf
 
-from specc.analysis.time_axis_strides import PREFIX_READ, count_positions_ahead, is_prefix_slice
+from specc.analysis.time_axis import (
+    PREFIX_READ,
+    TimeAxis,
+    TimeAxisLayout,
+    count_positions_ahead,
+    is_prefix_slice,
+)
 from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.time_dataflow_facts import TimeFlow
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
     AxisName,
+    AxisNames,
     CrossAxisLoop,
     Demand,
     DemandContext,
@@ -50,8 +57,7 @@ from specc.incremental.position_demand_types import (
 )
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
-from specc.ir.graph import Graph, Node, Value, collect_needed_nodes
-from specc.ir.time_axis import TimeAxis, TimeAxisLayout
+from specc.ir.graph import Graph, Node, NodeOperands, NodeResults, Value, collect_needed_nodes
 
 
 def compute_position_demand(
@@ -91,10 +97,7 @@ def _propagate_demand(
 
 
 def _propagate_into_body(
-    setting: DemandContext,
-    node: Node,
-    results: tuple[Value, ...],
-    needs: dict[Value, dict[int, float]],
+    setting: DemandContext, node: Node, results: NodeResults, needs: dict[Value, dict[int, float]]
 ) -> None:
     """Join into `needs` the demands of the body of a cross-axis loop, on its values and on
     captures.
@@ -119,14 +122,12 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
     """Return every node that `values` need in a decode step. Operands of an `extent`, and the
     source of prefix positions, are not followed.
     """
-    return collect_needed_nodes(
-        values, follows_operands=lambda node: not _is_operand_free(node, flow)
-    )
 
+    def get_read_operands(node: Node) -> Iterable[Value]:
+        free = isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
+        return () if free else node.operands
 
-def _is_operand_free(node: Node, flow: TimeFlow) -> bool:
-    """Return True if a decode step does not read the operands of a node."""
-    return isinstance(node.op, ops.Extent) or is_fixed_prefix_slice(node, flow)
+    return collect_needed_nodes(values, get_read_operands)
 
 
 def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
@@ -138,7 +139,7 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
 
 
 def compute_node_demand(
-    setting: DemandContext, node: Node, results: tuple[Value, ...], needs: PositionNeeds
+    setting: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
     """Return the positions that a node works on, by axis name, for what its results need."""
     if node in setting.flow.inside:
@@ -174,8 +175,8 @@ def compute_node_demand(
 
 
 def _select_time_axes(
-    setting: DemandContext, values: Sequence[Value | None], names: Sequence[Mapping[int, AxisName]]
-) -> tuple[dict[int, AxisName], ...]:
+    setting: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
+) -> tuple[AxisNames, ...]:
     """Return the names of the time axes of each value."""
     found = []
     for value, axes in zip(values, names, strict=True):
@@ -185,7 +186,7 @@ def _select_time_axes(
 
 
 def _collect_axis_layouts(
-    setting: DemandContext, values: Sequence[Value | None], names: Sequence[Mapping[int, AxisName]]
+    setting: DemandContext, values: NodeOperands, names: Sequence[AxisNames]
 ) -> dict[AxisName, TimeAxisLayout]:
     """Return the layout of the operands' axes, by name."""
     return {
@@ -199,7 +200,7 @@ def _collect_axis_layouts(
 def _get_result_demand(
     setting: DemandContext,
     results: Sequence[Value],
-    names: Sequence[Mapping[int, AxisName]],
+    names: Sequence[AxisNames],
     needs: PositionNeeds,
 ) -> dict[AxisName, float]:
     """Return the demand of the results; of a cached value only the new positions are computed."""
@@ -215,7 +216,7 @@ def _get_result_demand(
 def _get_operand_demand(
     node: Node,
     link: Dependence,
-    made: tuple[Mapping[int, AxisName], ...],
+    made: tuple[AxisNames, ...],
     given: Mapping[AxisName, float],
     fold: bool,
     clock: TimeAxis,
@@ -239,7 +240,7 @@ def _get_operand_demand(
 
 
 def _count_windows(
-    link: Dependence, made: tuple[Mapping[int, AxisName], ...], rows: float, track: TimeAxisLayout
+    link: Dependence, made: tuple[AxisNames, ...], rows: float, track: TimeAxisLayout
 ) -> dict[AxisName, float]:
     """Return how many strided windows `rows` positions give; the oldest that are not needed are
     dropped. Empty for ops that keep the length.

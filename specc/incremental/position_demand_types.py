@@ -12,17 +12,15 @@ earlier positions that the body reads are cached inside.
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import TypeAlias
 
-from specc.analysis.time_axis_strides import is_first_position_slice
+from specc.analysis.time_axis import TimeAxisLayout, is_first_position_slice
 from specc.analysis.time_dataflow_facts import TimeFlow
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.op import Op
-from specc.ir.signature import SignatureAxis as Mark
-from specc.ir.signature import SignatureTerm, assign_axis_marks
-from specc.ir.time_axis import TimeAxisLayout
-from specc.ir.types import Type
+from specc.ir.signature import assign_axis_marks, assign_result_axes
 
 NEWEST_ONLY = -1.0
 """Demand for the newest position only."""
@@ -33,8 +31,10 @@ STATEFUL_OPS = (ops.CumSum, ops.RecurrentLayer, ops.Scan)
 SEQUENCE_AXIS = 1
 """The time axis of recurrent layers, [batch, time, features]."""
 
-AxisName = Hashable
-PositionNeeds = Mapping[Value, Mapping[int, float]]
+AxisName: TypeAlias = Hashable
+AxisNames: TypeAlias = dict[int, AxisName]
+"""The name of each axis of a value; equal names have equal lengths."""
+PositionNeeds: TypeAlias = Mapping[Value, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Demand:
     """The rows demanded of a node by axis name, and the axes of operands and results."""
 
     rows: Mapping[AxisName, float]
-    operands: tuple[Mapping[int, AxisName], ...]
-    results: tuple[Mapping[int, AxisName], ...]
+    operands: tuple[AxisNames, ...]
+    results: tuple[AxisNames, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class DemandContext:
         """Return the prefix length of a time axis of a value."""
         return self.track(value, axis).prefix_length
 
-    def resumes_from_state(self, node: Node, results: tuple[Value, ...]) -> bool:
+    def resumes_from_state(self, node: Node, results: NodeResults) -> bool:
         """Return True if the node resumes from a state; recomputed nodes start at row 0."""
         if any(r in self.free for r in results):
             return False
@@ -136,78 +136,49 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
     return None
 
 
-def assign_axis_names(
-    node: Node, results: tuple[Value, ...]
-) -> tuple[list[dict[int, AxisName]], list[dict[int, AxisName]]]:
+def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames], list[AxisNames]]:
     """Return the name of every axis of operands and results; equal names, equal lengths."""
     if isinstance(node.op, ops.Scan):
         return _assign_scan_names(node, node.op, results)
     rule = node.op.get_signature()
-    types = tuple(a.type if a else None for a in node.args)
+    types = [a.type if a else None for a in node.args]
     widths: dict[str, int] = {}
-    operands: list[dict[int, AxisName]] = []
+    operands: list[AxisNames] = []
     for n, (term, arg) in enumerate(rule.pair_operands(types)):
-        if arg is None:
-            operands.append({})
-            continue
-        marks = assign_axis_marks(term, arg.rank, node.op.count_leading_axes(), n)
+        marks = assign_axis_marks(term, arg.rank, node.op.count_leading_axes(), n) if arg else ()
         for mark, dims in marks:
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
-        operands.append(_assign_operand_names(node.op, marks, arg))
+        operands.append(_name_axes(node.op, [(mark.name, dims) for mark, dims in marks]))
     made = [
-        _assign_result_names(node.op, term, value, widths)
+        _name_axes(node.op, assign_result_axes(term, value.type.rank, widths).items())
         for term, value in zip(rule.results, results, strict=True)
     ]
     return operands, made
 
 
-def _assign_operand_names(
-    op: Op, marks: Iterable[tuple[Mark, range]], arg: Type
-) -> dict[int, AxisName]:
-    """Return the names of an operand's axes."""
-    found: dict[int, AxisName] = {}
-    for mark, dims in marks:
-        for axis in dims:
-            # A broadcast axis of 1 has one position and is not a time axis.
-            if not mark.is_broadcastable or arg.shape[axis] != 1:
-                found[axis] = _qualify_axis_name(op, mark.name, dims.stop - axis)
-    return found
-
-
-def _assign_result_names(
-    op: Op, term: SignatureTerm, value: Value, widths: Mapping[str, int]
-) -> dict[int, AxisName]:
-    """Return the names of a result's axes. An undetermined variadic axis takes the rest."""
-    known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
-    names: dict[int, AxisName] = {}
-    start = 0
-    for a in term.axes:
-        width = widths.get(a.name, value.type.rank - known) if a.is_spread else 1
-        for axis in range(start, start + width):
-            names[axis] = _qualify_axis_name(op, a.name, start + width - axis)
-        start += width
-    return names
-
-
-def _qualify_axis_name(op: Op, name: str, from_right: int) -> AxisName:
-    """Return an axis name from that in the shape rule; equal ones are counted from the right."""
-    return "rows" if isinstance(op, STATEFUL_OPS) and name == "t" else (name, from_right)
+def _name_axes(op: Op, named: Iterable[tuple[str, range]]) -> AxisNames:
+    """Return axis names from those in the shape rule; equal ones are counted from the right."""
+    is_stateful = isinstance(op, STATEFUL_OPS)
+    return {
+        axis: "rows" if is_stateful and name == "t" else (name, dims.stop - axis)
+        for name, dims in named
+        for axis in dims
+    }
 
 
 def _assign_scan_names(
-    node: Node, op: ops.Scan, results: tuple[Value, ...]
-) -> tuple[list[dict[int, AxisName]], list[dict[int, AxisName]]]:
+    node: Node, op: ops.Scan, results: NodeResults
+) -> tuple[list[AxisNames], list[AxisNames]]:
     """Name the loop's own axis `rows`, and other axes by their lengths."""
-    operands: list[dict[int, AxisName]] = []
+    operands: list[AxisNames] = []
     for n in range(len(node.args)):
-        own, shape = get_stateful_axis(node, n), node.operand(n).type.shape
+        own = get_stateful_axis(node, n)
+        shape = node.operand(n).type.shape
         operands.append({a: "rows" if a == own else d for a, d in enumerate(shape)})
-    made: list[dict[int, AxisName]] = []
+    made: list[AxisNames] = []
     for r, value in enumerate(results):
-        collected = r >= op.carries
-        made.append(
-            {a: "rows" if collected and a == op.axis else d for a, d in enumerate(value.type.shape)}
-        )
+        own = op.axis if r >= op.carries else None
+        made.append({a: "rows" if a == own else d for a, d in enumerate(value.type.shape)})
     return operands, made
 
 
@@ -222,9 +193,9 @@ class CrossAxisLoop:
     node: Node
     body: Graph
     turns: int
-    inputs: tuple[Value, ...]
-    starts: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: NodeResults
+    starts: NodeResults
+    outputs: NodeResults
 
     @classmethod
     def of(cls, setting: DemandContext, node: Node) -> "CrossAxisLoop":
@@ -249,7 +220,7 @@ class CrossAxisLoop:
         assert isinstance(op, ops.Scan), "no other op has a body"
         return op
 
-    def rows(self, results: tuple[Value, ...], needs: PositionNeeds) -> list[Mapping[int, float]]:
+    def rows(self, results: NodeResults, needs: PositionNeeds) -> list[Mapping[int, float]]:
         """Return how many positions the loop makes of each result, by axis of the body's output."""
         found: list[Mapping[int, float]] = []
         for r, result in enumerate(results):
@@ -269,20 +240,20 @@ class CrossAxisLoop:
             found.append(made)
         return found
 
-    def compute_demand(self, results: tuple[Value, ...], needs: PositionNeeds) -> Demand:
+    def compute_demand(self, results: NodeResults, needs: PositionNeeds) -> Demand:
         """Return the demand of each operand and result, with one name per axis."""
         made = self.rows(results, needs)
         rows: dict[AxisName, float] = {}
-        operands: list[dict[int, AxisName]] = []
+        operands: list[AxisNames] = []
         for n in range(len(self.node.args)):
             operand = self.node.operand(n)
             place = n - self.op.first_body_operand
-            names: dict[int, AxisName] = {}
+            names: AxisNames = {}
             for axis in self.setting.find_time_axes(operand):
                 names[axis] = ("operand", n, axis)
                 rows[names[axis]] = self._given(operand, place, axis, made, needs)
             operands.append(names)
-        outside: list[dict[int, AxisName]] = []
+        outside: list[AxisNames] = []
         for r, axes in enumerate(made):
             behind = r >= len(self.starts)
             places = {a + (behind and a >= self.turns): ("result", r, a) for a in axes}

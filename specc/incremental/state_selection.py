@@ -49,7 +49,12 @@ from specc.incremental.position_demand import (
     compute_position_demand,
     is_fixed_prefix_slice,
 )
-from specc.incremental.position_demand_types import NEWEST_ONLY, STATEFUL_OPS, DemandContext
+from specc.incremental.position_demand_types import (
+    NEWEST_ONLY,
+    STATEFUL_OPS,
+    DemandContext,
+    PositionNeeds,
+)
 from specc.ir import ops
 from specc.ir.graph import Graph, Node, Value
 
@@ -167,7 +172,7 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
     """Return the operands of a node that depend on the time axis."""
     if isinstance(node.op, ops.Extent):
         return set()
-    return {a for a in node.args if a and flow.state(a).moves}
+    return {a for a in node.operands if flow.state(a).moves}
 
 
 def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
@@ -177,21 +182,14 @@ def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -
         return []
     sure = replace(setting, kept=frozenset(candidates))
     sinks = _find_history_values(sure, compute_position_demand(sure, outputs))
-    choices = {}
+    choices: dict[Value, CutChoice[Value]] = {}
     sources = _RecomputeSources(setting, frozenset(candidates))
     for value in candidates:
-        if value in sources.rows:
-            # One position of what a loop reads is as cheap as the whole.
-            choices[value] = CutChoice(estimate_value_bytes(value), 0.0, sources.of(value))
-        elif value.node is None:
-            # Growing values and carries of a loop cannot be recomputed.
-            choices[value] = CutChoice[Value](estimate_value_bytes(value), inf)
-        else:
-            choices[value] = CutChoice(
-                estimate_value_bytes(value),
-                estimate_recompute_cost(value.node, value),
-                sources.of(value),
-            )
+        # Growing values and carries of a loop cannot be recomputed; one position of what a loop
+        # reads is as cheap as the whole.
+        again = estimate_recompute_cost(value.node, value) if value.node else inf
+        again = 0.0 if value in sources.rows else again
+        choices[value] = CutChoice(estimate_value_bytes(value), again, sources.of(value))
     return find_minimum_cut(choices, sinks)
 
 
@@ -211,9 +209,7 @@ def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
     return list(zip(op.split_body_inputs().scanned, outer, strict=True))
 
 
-def _find_history_values(
-    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]]
-) -> list[Value]:
+def _find_history_values(setting: DemandContext, needs: PositionNeeds) -> list[Value]:
     """Return the values along the time axis whose earlier positions are needed, in graph order."""
     every = list(setting.graph.inputs.values())
     for node, results in iterate_flow_nodes(setting.graph, setting.flow):
@@ -252,7 +248,7 @@ class _RecomputeSources:
     def _read(self, value: Value) -> list[Value]:
         if value in self.rows:
             return [self.rows[value]]
-        return [a for a in value.node.args if a] if value.node else []
+        return [*value.node.operands] if value.node else []
 
 
 def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -> list[Value]:

@@ -1,11 +1,12 @@
-"""Build the graph of one decode step.
+"""Derive encoder graph, decode step and states from a graph over whole sequences
+(docs/derivation.md).
+
+`position_demand` says how many positions of each value a step needs, `state_selection` which of
+them it keeps; this module builds the step.
 
 Position ids start at the first demanded position. A concatenation that adds prefix positions
 passes the new positions through, and adds the prefix again if earlier positions are demanded.
 Explicit lengths are those of the current step.
-
-On entry: a `StepPlan` that meets every need. On exit: ordinary IR, which every
-backend runs and shape inference checks.
 
 Only folds have an incremental form. Every other op runs unchanged on the new positions and
 the earlier ones in its receptive field; positions that no consumer needs are dropped.
@@ -41,14 +42,23 @@ sum in the state; its last position is the next state:
     end
 """  # noqa: E501 (a graph is printed with one node per line)
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
 
+from specc.analysis.causality import find_time_symbol
 from specc.incremental.cross_axis_loop_steps import build_loop_step
-from specc.incremental.encoder_graph import pad_topk_keys
-from specc.incremental.graph_boundary import find_batch_blocks
+from specc.incremental.encoder_graph import (
+    InitialValue,
+    build_encoder_graph,
+    has_first_result,
+    pad_topk_keys,
+)
+from specc.incremental.graph_boundary import (
+    add_length_inputs,
+    find_batch_blocks,
+    remove_unused_inputs,
+)
 from specc.incremental.position_demand import compute_node_demand, is_fixed_prefix_slice
 from specc.incremental.position_demand_types import (
     NEWEST_ONLY,
@@ -57,19 +67,24 @@ from specc.incremental.position_demand_types import (
     get_stateful_operand,
 )
 from specc.incremental.state_selection import select_encoder_values
-from specc.incremental.step_plan import StepDraft, StepPlan, resize_type
+from specc.incremental.step_plan import (
+    OutputPositions,
+    StepDraft,
+    StepPlan,
+    make_unused_name,
+    resize_op,
+    resize_type,
+)
 from specc.incremental.step_states import StateNames, StepStates, select_first_position
 from specc.ir import ops
-from specc.ir.graph import Graph, Input, Node, Value
-from specc.ir.op import Op
+from specc.ir.graph import Graph, Input, Node, NodeResults, Value
+from specc.ir.model import DecodeState, DerivedGraphs
 
 SPLICE_OPS = (ops.Concat, ops.Slice, ops.Pad)
 """Ops that prepend or remove positions at the start of a time axis."""
 
 
-def build_position_ids(
-    states: StepStates, node: Node, result: Value, asked: Demand
-) -> tuple[Value, ...]:
+def build_position_ids(states: StepStates, node: Node, result: Value, asked: Demand) -> NodeResults:
     """Build position ids; they start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
     (name,) = asked.results[0].values()
@@ -102,27 +117,6 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
         (made,) = draft.add(node, node.op, *operands)
         total += track.prefix_length - before.prefix_length
     return draft.last(made, axis, total, plan.rows(need, track))
-
-
-def resize_op(plan: StepPlan, node: Node, results: tuple[Value, ...], asked: Demand) -> Op:
-    """Return an op with the lengths in its attributes adapted to the demanded positions."""
-    match op := node.op:
-        case ops.Expand(axis=axis) if axis in asked.results[0]:
-            # The length to broadcast to is that of a time axis.
-            track = plan.setting.track(results[0], axis)
-            need = asked.rows[asked.results[0][axis]]
-            return ops.Expand(axis, plan.rows(need, track))
-        case ops.Stride(axis=axis) if axis in asked.results[0]:
-            # Every n-th of the available positions, which are whole strides.
-            (x,) = (a for a in node.args if a)
-            need = asked.rows[asked.operands[0][axis]]
-            stop = plan.rows(need, plan.setting.track(x, axis))
-            return replace(op, stop=stop)
-    return op
-
-
-Results: TypeAlias = tuple[Value, ...]
-"""The step graph's values for the results of a node."""
 
 
 class StepGraphBuilder:
@@ -191,7 +185,7 @@ class StepGraphBuilder:
         draft.now[value] = rows
         plan.needs[value] = dict.fromkeys(times, need)
 
-    def _build_constant(self, node: Node, results: tuple[Value, ...]) -> None:
+    def _build_constant(self, node: Node, results: NodeResults) -> None:
         """Compute a constant in the step, unless the encoder passes it or alone needs it."""
         now = self.draft.now
         if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.setting.flow):
@@ -205,12 +199,12 @@ class StepGraphBuilder:
         for old, new in zip(results, again, strict=True):
             now.setdefault(old, new)
 
-    def node(self, node: Node, results: tuple[Value, ...]) -> None:
+    def node(self, node: Node, results: NodeResults) -> None:
         """Build the results of a node in the step."""
         moves = self.plan.depends_on_time(results[0])
         (self._build_moving if moves else self._build_constant)(node, results)
 
-    def _build_moving(self, node: Node, results: tuple[Value, ...]) -> None:
+    def _build_moving(self, node: Node, results: NodeResults) -> None:
         """Build a node on the time axis for the demanded positions; then slice each result to
         what is needed, or append it to the cached positions.
         """
@@ -225,11 +219,10 @@ class StepGraphBuilder:
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
                 need = 0.0 if kept else needs.get(axis, NEWEST_ONLY)
-                track = plan.setting.track(old, axis)
-                new = self.draft.slice_last(new, axis, track, asked.rows[name], need)
+                new = self.draft.slice_last(new, old, axis, asked.rows[name], need)
             self.draft.now[old] = self.states.keep(old, new) if kept else new
 
-    def _copy_plain(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
+    def _copy_plain(self, node: Node, results: NodeResults, asked: Demand) -> NodeResults:
         """Apply the same op to the demanded positions."""
         counted = _build_counted_op(self.states, node, results, asked)
         if counted is not None:
@@ -242,7 +235,7 @@ class StepGraphBuilder:
         op = resize_op(self.plan, node, results, asked)
         return self.draft.add(node, op, *self.draft.operands(node, asked))
 
-    def _resume_op(self, node: Node, results: tuple[Value, ...], asked: Demand) -> Results:
+    def _resume_op(self, node: Node, results: NodeResults, asked: Demand) -> NodeResults:
         """Resume a stateful op from its state; `asked` is the new positions."""
         draft = self.draft
         if isinstance(node.op, ops.Slice | ops.Index):
@@ -265,8 +258,8 @@ class StepGraphBuilder:
 
 
 def _build_counted_op(
-    states: StepStates, node: Node, results: tuple[Value, ...], asked: Demand
-) -> Results | None:
+    states: StepStates, node: Node, results: NodeResults, asked: Demand
+) -> NodeResults | None:
     """Build an op that counts or selects positions; None for other ops."""
     match node.op:
         case ops.Extent() | ops.Range():
@@ -294,7 +287,7 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
                     yield a
 
 
-def _is_passed_through(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> bool:
+def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool:
     """Return True if a step passes on new positions without the prefix that precedes them."""
     if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.find_time_axes(
         results[0]
@@ -304,9 +297,7 @@ def _is_passed_through(plan: StepPlan, node: Node, results: tuple[Value, ...]) -
     return asked.rows[asked.results[0][node.op.axis]] <= 0
 
 
-def _map_start_operands(
-    plan: StepPlan, node: Node, results: tuple[Value, ...]
-) -> Mapping[int, int]:
+def _map_start_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
     """Map each operand that is the initial state of a fold to the result that is the next state."""
     if not plan.setting.resumes_from_state(node, results):
         return {}
@@ -318,3 +309,85 @@ def _map_start_operands(
         states = enumerate(node.op.initial_states, start=1)
         return {state.index: result for result, state in states}
     return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DerivedStep:
+    """A decode step whose inputs are not computed by an encoder graph yet.
+
+    `static_inputs` maps inputs of the step to values of the full graph that are the same at every
+    step; `starts` are the initial values of states. `source` names the output from which the first
+    token of an empty sequence can be sampled; empty if there is none.
+    """
+
+    plan: StepPlan
+    graph: Graph
+    states: tuple[DecodeState, ...]
+    static_inputs: Mapping[str, Value]
+    starts: Mapping[str, InitialValue]
+    source: str = ""
+
+
+def derive_step_graph(
+    graph: Graph,
+    growing: str,
+    outputs: Mapping[str, OutputPositions],
+    *,
+    bounded: bool = True,
+    begins: str = "",
+    chunk: int = 1,
+) -> DerivedStep:
+    """Derive the decode step of `graph` for these outputs; `growing` is the generated input.
+
+    Of each output a step returns all new positions or the newest one. Unless `bounded`,
+    sliding-window attention keeps positions outside of the window. For the output named by
+    `begins`, `encode` returns the last position before the first token, if there is one. The step
+    takes `chunk` positions at a time. `graph` must have been proved causal for the outputs
+    (`specc.analysis.causality.check_causality`).
+    """
+    symbol = find_time_symbol(graph, growing, chunk)
+    assert symbol is not None, f"{growing} has no axis to grow along"
+    plan = StepPlan.of(graph, symbol, growing, outputs, bounded, chunk)
+    built = StepGraphBuilder(plan)
+    # A state stays an input even if no node reads it: the runtime passes it anyway.
+    step = remove_unused_inputs(built.build(), frozenset(s.name for s in built.states.declared))
+    fixed = {n: v for n, v in graph.inputs.items() if not plan.depends_on_time(v)}
+    step = add_length_inputs(step, graph, fixed)
+    return DerivedStep(
+        plan=plan,
+        graph=step,
+        states=tuple(built.states.declared),
+        static_inputs={
+            n: v for n, v in {**fixed, **built.static_inputs}.items() if n in step.inputs
+        },
+        starts=built.states.starts,
+        source=begins if begins and has_first_result(graph, plan.setting.flow, begins) else "",
+    )
+
+
+def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
+    """Add the encoder graph to a decode step."""
+    inputs = set(half.plan.graph.inputs.values())
+    # An unchanging input of the spec is an input of the step; any other unchanging value is a
+    # result of `encode`.
+    once = {n: InitialValue(v) for n, v in half.static_inputs.items() if v not in inputs}
+    first = _make_first_result(half, {*once, *half.starts})
+    return DerivedGraphs(
+        encode=build_encoder_graph(half.plan, {**once, **half.starts, **first}),
+        step=half.graph,
+        states=half.states,
+        static_inputs=tuple(half.static_inputs),
+        full_length_inputs=tuple(n for n in half.plan.whole if n in half.graph.inputs),
+        growing=half.plan.growing,
+        initial_logits_output=next(iter(first), ""),
+    )
+
+
+def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, InitialValue]:
+    """Return the position that the first token of an empty sequence is chosen from, by name."""
+    if not half.source:
+        return {}
+    name = make_unused_name(f"first.{half.source}", taken)
+    value = half.plan.graph.outputs[half.source]
+    axis = next(iter(half.plan.setting.find_time_axes(value)), None)
+    return {name: InitialValue(value, axis, newest=axis is not None)}

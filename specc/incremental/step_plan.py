@@ -26,10 +26,15 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Literal
 
-from specc.analysis.time_axis_strides import is_first_position_slice
+from specc.analysis.time_axis import TimeAxisLayout, is_first_position_slice
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.incremental.position_demand import collect_step_nodes, compute_position_demand
-from specc.incremental.position_demand_types import NEWEST_ONLY, Demand, DemandContext
+from specc.incremental.position_demand_types import (
+    NEWEST_ONLY,
+    Demand,
+    DemandContext,
+    PositionNeeds,
+)
 from specc.incremental.state_selection import (
     find_free_values,
     iterate_flow_nodes,
@@ -37,9 +42,8 @@ from specc.incremental.state_selection import (
 )
 from specc.ir import ops
 from specc.ir.dim import Dim, min_dims
-from specc.ir.graph import Builder, Graph, Node, NodeOrigin, Value
+from specc.ir.graph import Builder, Graph, Node, NodeOrigin, NodeResults, Value
 from specc.ir.op import Op
-from specc.ir.time_axis import TimeAxisLayout
 from specc.ir.types import Type
 
 OutputPositions = Literal["newest", "new"]
@@ -91,7 +95,8 @@ class StepPlan:
         )
         kept = frozenset(select_kept_values(open_, asked))
         setting, needs, whole = _count_needs(open_, kept, asked, growing)
-        most, firsts = _max_input_chunks(setting, needs, whole), _count_firsts(setting)
+        most = inf if whole else _find_max_chunks(setting, needs, setting.kept)
+        firsts = _count_firsts(setting)
         lacking = _find_max_chunks(setting, needs, needs) > most
         # A cached first position tells whether there was one.
         if lacking or not (firsts >= most or _is_length_known(setting, needs, most)):
@@ -102,6 +107,7 @@ class StepPlan:
             needs[token], most = dict.fromkeys(setting.find_time_axes(token), inf), inf
         most = max(most, firsts)
         base, new = _make_length_symbols(graph, most)
+        shape = graph.inputs[growing].type.shape
         return cls(
             graph=graph,
             symbol=symbol,
@@ -113,7 +119,7 @@ class StepPlan:
             most=most,
             base=base,
             new=new,
-            batch=_find_batch_length(graph.inputs[growing]),
+            batch=shape[0] if len(shape) > 1 else None,
             live=collect_step_nodes(asked, found),
         )
 
@@ -203,7 +209,7 @@ def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) ->
 
 
 def _find_max_chunks(
-    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], values: Iterable[Value]
+    setting: DemandContext, needs: PositionNeeds, values: Iterable[Value]
 ) -> float:
     """Return the maximum number of earlier chunks that any of the values needs."""
     found = (
@@ -212,13 +218,6 @@ def _find_max_chunks(
         for axis, need in needs.get(v, {}).items()
     )
     return max(found, default=0.0)
-
-
-def _max_input_chunks(
-    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], whole: tuple[str, ...]
-) -> float:
-    """Return the maximum number of earlier chunks that any input of a step holds."""
-    return inf if whole else _find_max_chunks(setting, needs, setting.kept)
 
 
 def _count_firsts(setting: DemandContext) -> float:
@@ -232,9 +231,7 @@ def _count_firsts(setting: DemandContext) -> float:
     )
 
 
-def _is_length_known(
-    setting: DemandContext, needs: Mapping[Value, Mapping[int, float]], most: float
-) -> bool:
+def _is_length_known(setting: DemandContext, needs: PositionNeeds, most: float) -> bool:
     """Return True if the length of a cached value determines how many earlier positions there
     are; `min(past + m, 3)` does not.
     """
@@ -251,22 +248,17 @@ def _is_length_known(
     )
 
 
-def _find_batch_length(growing: Value) -> Dim | None:
-    """Return the batch size if the input with the time axis has a batch axis."""
-    shape = growing.type.shape
-    return shape[0] if len(shape) > 1 else None
-
-
 def _make_length_symbols(graph: Graph, most: float) -> tuple[Dim, Dim]:
     """Names for the number of rows from before and of new ones, which are no others'."""
     inputs = graph.inputs.values()
     taken = {s for v in inputs for d in v.type.shape for s in d.symbols()}
     before = "past" if most == inf else "kept"
-    base, new = (_make_unused_name(n, {*taken, *graph.length_equations}) for n in (before, "new"))
+    base, new = (make_unused_name(n, {*taken, *graph.length_equations}) for n in (before, "new"))
     return Dim.symbol(base), Dim.symbol(new)
 
 
-def _make_unused_name(name: str, taken: set[str]) -> str:
+def make_unused_name(name: str, taken: Collection[str]) -> str:
+    """Return the name, with underscores appended while it is taken."""
     while name in taken:
         name += "_"
     return name
@@ -282,27 +274,22 @@ class StepDraft:
     b: Builder = field(default_factory=Builder)
     now: dict[Value, Value] = field(default_factory=dict)
 
-    def add(self, node: Node, op: Op, *args: Value | None) -> tuple[Value, ...]:
+    def add(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
         """Add a node with the scopes and spans of `node` of the full graph."""
         results = self.b.add(op, *args)
         known, maker = self.plan.graph.node_origins.get(node), results[0].node
         if known and maker:
             old = self.b.node_origins.get(maker, NodeOrigin())
-            self.b.node_origins[maker] = NodeOrigin(
-                tuple(dict.fromkeys((*old.scopes, *known.scopes))),
-                tuple(dict.fromkeys((*old.spans, *known.spans))),
-            )
+            self.b.node_origins[maker] = old.merge(known)
         return results
 
-    def slice_last(
-        self, value: Value, axis: int, track: TimeAxisLayout, has: float, need: float
-    ) -> Value:
-        """Return the last positions of a value, as many as are needed."""
+    def slice_last(self, new: Value, value: Value, axis: int, has: float, need: float) -> Value:
+        """Return the last positions of `new`, which stands for `value`: as many as are needed."""
         if has == need:
-            return value
+            return new
         assert need < has, f"{need} earlier positions are needed, {has} exist"
-        total, rows = self.plan.rows(has, track), self.plan.rows(need, track)
-        return self.last(value, axis, total, rows)
+        track = self.plan.setting.track(value, axis)
+        return self.last(new, axis, self.plan.rows(has, track), self.plan.rows(need, track))
 
     def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
         """Return the last `rows` of `total` positions."""
@@ -322,8 +309,7 @@ class StepDraft:
             new = self.now[value]
             for axis, name in axes.items():
                 has = self.plan.needs[value][axis]
-                track = self.plan.setting.track(value, axis)
-                new = self.slice_last(new, axis, track, has, asked.rows[name])
+                new = self.slice_last(new, value, axis, has, asked.rows[name])
             cut.append(new)
         return cut
 
@@ -333,11 +319,27 @@ class StepDraft:
         """
         new = self.now[value]
         for axis in self.plan.setting.find_time_axes(value)[:1]:
-            track = self.plan.setting.track(value, axis)
-            new = self.slice_last(new, axis, track, self.plan.needs[value][axis], need)
+            new = self.slice_last(new, value, axis, self.plan.needs[value][axis], need)
         return new
 
 
 def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
     """Return a type with other lengths along some axes."""
     return Type(type.dtype, tuple(lengths.get(n, d) for n, d in enumerate(type.shape)))
+
+
+def resize_op(plan: StepPlan, node: Node, results: NodeResults, asked: Demand) -> Op:
+    """Return an op with the lengths in its attributes adapted to the demanded positions."""
+    match op := node.op:
+        case ops.Expand(axis=axis) if axis in asked.results[0]:
+            # The length to broadcast to is that of a time axis.
+            track = plan.setting.track(results[0], axis)
+            need = asked.rows[asked.results[0][axis]]
+            return ops.Expand(axis, plan.rows(need, track))
+        case ops.Stride(axis=axis) if axis in asked.results[0]:
+            # Every n-th of the available positions, which are whole strides.
+            (x,) = node.operands
+            need = asked.rows[asked.operands[0][axis]]
+            stop = plan.rows(need, plan.setting.track(x, axis))
+            return replace(op, stop=stop)
+    return op

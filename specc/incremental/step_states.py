@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from specc.analysis.time_axis import TimeAxisLayout
 from specc.analysis.value_ranges import is_zero_everywhere
 from specc.incremental.encoder_graph import InitialValue
 from specc.incremental.graph_boundary import find_batch_blocks, split_batch
@@ -22,9 +23,8 @@ from specc.incremental.position_demand_types import get_stateful_operand
 from specc.incremental.step_plan import StepDraft, resize_type
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Value
+from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, NodeResults, Value
 from specc.ir.model import DecodeState, StateRole
-from specc.ir.time_axis import TimeAxisLayout
 from specc.ir.types import Type
 
 
@@ -209,7 +209,7 @@ class StepStates:
         like = self.make_fixed_size_state(name, result.type, initial, self.names.loop(node))
         return like, self.given(like)
 
-    def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> tuple[Value, ...]:
+    def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
         """Return the sums of new rows and of those before; the last is the next state."""
         shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
         name, initial = self.names.name_value(result), ""
@@ -272,7 +272,7 @@ def add_length(b: Builder, number: Value, length: Dim) -> Value:
 
 def select_first_position(
     states: StepStates, node: Node, result: Value, rows: Value
-) -> tuple[Value, ...]:
+) -> NodeResults:
     """Return the first position: from the state, or from the new `rows` in the first step."""
     draft, none = states.draft, Dim.of(0)
     x, axis = get_stateful_operand(node)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.interval import (
     EMPTY_INTERVAL,
@@ -38,6 +39,7 @@ __all__ = [
     "DependenceKind",
     "find_dependences",
     "find_op_dependences",
+    "get_read_length",
     "trace_axes",
 ]
 
@@ -48,6 +50,11 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
     return find_op_dependences(
         node.op, tuple(a.type if a else None for a in node.args), result_types
     )
+
+
+def get_read_length(node: Node, link: Dependence) -> Dim:
+    """Return the length of the axis that a dependence reads."""
+    return node.operand(link.operand).type.shape[link.operand_axis]
 
 
 @lru_cache(maxsize=4096)
@@ -95,7 +102,7 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
         v: AxisTrace(dict(t.axes), t.is_read_whole) for v, t in start.items()
     }
     for node, results in graph.nodes:
-        if not any(a in found for a in node.args if a):
+        if found.keys().isdisjoint(node.operands):
             continue
         for link in find_dependences(node, results):
             operand = node.args[link.operand]

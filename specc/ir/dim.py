@@ -6,7 +6,7 @@ are opaque parts: the exact quotient `a / b` (known to leave no remainder), `a /
 guesses.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, prod
@@ -108,10 +108,17 @@ class Dim:
     def symbols(self) -> frozenset[str]:
         """Return all symbols, including nested ones."""
         if self.number is not None:
-            return NO_SYMBOLS
-        atoms = [atom for monomial, _ in self.terms for atom, _ in monomial]
-        inner = (a.symbols() for atom in atoms if not isinstance(atom, str) for a in atom.args)
-        return frozenset(a for a in atoms if isinstance(a, str)).union(*inner)
+            return frozenset()
+        names = {a for monomial, _ in self.terms for a, _ in monomial if isinstance(a, str)}
+        inner = (a.symbols() for part in self.iterate_functions() for a in part.args)
+        return frozenset(names).union(*inner)
+
+    def iterate_functions(self) -> Iterator[DimFunction]:
+        """Yield the opaque factors of its terms, without those nested in them."""
+        for monomial, _ in self.terms:
+            for atom, _ in monomial:
+                if isinstance(atom, DimFunction):
+                    yield atom
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim):
@@ -159,19 +166,25 @@ class Dim:
         """Return the length with some symbols replaced."""
         if not self.symbols() & values.keys():
             return self
+
+        def substitute_atom(atom: Atom) -> Dim:
+            if isinstance(atom, str):
+                return Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
+            # A quotient is recomputed instead of substituting inside: with numbers it may have a
+            # value or a remainder.
+            return DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
+
+        return self.map_atoms(substitute_atom).with_origin(self.origin)
+
+    def map_atoms(self, function: Callable[[Atom], "Dim"]) -> "Dim":
+        """Return the length with every symbol and opaque factor replaced."""
         total = Dim.of(0)
         for monomial, c in self.terms:
             factor = Dim.of(c)
             for atom, power in monomial:
-                if isinstance(atom, str):
-                    value = Dim.of(values[atom]) if atom in values else Dim.symbol(atom)
-                else:
-                    # A quotient is recomputed instead of substituting inside: with numbers it may
-                    # have a value or a remainder.
-                    value = DIM_FUNCTIONS[atom.fn](*(a.substitute(values) for a in atom.args))
-                factor = factor * value**power
+                factor = factor * function(atom) ** power
             total = total + factor
-        return total.with_origin(self.origin)
+        return total
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """Return its value for given symbols. DimError if an exact division has a remainder."""
@@ -213,10 +226,6 @@ class Dim:
 
     def __repr__(self) -> str:
         return f"Dim({self})"
-
-
-NO_SYMBOLS: frozenset[str] = frozenset()
-"""The symbols of a constant."""
 
 
 @lru_cache(maxsize=4096)
@@ -264,12 +273,12 @@ def mod_dims(p: DimLike, q: DimLike) -> Dim:
 
 def min_dims(p: DimLike, q: DimLike) -> Dim:
     """Return `min(p, q)`."""
-    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _make_function_dim("min", min, p, q)
+    return _make_function_dim("min", min, p, q)
 
 
 def max_dims(p: DimLike, q: DimLike) -> Dim:
     """Return `max(p, q)`."""
-    return Dim.of(p) if Dim.of(p) == Dim.of(q) else _make_function_dim("max", max, p, q)
+    return _make_function_dim("max", max, p, q)
 
 
 DIM_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
@@ -302,14 +311,15 @@ def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q
         if (whole := _try_divide(p, q)) is not None:
             return whole if fn == "//" else Dim.of(0)
         if b is not None and b > 1:
-            # the remainder has no coefficient of `b` or more
             whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
-                # (2n + 3) // 2 is n + 1 + 1 // 2, whatever n is
+                # (2n + 3) // 2 is n + 1 + 1 // 2: the remainder has no coefficient of 2 or more
                 left = _make_function_dim(fn, number, p - whole * b, q)
                 return whole + left if fn == "//" else left
-    # The functions are symmetric but equality is not: the arguments are ordered.
-    if fn in ("min", "max") and str(q) < str(p):
+    elif p == q:
+        return p
+    # Minimum and maximum are symmetric but equality is not: the arguments are ordered.
+    elif str(q) < str(p):
         p, q = q, p
     return Dim({((DimFunction(fn, (p, q)), 1),): 1})
 
@@ -336,7 +346,7 @@ def _divide_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
         if powers.get(atom, 0) < power:
             return None
         powers[atom] -= power
-    return tuple((a, n) for a, n in monomial if powers[a] for n in [powers[a]])
+    return tuple((a, powers[a]) for a, _ in monomial if powers[a])
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial, int], ...]:
@@ -346,35 +356,29 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> tuple[tuple[Monomial
     powers = dict(left)
     for atom, n in right:
         powers[atom] = powers.get(atom, 0) + n
-    monomial = tuple(sorted(powers.items(), key=_atom_key))
-    # Exact quotients cancel with other factors. Floors do not: `b * (a // b)` is not `a`.
+    monomial = tuple(sorted(powers.items(), key=lambda p: (type(p[0]) is DimFunction, str(p[0]))))
+    made = _cancel_quotient(monomial, 1)
+    return ((monomial, 1),) if made is None else made.terms
+
+
+def _cancel_quotient(monomial: Monomial, c: int) -> Dim | None:
+    """Return a term with an exact quotient cancelled with its other factors, or None."""
+    # Floors do not cancel: `b * (a // b)` is not `a`.
     for atom, _ in monomial:
         if isinstance(atom, DimFunction) and atom.fn == "/":
             p, q = atom.args
             rest = _divide_monomial(monomial, ((atom, 1),))
-            if rest is not None and (whole := _try_divide(Dim({rest: 1}), q)) is not None:
-                return (whole * p).terms
-    return ((monomial, 1),)
+            if rest is not None and (whole := _try_divide(Dim({rest: c}), q)) is not None:
+                return whole * p
+    return None
 
 
 def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
     """Return a sum with `3 · (a / 3)` simplified to `a`."""
     for monomial, c in terms.items():
-        if abs(c) < 2:
-            continue
-        for atom, _ in monomial:
-            if not isinstance(atom, DimFunction) or atom.fn != "/":
-                continue
-            p, q = atom.args
-            rest = _divide_monomial(monomial, ((atom, 1),))
-            if rest is not None and (whole := _try_divide(Dim({rest: c}), q)) is not None:
-                others = {m: n for m, n in terms.items() if m != monomial}
-                return _normalize_sum(others) + whole * p
+        if abs(c) > 1 and (made := _cancel_quotient(monomial, c)) is not None:
+            return _normalize_sum({m: n for m, n in terms.items() if m != monomial}) + made
     return Dim(terms)
-
-
-def _atom_key(item: tuple[Atom, int]) -> tuple[bool, str]:
-    return isinstance(item[0], DimFunction), str(item[0])
 
 
 def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:

@@ -5,8 +5,8 @@ of nodes are stored separately and do not affect equality.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, TypeVar
 
 from specc.diagnostics.render import format_port_types, format_repr
 from specc.diagnostics.source import Span
@@ -31,6 +31,10 @@ class Value:
         return self.node.op if self.node else None
 
 
+NodeResults: TypeAlias = tuple[Value, ...]
+NodeOperands: TypeAlias = Sequence[Value | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """`op` applied to `args`. Equal nodes compute the same; the hash is computed once."""
@@ -49,6 +53,11 @@ class Node:
     def first(self) -> Value | None:
         """The operand of a unary op."""
         return self.args[0] if self.args else None
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """The operands that are given."""
+        return tuple(a for a in self.args if a is not None)
 
     def infer_types(self) -> tuple[Type, ...]:
         """Return the inferred types of the results."""
@@ -94,6 +103,11 @@ class NodeOrigin:
     scopes: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
 
+    def merge(self, other: "NodeOrigin") -> "NodeOrigin":
+        """Return the scopes and spans of both."""
+        scopes, spans = (*self.scopes, *other.scopes), (*self.spans, *other.spans)
+        return NodeOrigin(tuple(dict.fromkeys(scopes)), tuple(dict.fromkeys(spans)))
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
@@ -107,7 +121,7 @@ class Graph:
     input_facts: Mapping[str, Input]
     parameters: Mapping[str, Value]
     parameter_facts: Mapping[str, Parameter]
-    nodes: tuple[tuple[Node, tuple[Value, ...]], ...]
+    nodes: tuple[tuple[Node, NodeResults], ...]
     outputs: Mapping[str, Value]
     names: Mapping[str, Value] = field(default_factory=dict)
     node_origins: Mapping[Node, NodeOrigin] = field(default_factory=dict)
@@ -127,9 +141,18 @@ class Graph:
         """Return the origin of a node, if known."""
         return self.node_origins.get(node, NodeOrigin()) if node else NodeOrigin()
 
-    def map_results(self) -> dict[Node, tuple[Value, ...]]:
-        """Return the results of each node."""
-        return dict(self.nodes)
+    def map_users(self) -> dict[Value, list[tuple[Node, int]]]:
+        """Return the nodes that read each value, with the index of the operand."""
+        users: dict[Value, list[tuple[Node, int]]] = {}
+        for node, _ in self.nodes:
+            for n, value in enumerate(node.args):
+                if value is not None:
+                    users.setdefault(value, []).append((node, n))
+        return users
+
+    def get_scope(self, node: Node | None) -> str:
+        """Return the scope path that a node was first built under, or ""."""
+        return next(iter(self.get_origin(node).scopes), "")
 
 
 @dataclass(kw_only=True)
@@ -140,7 +163,7 @@ class Builder:
     input_facts: dict[str, Input] = field(default_factory=dict)
     parameters: dict[str, Value] = field(default_factory=dict)
     parameter_facts: dict[str, Parameter] = field(default_factory=dict)
-    nodes: dict[Node, tuple[Value, ...]] = field(default_factory=dict)
+    nodes: dict[Node, NodeResults] = field(default_factory=dict)
     names: dict[str, Value] = field(default_factory=dict)
     node_origins: dict[Node, NodeOrigin] = field(default_factory=dict)
     origin_parts: dict[Node, tuple[NodeOrigin, set[str | Span | None]]] = field(
@@ -170,13 +193,12 @@ class Builder:
 
     def add(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
-    ) -> tuple[Value, ...]:
+    ) -> NodeResults:
         """Add `op` and return its results, checked by its shape rule. Raises ShapeError."""
         node = Node(op, args)
         # Equal nodes are shared: all layers request the same mask, which is computed once.
         if (results := self.nodes.get(node)) is None:
-            types = op.infer(*(a.type if a else None for a in args))
-            results = tuple(Value(t, node, n) for n, t in enumerate(types))
+            results = tuple(Value(t, node, n) for n, t in enumerate(node.infer_types()))
             self.node_indices[node] = len(self.nodes)
             self.nodes[node] = results
         if scope or span:
@@ -207,7 +229,7 @@ class Builder:
 
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
-    ) -> tuple[Value, ...]:
+    ) -> NodeResults:
         """Add a node of `graph`, or `op` in its place, to the operands that are `now`."""
         results = self.add(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
@@ -239,11 +261,9 @@ class Builder:
         self.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
+        facts = graph.length_equations
         return self.finish(
-            graph.name,
-            outputs,
-            min_lengths=graph.min_lengths,
-            length_equations=graph.length_equations,
+            graph.name, outputs, min_lengths=graph.min_lengths, length_equations=facts
         )
 
     def finish(
@@ -262,6 +282,8 @@ class Builder:
         live = collect_needed_nodes(outputs.values())
         live_nodes = tuple((n, r) for n, r in self.nodes.items() if n in live)
         used = {a for n, _ in live_nodes for a in n.args} | set(outputs.values())
+        # Names of unread second results of live nodes stay.
+        live_names = {n for n, v in self.names.items() if v in used or v.node in live}
         used_parameters = {k for k, v in self.parameters.items() if v in used}
         return Graph(
             name=name,
@@ -271,16 +293,11 @@ class Builder:
             parameter_facts=_select_entries(self.parameter_facts, used_parameters),
             nodes=live_nodes,
             outputs=dict(outputs),
-            names=_select_entries(self.names, self._find_live_names(used, live)),
+            names=_select_entries(self.names, live_names),
             node_origins=_select_entries(self.node_origins, live),
             min_lengths=dict(min_lengths or {}),
             length_equations=dict(length_equations or {}),
         )
-
-    def _find_live_names(self, used: Container[Value | None], live: Container[Node]) -> set[str]:
-        """Return the names in the graph, including unread second results of live nodes."""
-        there = self.names.items()
-        return {n for n, v in there if v in used or (v.node and v.node in live)}
 
 
 K = TypeVar("K")
@@ -293,9 +310,10 @@ def _select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
 
 
 def collect_needed_nodes(
-    values: Iterable[Value], follows_operands: Callable[[Node], bool] = lambda node: True
+    values: Iterable[Value],
+    get_operands: Callable[[Node], Iterable[Value | None]] = lambda node: node.args,
 ) -> set[Node]:
-    """Return every node that `values` need, not following operands of nodes without `reads`."""
+    """Return every node that `values` need, following the operands that `get_operands` returns."""
     live: set[Node] = set()
     # An explicit stack: graphs are thousands of nodes deep.
     todo = [v.node for v in values]
@@ -303,7 +321,7 @@ def collect_needed_nodes(
         node = todo.pop()
         if node and node not in live:
             live.add(node)
-            todo += [a.node for a in node.args if a and follows_operands(node)]
+            todo += [a.node for a in get_operands(node) if a]
     return live
 
 
@@ -314,23 +332,25 @@ def substitute_op_symbol(op: Op, symbol: str, length: Dim) -> Op:
 
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """Replace symbols by lengths in `graph`; types are inferred again."""
-    b, new_values = Builder(), dict[Value, Value]()
-    for name, value in graph.inputs.items():
-        old, type = graph.input_facts[name], _substitute_type(value.type, lengths)
-        new_values[value] = b.input(name, Input(type, old.keep, old.below, old.span))
-    for name, value in graph.parameters.items():
-        new_values[value] = b.parameter(graph.parameter_facts[name])
+    facts = {
+        name: replace(input, type=Type(t.dtype, tuple(d.substitute(lengths) for d in t.shape)))
+        for name, input in graph.input_facts.items()
+        for t in (input.type,)
+    }
+    equations = graph.length_equations.items()
+    graph = replace(
+        graph,
+        input_facts=facts,
+        # Nothing is known of a symbol that now means another length.
+        min_lengths={n: least for n, least in graph.min_lengths.items() if n not in lengths},
+        length_equations={n: d.substitute(lengths) for n, d in equations if n not in lengths},
+    )
+    b = Builder()
+    new_values = b.copy_ports(graph)
     for node, results in graph.nodes:
         results_now = b.copy_node(graph, node, new_values, _substitute_op(node.op, lengths))
         new_values.update(zip(results, results_now, strict=True))
-    b.names = {n: new_values[v] for n, v in graph.names.items() if v in new_values}
-    outputs = {n: new_values[v] for n, v in graph.outputs.items()}
-    # Nothing is known of a symbol that now means another length.
-    least = {n: rows for n, rows in graph.min_lengths.items() if n not in lengths}
-    facts = {
-        n: dim.substitute(lengths) for n, dim in graph.length_equations.items() if n not in lengths
-    }
-    return b.finish(graph.name, outputs, min_lengths=least, length_equations=facts)
+    return b.finish_copy(graph, new_values)
 
 
 def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
@@ -346,7 +366,3 @@ def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
     # most ops have no length among their attributes, and stay the same op
     may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.attributes().values())
     return op.map_attributes(substitute_attribute) if may_change else op
-
-
-def _substitute_type(type: Type, lengths: Mapping[str, Dim]) -> Type:
-    return Type(type.dtype, tuple(d.substitute(lengths) for d in type.shape))

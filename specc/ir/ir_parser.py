@@ -14,8 +14,9 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.ir.dim import MAX_DIM_INTEGER, Dim, DimError
 from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, Parameter, Value
-from specc.ir.ir_lexer import (
+from specc.ir.ir_text import (
     DIM_PATTERN,
+    IR_HEADER,
     KEYWORD_PATTERN,
     NAME_PATTERN,
     REST_OF_LINE_PATTERN,
@@ -23,7 +24,6 @@ from specc.ir.ir_lexer import (
     VALUE_PATTERN,
     IrLineReader,
 )
-from specc.ir.ir_printer import IR_HEADER
 from specc.ir.op import OPS_BY_NAME, Op
 from specc.ir.types import ShapeError, Type
 

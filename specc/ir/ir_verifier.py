@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from specc.ir.dim import DimError
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.ops import Extent, Range, Route, Scan, Size
 from specc.ir.types import ShapeError, Type
 
@@ -65,9 +65,7 @@ def is_length_dependent(node: Node) -> bool:
     return False
 
 
-def _iterate_node_errors(
-    node: Node, results: tuple[Value, ...], known: set[Value]
-) -> Iterator[str]:
+def _iterate_node_errors(node: Node, results: NodeResults, known: set[Value]) -> Iterator[str]:
     for n, a in enumerate(node.args):
         if a and a not in known:
             yield f"operand {n + 1} is used before it is defined"
@@ -76,7 +74,7 @@ def _iterate_node_errors(
         yield from _iterate_body_errors(node.op.body)
 
 
-def _iterate_result_errors(node: Node, results: tuple[Value, ...]) -> Iterator[str]:
+def _iterate_result_errors(node: Node, results: NodeResults) -> Iterator[str]:
     """Yield errors of a node's results; the shape rule is applied again."""
     for n, r in enumerate(results):
         if r.node is not node and r.node != node:
@@ -84,7 +82,7 @@ def _iterate_result_errors(node: Node, results: tuple[Value, ...]) -> Iterator[s
         if r.index != n:
             yield f"result {n + 1} has the index of result {r.index + 1}"
     try:
-        types = node.op.infer(*(a.type if a else None for a in node.args))
+        types = node.infer_types()
     except (ShapeError, DimError) as error:
         yield str(error)
         return

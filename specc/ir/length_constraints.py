@@ -158,18 +158,11 @@ def find_total_strides(graph: Graph) -> dict[str, int]:
     found: dict[str, int] = {}
     values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
     lengths = (d for v in values for d in v.type.shape)
-    for part in (p for length in lengths for p in _iterate_quotients(length)):
+    for part in (p for length in lengths for p in length.iterate_functions() if p.fn == "//"):
         divided, by = part.args
         for symbol in divided.symbols():
             found[symbol] = max(found.get(symbol, 1), by.number or 1)
     return found
-
-
-def _iterate_quotients(length: Dim) -> Iterator[DimFunction]:
-    for monomial, _ in length.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, DimFunction) and atom.fn == "//":
-                yield atom
 
 
 @lru_cache(maxsize=8)
@@ -199,7 +192,7 @@ def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
         made = [d for r in results for d in r.type.shape]
         found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
         # An attribute need not be a length: it must only have a value.
-        found |= {LengthConstraint(d, False) for d in _iterate_dims(node.op.attributes().values())}
+        found |= {LengthConstraint(d, False) for d in node.op.iterate_lengths()}
     return found
 
 
@@ -217,6 +210,8 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         return ()
     shape = node.args[0].type.shape
     match node.op:
+        case ops.Index(axis=axis, start=start, stop=stop):
+            return start, shape[axis] - stop
         case ops.Slice(axis=axis, start=start, stop=stop):
             return start, stop - start, shape[axis] - stop
         case ops.Stride(axis=axis, start=start, stop=stop, step=step):
@@ -229,8 +224,6 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
             return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
         case ops.GridSample():
             return tuple(d - 1 for d in shape[2:])
-        case ops.Index(axis=axis, at=at):
-            return at, shape[axis] - at - 1
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
             # The time axis is the second, image axes are the third and fourth.
             moved = shape[len(op.kernel) :]
@@ -239,14 +232,6 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
             length = shape[1]
             return (op.compute_length(length) - min_dims(length, 1),)
     return ()
-
-
-def _iterate_dims(attributes: Iterable[object]) -> Iterator[Dim]:
-    for value in attributes:
-        if isinstance(value, Dim):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _iterate_dims(value)
 
 
 def _is_coupled(symbol: str, open_: Iterable[LengthConstraint]) -> bool:
@@ -367,15 +352,11 @@ def _bound_function(part: DimFunction, count: int) -> tuple[Dim, ...]:
 
 def replace_exact_division(length: Dim) -> Dim:
     """Replace every `a / b` by `a // b`, which is equal if defined."""
-    total = Dim.of(0)
-    for monomial, c in length.terms:
-        term = Dim.of(c)
-        for atom, power in monomial:
-            if isinstance(atom, str):
-                factor = Dim.symbol(atom)
-            else:
-                fn = "//" if atom.fn == "/" else atom.fn
-                factor = DIM_FUNCTIONS[fn](*(replace_exact_division(a) for a in atom.args))
-            term = term * factor**power
-        total = total + term
-    return total
+
+    def replace_atom(atom: Atom) -> Dim:
+        if isinstance(atom, str):
+            return Dim.symbol(atom)
+        fn = "//" if atom.fn == "/" else atom.fn
+        return DIM_FUNCTIONS[fn](*(replace_exact_division(a) for a in atom.args))
+
+    return length.map_atoms(replace_atom)

@@ -11,11 +11,12 @@ the signature.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
 
+from specc.ir.dim import Dim
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import Type
 
@@ -71,6 +72,13 @@ class Op:
         """Return the compile-time attributes by name, in order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
+    def iterate_lengths(self) -> Iterator[Dim]:
+        """Yield the lengths among the attributes, those in tuples included."""
+        for value in self.attributes().values():
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Dim):
+                    yield part
+
     def map_attributes(self, change: Callable[[object], object]) -> "Op":
         """Return the op with `change` applied to every attribute."""
         made: Op = type(self)(**{k: change(v) for k, v in self.attributes().items()})
@@ -113,7 +121,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Operand:
-    """One that every node has."""
+    """An operand that every node has."""
 
     index: int
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Share, Weigh
-from specc.ir.signature import SignatureAxis, SignatureTerm, assign_axis_marks
+from specc.ir.signature import SignatureAxis, assign_axis_marks, assign_result_axes
 from specc.ir.types import Type
 
 DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
@@ -92,16 +92,13 @@ AxisMarks: TypeAlias = Sequence[tuple[SignatureAxis, range]]
 """The names of one operand's term, each with the axes that it covers."""
 
 
-@dataclass(frozen=True)
-class _AxisPositions:
-    """The axes of each name of a term."""
+ResultAxes: TypeAlias = Mapping[str, range]
+"""The axes of each name of a result."""
 
-    axes_by_name: Mapping[str, range]
 
-    def find_axis(self, name: str) -> int | None:
-        """Return the axis of a name that denotes one axis."""
-        found = self.axes_by_name.get(name)
-        return found.start if found is not None else None
+def _find_axis(axes: ResultAxes, name: str) -> int | None:
+    """Return the axis of a name that denotes one axis."""
+    return axes[name].start if name in axes else None
 
 
 def iterate_op_dependences(
@@ -119,7 +116,7 @@ def iterate_op_dependences(
     ]
     widths = {m.name: len(dims) for m, dims in spreads}
     for r, (term, type) in enumerate(zip(rule.results, results, strict=True)):
-        target = _find_result_axes(term, type.rank, widths)
+        target = assign_result_axes(term, type.rank, widths)
         for at in _iterate_operand_axes(op, operand_marks, target, r):
             arg = args[at.operand]
             assert arg is not None, "an absent operand has no axes"
@@ -127,7 +124,7 @@ def iterate_op_dependences(
 
 
 def _iterate_operand_axes(
-    op: Op, operand_marks: Sequence[AxisMarks], target: "_AxisPositions", result: int
+    op: Op, operand_marks: Sequence[AxisMarks], target: ResultAxes, result: int
 ) -> Iterator["_OperandAxis"]:
     """Yield every operand axis that a result may read."""
     for n, marked in enumerate(operand_marks):
@@ -149,21 +146,6 @@ def _iterate_operand_axes(
                 )
 
 
-def _find_result_axes(term: SignatureTerm, rank: int, widths: Mapping[str, int]) -> _AxisPositions:
-    """Return the axes of each name of a result; the one spread of unknown width takes the rest."""
-    open_ = [a.name for a in term.axes if a.is_spread and a.name not in widths]
-    known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
-    at: dict[str, range] = {}
-    start = 0
-    for a in term.axes:
-        width = 1
-        if a.is_spread:
-            width = rank - known if a.name in open_ else widths[a.name]
-        at[a.name] = range(start, start + width)
-        start += width
-    return _AxisPositions(at)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
     """One axis of an operand relative to a result: `mark` is its name in the rule, `dims` all axes
@@ -172,7 +154,7 @@ class _OperandAxis:
 
     op: Op
     operand_marks: Sequence[AxisMarks]
-    result_axes: _AxisPositions
+    result_axes: ResultAxes
     mark: SignatureAxis
     named_axes: range
     axis: int
@@ -181,7 +163,7 @@ class _OperandAxis:
 
     def find_result_axis(self) -> int | None:
         """Return the result axis of the same name, or None."""
-        found = self.result_axes.axes_by_name.get(self.mark.name)
+        found = self.result_axes.get(self.mark.name)
         if found is None:
             return None
         # Optional axes are aligned from the right.
@@ -197,15 +179,8 @@ class _OperandAxis:
         gates: tuple[DependenceGate, ...] = (),
     ) -> Dependence:
         """Make a dependence from this axis to the result axis `to`."""
-        return Dependence(
-            operand=self.operand,
-            operand_axis=self.axis,
-            result=self.result,
-            result_axis=to,
-            kind=kind,
-            reach=reach,
-            gates=gates,
-        )
+        made = make_dependence(self.operand, self.axis, self.result, to, kind, reach)
+        return replace(made, gates=gates) if gates else made
 
 
 def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> Dependence:
@@ -253,7 +228,7 @@ def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
                 return operand_axis.make_dependence(to, "window", reach)
             stride, made = moved
             link = operand_axis.make_dependence(
-                operand_axis.result_axes.find_axis(made), "strided", reach
+                _find_axis(operand_axis.result_axes, made), "strided", reach
             )
             return replace(link, stride=_evaluate_bound(operand_axis.op, stride))
     assert mark[0] == "|", f"no such mark: {mark}"
@@ -266,7 +241,7 @@ def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
         operand_axis.result_axes,
     )
     return operand_axis.make_dependence(
-        operand_axis.result_axes.find_axis(query), "band", FULL_INTERVAL, gates
+        _find_axis(operand_axis.result_axes, query), "band", FULL_INTERVAL, gates
     )
 
 
@@ -280,10 +255,10 @@ def _evaluate_bound(op: Op, text: str) -> int:
 
 
 def _find_gates(
-    op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, target: _AxisPositions
+    op: Op, operand_marks: Sequence[AxisMarks], key: str, query: str, target: ResultAxes
 ) -> tuple[DependenceGate, ...]:
     gate = GATE_OPERANDS[type(op)].index
-    to = target.find_axis(query)
+    to = _find_axis(target, query)
     # Without a mask, or if the queries are not an axis of the result, every key is read.
     if gate >= len(operand_marks) or to is None:
         return ()
@@ -294,16 +269,15 @@ def _find_gates(
 
 
 def _find_contraction_gates(
-    operand_marks: Sequence[AxisMarks], key: str, target: _AxisPositions
+    operand_marks: Sequence[AxisMarks], key: str, target: ResultAxes
 ) -> tuple[DependenceGate, ...]:
     """Return the gates of operands that may be zero outside a band of both axes."""
     gates = []
     for operand, found in enumerate(operand_marks):
         at = {m.name: d.start for m, d in found}
         if key in at:
-            stay = [(name, axis) for name, axis in at.items() if name in target.axes_by_name]
+            stay = [(name, axis) for name, axis in at.items() if name in target]
             gates += [
-                DependenceGate(operand, axis, at[key], target.axes_by_name[name].start)
-                for name, axis in stay
+                DependenceGate(operand, axis, at[key], target[name].start) for name, axis in stay
             ]
     return tuple(gates)

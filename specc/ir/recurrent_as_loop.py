@@ -3,21 +3,20 @@
 The input projection `W x + b` is computed for all positions before the loop.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Builder, Graph, Input, NodeOperands, Value
 from specc.ir.ops.loop import remove_axis
 
 RecurrentOp = ops.Rnn | ops.Gru | ops.Lstm
 CellCaptures = Mapping[str, Value]
-CellFunction = Callable[["CellBuilder", Value, list[Value], CellCaptures], list[Value]]
 
 
 def expand_to_scan(
-    b: Builder, op: RecurrentOp, args: Sequence[Value | None], scope: str = ""
+    b: Builder, op: RecurrentOp, args: NodeOperands, scope: str = ""
 ) -> tuple[Value, ...]:
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.sequence.select(args), op.weights.select(args), op.bias.select(args)
@@ -29,7 +28,7 @@ def expand_to_scan(
         first or _add_zeros(b, t.shape, t.dtype) for first, t in zip(firsts, kinds, strict=True)
     ]
     captures = _add_captures(b, op, args, kinds[0].shape[1])
-    body = _build_body(rows, starts, captures, _select_cell(op))
+    body = _build_body(op, rows, starts, captures)
     keep = op.keep.select(args)
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
@@ -38,9 +37,7 @@ def expand_to_scan(
     return (made[-1], *made[:-1])
 
 
-def _add_captures(
-    b: Builder, op: RecurrentOp, args: Sequence[Value | None], width: Dim
-) -> CellCaptures:
+def _add_captures(b: Builder, op: RecurrentOp, args: NodeOperands, width: Dim) -> CellCaptures:
     """Add the loop-invariant values: the recurrent weight `u`, its bias `c`, and the optional parts
     of an LSTM; `width` is that of the state.
     """
@@ -51,16 +48,6 @@ def _add_captures(
     elif isinstance(op, ops.Gru):
         weights = _split_gru_weights(b, op, w_hh, b_hh, width)
     return {name: value for name, value in weights.items() if value}
-
-
-def _select_cell(op: RecurrentOp) -> CellFunction:
-    match op:
-        case ops.Lstm():
-            return _compute_lstm_cell
-        case ops.Gru():
-            return _make_gru_cell(op)
-        case ops.Rnn():
-            return _make_rnn_cell(op)
 
 
 @dataclass(frozen=True)
@@ -85,22 +72,30 @@ class CellBuilder:
 
 
 def _build_body(
-    rows: Value, starts: Sequence[Value], captures: CellCaptures, step: CellFunction
+    op: RecurrentOp, rows: Value, starts: Sequence[Value], captures: CellCaptures
 ) -> Graph:
     inner = Builder()
     row = inner.input("row", Input(remove_axis(rows.type, 1)))
     carries = [inner.input(f"state {n}", Input(s.type)) for n, s in enumerate(starts)]
     outer = {name: inner.input(name, Input(v.type)) for name, v in captures.items()}
-    after = step(CellBuilder(inner), row, carries, outer)
+    after = compute_cell(CellBuilder(inner), op, row, carries, outer)
     return inner.finish("step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]})
 
 
-def _make_rnn_cell(op: ops.Rnn) -> CellFunction:
-    def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
-        from_h = f.add_linear(states[0], w["u"], w.get("c"))
-        return [f.add_op(op.activation, f.add_op("add", row, from_h))]
-
-    return step
+def compute_cell(
+    f: CellBuilder, op: RecurrentOp, row: Value, states: Sequence[Value], w: CellCaptures
+) -> Sequence[Value]:
+    """Return the next states of a cell; `row` is the input projection of one position."""
+    match op:
+        case ops.Rnn(activation=activation):
+            from_h = f.add_linear(states[0], w["u"], w.get("c"))
+            return [f.add_op(activation, f.add_op("add", row, from_h))]
+        case ops.Gru():
+            z, new = compute_gru_gates(f, op, row, states[0], w)
+            # z kept + (1 - z) other, with one product fewer
+            kept, other = (states[0], new) if op.update == "old" else (new, states[0])
+            return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
+    return _compute_lstm_cell(f, row, states, w)
 
 
 def _split_gru_weights(
@@ -117,30 +112,26 @@ def _split_gru_weights(
     return made
 
 
-def _make_gru_cell(op: ops.Gru) -> CellFunction:
-    def step(f: CellBuilder, row: Value, states: list[Value], w: CellCaptures) -> list[Value]:
-        h = states[0]
-        r_x, z_x, n_x = f.split_last_axis(row, 3)
-        # The new state's part of the product exists only if the reset gate applies after it.
-        count = 3 if op.reset == "after" else 2
-        from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
-        r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
-        z = f.add_op("sigmoid", f.add_op("add", z_x, from_h[1]))
-        if op.reset == "after":
-            past = f.add_op("mul", r, from_h[2])
-        else:
-            past = f.add_linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
-        new = f.add_op("tanh", f.add_op("add", n_x, past))
-        # z kept + (1 - z) other, with one product fewer
-        kept, other = (h, new) if op.update == "old" else (new, h)
-        return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
-
-    return step
+def compute_gru_gates(
+    f: CellBuilder, op: ops.Gru, row: Value, h: Value, w: CellCaptures
+) -> tuple[Value, Value]:
+    """Return the update gate and the new state of a GRU."""
+    r_x, z_x, n_x = f.split_last_axis(row, 3)
+    # The new state's part of the product exists only if the reset gate applies after it.
+    count = 3 if op.reset == "after" else 2
+    from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
+    r = f.add_op("sigmoid", f.add_op("add", r_x, from_h[0]))
+    z = f.add_op("sigmoid", f.add_op("add", z_x, from_h[1]))
+    if op.reset == "after":
+        past = f.add_op("mul", r, from_h[2])
+    else:
+        past = f.add_linear(f.add_op("mul", r, h), w["u new"], w.get("c new"))
+    return z, f.add_op("tanh", f.add_op("add", n_x, past))
 
 
 def _compute_lstm_cell(
-    f: CellBuilder, row: Value, states: list[Value], w: CellCaptures
-) -> list[Value]:
+    f: CellBuilder, row: Value, states: Sequence[Value], w: CellCaptures
+) -> Sequence[Value]:
     h, c = states
     from_h = f.add_linear(h, w["u"], w.get("c"))
     i, forget, new, o = f.split_last_axis(f.add_op("add", row, from_h), 4)

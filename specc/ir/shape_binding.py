@@ -118,25 +118,19 @@ def _evaluate_dim(dim: Dim, env: Mapping[str, int]) -> int | None:
 
 def _solve_equation(equation: _ShapeEquation, env: Mapping[str, int]) -> tuple[str, int] | None:
     """Solve an equation `c · symbol + rest = size` for its one unknown symbol."""
-    unknown = equation.dim.symbols() - env.keys()
-    if len(unknown) != 1 or (name := next(iter(unknown))) == "":
+    if equation.dim.symbols() <= env.keys():
         return None
     try:
         dim = equation.dim.substitute(env)
     except DimError:
         return None
-    factor, rest = 0, 0
-    for monomial, c in dim.terms:
-        if monomial == ((name, 1),):
-            factor = c
-        elif not monomial:
-            rest = c
-        else:
-            return None
-    value, left = divmod(equation.size - rest, factor)
-    if left or value < 0:
-        raise_error("E0912", f"{equation}, which is not a valid length of `{equation.dim}`")
-    return name, value
+    for name, factor, rest in _iterate_linear_terms(dim):
+        if rest.number is not None:
+            value, left = divmod(equation.size - rest.number, factor)
+            if left or value < 0:
+                raise_error("E0912", f"{equation}, which is not a valid length of `{equation.dim}`")
+            return name, value
+    return None
 
 
 def _check_equation(

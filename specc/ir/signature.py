@@ -17,7 +17,7 @@ the generator of test inputs.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -281,6 +281,20 @@ def assign_axis_marks(
         found.append((mark, range(start, start + width)))
         start += width
     return tuple(found)
+
+
+def assign_result_axes(
+    term: SignatureTerm, rank: int, widths: Mapping[str, int]
+) -> dict[str, range]:
+    """Return the axes of each name of a result; the one spread of unknown width takes the rest."""
+    known = sum(widths.get(a.name, 0) if a.is_spread else 1 for a in term.axes)
+    axes: dict[str, range] = {}
+    start = 0
+    for a in term.axes:
+        width = widths.get(a.name, rank - known) if a.is_spread else 1
+        axes[a.name] = range(start, start + width)
+        start += width
+    return axes
 
 
 def _bind_dtype(axes: AxisBindings, term: SignatureTerm, arg: Type, n: int) -> None:

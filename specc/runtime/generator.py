@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specc.analysis.time_axis_strides import find_padding_strides
+from specc.analysis.time_axis import find_padding_strides, find_time_axis
 from specc.artifact.generation_facts import (
     GenerationFacts,
     bounds_from_json,
@@ -23,7 +23,6 @@ from specc.io.json_io import as_exact_integer
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
-from specc.ir.time_axis import find_time_axis
 from specc.preprocessing.input_checks import LengthBound
 from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.generation import GenerationStream

@@ -7,14 +7,14 @@ import ml_dtypes
 import numpy as np
 
 from specc import backend
-from specc.analysis.time_axis_strides import find_padding_strides
+from specc.analysis.time_axis import find_padding_strides
 from specc.artifact.generation_facts import find_length_bounds
 from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph
-from specc.ir.ir_lexer import parse_dim
+from specc.ir.ir_text import parse_dim
 from specc.ir.model import DecodeState, find_default_sources, resolve_absent_inputs
 from specc.preprocessing.array_files import cast_exactly
 from specc.preprocessing.images import is_multi_image_input, merge_images, split_images

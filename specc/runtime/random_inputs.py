@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specc import backend
-from specc.analysis.length_limits import find_length_limits, find_min_lengths
+from specc.analysis.length_limits import find_max_lengths, find_min_lengths
 from specc.analysis.value_ranges import find_constant_fraction, skip_views
 from specc.artifact.generation_facts import GenerationFacts
 from specc.ir import ops
@@ -48,7 +48,7 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     Lengths respect position tables and `most`. If the graph is undefined at these, the nearest
     valid lengths are used.
     """
-    above = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    above = find_max_lengths(graph)
     above |= most or {}
     least = find_min_lengths(graph)
     sizes, rows = {}, {}

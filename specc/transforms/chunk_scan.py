@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Builder, Graph, Input, NodeResults, Value
 from specc.ir.recurrent_as_loop import CellBuilder
 from specc.ir.types import Type
-from specc.transforms.split_scan import find_vectorizable_nodes, vectorize_nodes
+from specc.transforms.split_scan import find_vectorizable_nodes, mask_positions, vectorize_nodes
 
 CHUNK_LENGTH = 64
 """Number of positions in a chunk."""
@@ -37,7 +37,7 @@ class LinearRecurrence:
     key_axis: int
     key: Value
     value: Value
-    queries: tuple[Value, ...]
+    queries: NodeResults
     decay: Value | None
     rate: Value | None = None
     read_key: Value | None = None
@@ -50,12 +50,12 @@ class LinearRecurrence:
 
 def compute_in_chunks(
     b: Builder, op: ops.Scan, args: Sequence[Value], found: LinearRecurrence
-) -> tuple[Value, ...]:
+) -> NodeResults:
     """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
     given, inner = op.split_operands(args), op.split_body_inputs()
     length, rank = given.scanned[0].type.shape[1], given.initial_carries[0].type.rank
     whole = dict(zip(inner.scanned, given.scanned, strict=True))
-    outside = dict(zip(inner.captured, given.captured, strict=True))
+    outside = op.map_captures(args)
     possible = find_vectorizable_nodes(op.body, {*inner.scanned}, {*outside}, op.axis)
     nodes = [n for n, _ in op.body.nodes if n in possible]
     vectorize_nodes(b, op, nodes, whole, outside)
@@ -115,7 +115,7 @@ class _ChunkRows:
             updates["read key"] = self._vectors(whole, found.read_key, along_keys)
         if found.rate is not None:
             updates["rate"] = whole[found.rate]
-        masked = {n: _mask_positions(self.b, x, self.keep) for n, x in updates.items()}
+        masked = {n: mask_positions(self.b, x, self.keep) for n, x in updates.items()}
         return rows | {name: self._chunks(x) for name, x in masked.items()}
 
     def _vectors(self, whole: dict[Value, Value], value: Value, axis: int) -> Value:
@@ -131,19 +131,10 @@ class _ChunkRows:
         return self.b.one(ops.Split(1, (count, CHUNK)), filled)
 
 
-def _mask_positions(b: Builder, x: Value, keep: Value | None) -> Value:
-    """Return `x`, [b, n, …], with zeros where `keep` is false."""
-    if keep is None:
-        return x
-    for axis in range(2, x.type.rank):
-        keep = b.one(ops.Insert(axis), keep)
-    return b.one(ops.Where(), keep, x, b.one(ops.Constant(0.0, x.type.dtype)))
-
-
 def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value:
     """Return [b, n, …] for [b, chunks, 64, …]."""
     joined = b.one(ops.Slice(1, Dim.of(0), length), b.one(ops.Merge(1, 2), x))
-    return _mask_positions(b, joined, keep)
+    return mask_positions(b, joined, keep)
 
 
 def _add_masks(b: Builder, solves: bool) -> list[Value]:
@@ -172,10 +163,9 @@ def _compare_blocks(b: Builder, fn: str, row: Value, column: Value, size: int) -
 
 
 @dataclass(frozen=True)
-class _ChunkBody:
+class _ChunkBody(CellBuilder):
     """The body of the loop over chunks: matrices are [*lead, 64, x], states [*lead, k, v]."""
 
-    b: Builder
     rank: int
 
     def build(self, rows: Mapping[str, Value], start: Value, masks: Sequence[Value]) -> Graph:
@@ -189,17 +179,11 @@ class _ChunkBody:
         key, value = inner["key"], inner["value"]
         outputs = {"next state": self._next_state(decays, key, value, state)}
         for name in [name for name in inner if name.startswith("query")]:
-            seen = self.add_elementwise("mul", self._product(inner[name], key), decays.pairs)
+            seen = self.add_op("mul", self._product(inner[name], key), decays.pairs)
             inside = self.add_matmul(seen, value)
             before = decays.decay_state(self, self.add_matmul(inner[name], state))
-            outputs[f"result of {name}"] = self._to_rows(
-                self.add_elementwise("add", inside, before)
-            )
+            outputs[f"result of {name}"] = self._to_rows(self.add_op("add", inside, before))
         return self.b.finish("chunk", outputs)
-
-    def add_elementwise(self, fn: str, *args: Value) -> Value:
-        """Add an elementwise function."""
-        return CellBuilder(self.b).add_op(fn, *args)
 
     def add_matmul(self, left: Value, right: Value) -> Value:
         """Add a matrix product."""
@@ -226,13 +210,11 @@ class _ChunkBody:
 
     def _next_state(self, decays: "_Decays", key: Value, value: Value, state: Value) -> Value:
         after = _transpose_matrix(self.b, self.last_row(decays.pairs))
-        gained = self.add_matmul(
-            _transpose_matrix(self.b, self.add_elementwise("mul", key, after)), value
-        )
+        gained = self.add_matmul(_transpose_matrix(self.b, self.add_op("mul", key, after)), value)
         left = state
         if decays.total is not None:
-            left = self.add_elementwise("mul", self.last_row(decays.total), state)
-        return self.add_elementwise("add", left, gained)
+            left = self.add_op("mul", self.last_row(decays.total), state)
+        return self.add_op("add", left, gained)
 
     def _solve(
         self, inner: Mapping[str, Value], decays: "_Decays", state: Value, masks: Sequence[Value]
@@ -241,15 +223,12 @@ class _ChunkBody:
         strict, identity, *levels = masks
         zero = self.b.one(ops.Constant(0.0, "f32"))
         read_key, rate = inner["read key"], inner.get("rate")
-        pairs = self.add_elementwise("mul", self._product(read_key, inner["key"]), decays.pairs)
+        pairs = self.add_op("mul", self._product(read_key, inner["key"]), decays.pairs)
         system = self.b.one(ops.Where(), strict, pairs, zero)
         before = decays.decay_state(self, self.add_matmul(read_key, state))
-        right = self.add_elementwise("sub", inner["value"], before)
+        right = self.add_op("sub", inner["value"], before)
         if rate is not None:
-            system, right = (
-                self.add_elementwise("mul", rate, system),
-                self.add_elementwise("mul", rate, right),
-            )
+            system, right = (self.add_op("mul", rate, system), self.add_op("mul", rate, right))
         # The inverse of [[A, 0], [B, C]] is [[A⁻¹, 0], [-C⁻¹ B A⁻¹, C⁻¹]]. Powers of the matrix
         # would cost as much and lose all digits for similar keys.
         inverse = identity
@@ -257,7 +236,7 @@ class _ChunkBody:
             block = self.b.one(ops.Where(), level, system, zero)
             if inverse is not identity:
                 block = self.add_matmul(inverse, self.add_matmul(block, inverse))
-            inverse = self.add_elementwise("sub", inverse, block)
+            inverse = self.add_op("sub", inverse, block)
         return self.add_matmul(inverse, right)
 
 
@@ -282,9 +261,9 @@ class _Decays:
         zero = b.one(ops.Constant(0.0, "f32"))
         # sums of the logarithms in between: differences of cumulative sums would cancel
         between = b.one(ops.CumSum(axis), b.one(ops.Where(), strict, logs, zero))
-        pairs = b.one(ops.Where(), lower, body.add_elementwise("exp", between), zero)
-        return cls(pairs, body.add_elementwise("exp", b.one(ops.CumSum(axis), logs)))
+        pairs = b.one(ops.Where(), lower, body.add_op("exp", between), zero)
+        return cls(pairs, body.add_op("exp", b.one(ops.CumSum(axis), logs)))
 
     def decay_state(self, body: _ChunkBody, x: Value) -> Value:
         """Decay the state before the chunk to each position."""
-        return x if self.total is None else body.add_elementwise("mul", self.total, x)
+        return x if self.total is None else body.add_op("mul", self.total, x)

@@ -10,20 +10,30 @@ collected values may read the scanned values and the new state; the remaining lo
 nothing and so is split completely.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.graph import (
+    Builder,
+    Graph,
+    Input,
+    Node,
+    NodeOperands,
+    NodeResults,
+    Value,
+    collect_needed_nodes,
+)
 from specc.ir.op import Op
 from specc.ir.ops.recurrent import RNN_ACTIVATIONS
-from specc.ir.recurrent_as_loop import CellBuilder
+from specc.ir.recurrent_as_loop import CellBuilder, CellCaptures, compute_cell, compute_gru_gates
 from specc.ir.types import ShapeError, Type
 from specc.transforms.split_scan import split_scan
 
 FusedLayer = ops.Rnn | ops.Gru | ops.Lstm
+GATE_COUNTS: Mapping[type[Op], int] = {ops.Rnn: 1, ops.Gru: 3, ops.Lstm: 4}
 OPTIONAL_BIASES = ("b", "c", "c new")
 """Biases of a pattern that a body may omit."""
 
@@ -38,7 +48,7 @@ def _have_batch_shapes(row: Value, state: Value) -> bool:
     return row.type.rank == 2 and row.type.shape[0] == state.type.shape[0]
 
 
-def fuse_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
+def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Rewrite a scan over a known cell to a recurrent layer, or return None."""
     if not isinstance(op, ops.Scan) or not _is_layer_like_scan(op):
         return None
@@ -65,87 +75,63 @@ class _CellPattern:
 
     layer: FusedLayer
     leaves: dict[str, Value]
-    next_states: tuple[Value, ...]
+    next_states: NodeResults
 
 
 @dataclass(frozen=True)
 class _PatternBuilder(CellBuilder):
-    """Builds the pattern of a cell."""
+    """Builds the pattern of a cell over elements of type `row` with states of these types."""
 
     row: Type
     states: Sequence[Type]
-
-    @property
-    def size(self) -> Dim:
-        """The width of the state."""
-        return self.states[0].shape[1]
 
     def add_input(self, name: str, *shape: Dim) -> Value:
         """Add an input of the pattern."""
         return self.b.input(name, Input(Type(self.row.dtype, shape)))
 
-    def add_affine_maps(self, gates: int, of_state: int) -> tuple[Value, Value, Value]:
-        """Return the state, and the affine maps of the input and of the state."""
-        size = self.size
-        x = self.add_input("x", *self.row.shape)
-        h = self.add_input("h", *self.states[0].shape)
-        w = (
-            self.add_input("w", size * gates, self.row.shape[1]),
-            self.add_input("b", size * gates),
-        )
-        u = self.add_input("u", size * of_state, size), self.add_input("c", size * of_state)
-        return h, self.add_linear(x, *w), self.add_linear(h, *u)
+    def add_map(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
+        """Add the weight and the bias of a linear layer."""
+        return {weight: self.add_input(weight, out, width), bias: self.add_input(bias, out)}
 
-    def finish_pattern(self, layer: FusedLayer, *next_states: Value) -> _CellPattern:
-        """Return the finished pattern."""
-        return _CellPattern(layer, self.b.inputs, next_states)
+    def build_pattern(self, layer: FusedLayer) -> _CellPattern:
+        """Return the pattern of the cell of `layer`."""
+        size, gates = self.states[0].shape[1], GATE_COUNTS[type(layer)]
+        x = self.add_input("x", *self.row.shape)
+        states = [
+            self.add_input(name, *s.shape)
+            for name, s in zip(("h", "cell"), self.states, strict=False)
+        ]
+        w = self.add_map("w", "b", size * gates, self.row.shape[1])
+        row = self.add_linear(x, w["w"], w["b"])
+        separate = isinstance(layer, ops.Gru) and layer.reset == "before"
+        w |= self.add_map("u", "c", size * (gates - separate), size)
+        if separate:
+            w |= self.add_map("u new", "c new", size, size)
+        if isinstance(layer, ops.Gru):
+            next_states: Sequence[Value] = [self._mix_gru_states(layer, row, states[0], w)]
+        else:
+            next_states = compute_cell(self, layer, row, states, w)
+        return _CellPattern(layer, self.b.inputs, tuple(next_states))
+
+    def _mix_gru_states(self, op: ops.Gru, row: Value, h: Value, w: CellCaptures) -> Value:
+        """Return the next state as `z * h + (1 - z) * new`, as specs write it."""
+        z, new = compute_gru_gates(self, op, row, h, w)
+        shut = self.add_op("sub", self.add_input("one"), z)
+        # The gate is the share of the old state that is kept, or the share that is replaced.
+        old, fresh = (z, shut) if op.update == "old" else (shut, z)
+        return self.add_op("add", self.add_op("mul", fresh, new), self.add_op("mul", old, h))
 
 
 def _iterate_patterns(row: Type, states: Sequence[Type]) -> Iterator[_CellPattern]:
     """Yield the patterns of cells with such states."""
-    if len(states) == 2:
-        if states[0] == states[1]:
-            yield _build_lstm_pattern(_PatternBuilder(Builder(), row, states))
-        return
-    for activation in RNN_ACTIVATIONS:
-        f = _PatternBuilder(Builder(), row, states)
-        _, from_x, from_h = f.add_affine_maps(1, 1)
-        rnn = ops.Rnn(activation)  # type: ignore[arg-type]
-        yield f.finish_pattern(rnn, f.add_op(activation, f.add_op("add", from_x, from_h)))
-    # Four variants of GRU are in use: where the reset applies, and the direction of the update
-    # gate.
-    for layer in (ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")):
-        yield _build_gru_pattern(_PatternBuilder(Builder(), row, states), layer)
-
-
-def _build_gru_pattern(f: _PatternBuilder, op: ops.Gru) -> _CellPattern:
-    h, from_x, from_h = f.add_affine_maps(3, 3 if op.reset == "after" else 2)
-    r_x, z_x, n_x = f.split_last_axis(from_x, 3)
-    parts = f.split_last_axis(from_h, 3 if op.reset == "after" else 2)
-    r = f.add_op("sigmoid", f.add_op("add", r_x, parts[0]))
-    if op.reset == "after":
-        past = f.add_op("mul", r, parts[2])
-    else:
-        u = f.add_input("u new", f.size, f.size), f.add_input("c new", f.size)
-        past = f.add_linear(f.add_op("mul", r, h), *u)
-    n = f.add_op("tanh", f.add_op("add", n_x, past))
-    z = f.add_op("sigmoid", f.add_op("add", z_x, parts[1]))
-    shut = f.add_op("sub", f.add_input("one"), z)
-    # The gate is the share of the old state that is kept, or the share that is replaced.
-    old, new = (z, shut) if op.update == "old" else (shut, z)
-    return f.finish_pattern(op, f.add_op("add", f.add_op("mul", new, n), f.add_op("mul", old, h)))
-
-
-def _build_lstm_pattern(f: _PatternBuilder) -> _CellPattern:
-    _, from_x, from_h = f.add_affine_maps(4, 4)
-    cell = f.add_input("cell", *f.states[1].shape)
-    i, forget, g, o = f.split_last_axis(f.add_op("add", from_x, from_h), 4)
-    # Gates in the order i, f, g, o, as PyTorch's weights have them.
-    kept = f.add_op("mul", f.add_op("sigmoid", forget), cell)
-    after = f.add_op("add", kept, f.add_op("mul", f.add_op("sigmoid", i), f.add_op("tanh", g)))
-    return f.finish_pattern(
-        ops.Lstm(), f.add_op("mul", f.add_op("sigmoid", o), f.add_op("tanh", after)), after
-    )
+    layers: Sequence[FusedLayer] = [ops.Lstm()] if states[0] == states[-1] else []
+    if len(states) == 1:
+        # Four variants of GRU are in use: where the reset applies, and the direction of the update
+        # gate.
+        grus = [ops.Gru(r, u) for r in ("after", "before") for u in ("old", "new")]
+        layers = [*(ops.Rnn(name) for name in RNN_ACTIVATIONS), *grus]
+    for layer in layers:
+        yield _PatternBuilder(Builder(), row, states).build_pattern(layer)
 
 
 LeafBindings = dict[Value, Value]
@@ -200,10 +186,7 @@ def _match_leaf(
 
 
 def _match_operands(
-    patterns: Sequence[Value | None],
-    values: Sequence[Value | None],
-    bound: LeafBindings,
-    free: set[Value],
+    patterns: NodeOperands, values: NodeOperands, bound: LeafBindings, free: set[Value]
 ) -> LeafBindings | None:
     """Bind the leaves of all operands; a missing optional operand may be None or left out."""
     found: LeafBindings | None = bound
@@ -227,7 +210,7 @@ class _FusedLoop:
         self.outer = dict(zip(self.inputs, self.args, strict=True))
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
 
-    def results(self, row: Value) -> tuple[Value, ...] | None:
+    def results(self, row: Value) -> NodeResults | None:
         """Return final states and collected values; None if a weight is made in the loop."""
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
@@ -263,17 +246,10 @@ class _FusedLoop:
 
     def _free_of_state(self, collected: Sequence[Value], new: Value) -> bool:
         """Return True if all collected values can be computed from inputs and the new state."""
+        ends = [v for v in collected if v is not new]
+        live = collect_needed_nodes(ends, lambda node: [a for a in node.operands if a is not new])
         states = set(self.inputs[self.op.scanned : self.op.scanned + self.op.carries])
-        todo = [v for v in collected if v is not new]
-        seen: set[Value] = set()
-        while todo:
-            value = todo.pop()
-            if value in states:
-                return False
-            if value is not new and value.node and value not in seen:
-                seen.add(value)
-                todo += [a for a in value.node.args if a]
-        return True
+        return states.isdisjoint((*ends, *(a for node in live for a in node.operands)))
 
     def _build_whole(self, first: Value | None, rest: Value | None) -> Value | None:
         """Return a weight of all gates, concatenated or found whole if it was split."""
@@ -289,7 +265,7 @@ class _FusedLoop:
                     return source
         return self.b.one(ops.Concat(0), first, rest)
 
-    def _build_rest(self, values: Sequence[Value], new: Value, states: Value) -> tuple[Value, ...]:
+    def _build_rest(self, values: Sequence[Value], new: Value, states: Value) -> NodeResults:
         """Compute the other collected values by a loop over inputs and states without carries."""
         op = self.op
         rows = self.inputs[: op.scanned]
@@ -298,7 +274,9 @@ class _FusedLoop:
         now = {v: builder.input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
         now[new] = builder.input("state", Input(new.type))
         now |= {v: builder.input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
-        builder.copy_nodes(op.body, now, _collect_between(values, now))
+        ends = [v for v in values if v not in now]
+        between = collect_needed_nodes(ends, lambda n: [a for a in n.operands if a not in now])
+        builder.copy_nodes(op.body, now, between)
         body: Graph = builder.finish("body", {f"out {n}": now[v] for n, v in enumerate(values)})
         loop = ops.Scan(body, op.scanned + 1, 0, 1, op.reverse, op.masked)
         args = [
@@ -308,16 +286,3 @@ class _FusedLoop:
             *self.args[op.scanned + op.carries :],
         ]
         return split_scan(self.b, loop, args) or self.b.add(loop, *args)
-
-
-def _collect_between(values: Sequence[Value], known: dict[Value, Value]) -> set[Node]:
-    """Return the nodes between `known` and `values`."""
-    live: set[Node] = set()
-    todo = list(values)
-    while todo:
-        value = todo.pop()
-        if value not in known and value.node not in live:
-            assert value.node is not None
-            live.add(value.node)
-            todo += [a for a in value.node.args if a]
-    return live

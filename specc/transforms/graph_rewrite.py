@@ -10,11 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from specc.ir.graph import Builder, Graph, Node, NodeOrigin, Value
+from specc.ir.graph import Builder, Graph, Node, NodeOperands, NodeOrigin, NodeResults, Value
 from specc.ir.op import Op
 
-NodeResults: TypeAlias = tuple[Value, ...]
-NodeOperands: TypeAlias = tuple[Value | None, ...]
 RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | None]
 
 MAX_REWRITE_ROUNDS = 50
@@ -92,10 +90,6 @@ def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, c
     newest = islice(reversed(builder.nodes), len(builder.nodes) - count)
     fresh: list[Node] = list(newest)[::-1]
     for node in dict.fromkeys([*fresh, *(v.node for v in values if v.node)]):
-        old = builder.node_origins.get(node, NodeOrigin())
-        joined = NodeOrigin(
-            tuple(dict.fromkeys((*old.scopes, *made.scopes))),
-            tuple(dict.fromkeys((*old.spans, *made.spans))),
-        )
+        joined = builder.node_origins.get(node, NodeOrigin()).merge(made)
         if joined != NodeOrigin():
             builder.node_origins[node] = joined

@@ -150,7 +150,7 @@ def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]
         final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
             late.add(node)
-        args = [a for a in node.args if a is not None]
+        args = node.operands
         on = is_product_preserving(node.op) or isinstance(node.op, ops.Softmax)
         if isinstance(node.op, INDEX_OPS) or (final and on):
             shown.update(args)
@@ -247,7 +247,7 @@ class _HalfConverter:
         return "thin" if "thin" in found else "neutral"
 
     def _list_floats(self, node: Node) -> list[Value]:
-        return [a for a in node.args if a is not None and a.type.dtype == "f32"]
+        return [a for a in node.operands if a.type.dtype == "f32"]
 
     def _fits_half(self, constant: ops.Constant) -> bool:
         """Return True if a constant is in the normal range of the 16-bit dtype."""

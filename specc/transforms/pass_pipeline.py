@@ -20,29 +20,29 @@ from specc.analysis.causality import (
     check_streaming_causality,
     find_time_symbol,
 )
-from specc.analysis.time_axis_strides import compute_chunk_size, substitute_chunked_length
+from specc.analysis.time_axis import compute_chunk_size, substitute_chunked_length
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.incremental.derivation import DerivedStep, add_encoder_graph, derive_step_graph
+from specc.incremental.step_graph import DerivedStep, add_encoder_graph, derive_step_graph
 from specc.incremental.step_plan import OutputPositions
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DerivedGraphs, GenerateSection, KVCache, StreamSection, inline_defaults
-from specc.ir.quantization_format import QuantizationPlan
+from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
+from specc.transforms.linear_weights import (
+    find_linear_weights,
+    restore_transposed_weights,
+    transpose_stored_weights,
+)
 from specc.transforms.mixed_precision import HalfDtype, convert_derived_to_half
 from specc.transforms.mixed_precision import convert_graph_to_half as narrowed
 from specc.transforms.quantization_plan import QuantizationRequest, choose_weight_formats
 from specc.transforms.quantize import quantize_graph as rounded
 from specc.transforms.quantize import quantize_kv_states
 from specc.transforms.split_scan import split_scan
-from specc.transforms.transpose_weights import (
-    find_linear_weights,
-    restore_transposed_weights,
-    transpose_stored_weights,
-)
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 """Whether graphs are verified after every pass: with `--debug`, and in tests."""

@@ -12,20 +12,14 @@ from typing import Literal, TypeAlias
 
 from specc.ir import ops
 from specc.ir.graph import Graph, Value
-from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, WeightLayout
 from specc.transforms.quantize import (
     expand_recurrent_layers,
     find_lstm_only_weights,
+    find_viewed_weight,
     list_lstm_weight_pairs,
 )
-from specc.transforms.weight_uses import (
-    WeightUses,
-    WeightView,
-    collect_weight_uses,
-    find_matrix_product,
-    view_weight,
-)
+from specc.transforms.weight_uses import WeightUses, collect_weight_uses, find_matrix_product
 from specc.weights.parameter_names import NamePattern
 
 QuantizationKind: TypeAlias = Literal["int8", "int4", "int8-weights", "int8-tensor"]
@@ -333,15 +327,8 @@ def _iterate_upstream_weights(graph: Graph, values: list[Value]) -> Iterable[str
             continue
         seen.add(value)
         if product := find_matrix_product(node):
-            weight = _find_whole_weight(node.args[product.matrix])
+            weight = find_viewed_weight(node.args[product.matrix])
             if weight in names:
                 yield names[weight]
         elif not node.op.heavy:
-            values += [a for a in node.args if a]
-
-
-def _find_whole_weight(value: Value | None) -> Value | None:
-    """Return the weight that a value is a transpose or slice of."""
-    while value is not None and value.node and view_weight(value.node, WeightView("")):
-        value = value.node.args[0]
-    return value
+            values += node.operands

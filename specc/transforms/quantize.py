@@ -10,25 +10,19 @@ Each weight becomes two parameters, integers and scales, also inside loops, and 
 the weight was. Each feature of a head of a cache has a scale, a parameter of the step.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, Parameter, Value
+from specc.ir.graph import Builder, Graph, Node, NodeResults, Parameter, Value
 from specc.ir.model import KVCache
 from specc.ir.op import Op
-from specc.ir.ops.quantized import ActivationRoundingMode
-from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan
+from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, QuantizationPlan
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
-from specc.transforms.weight_uses import (
-    find_matrix_product,
-    list_captured_operands,
-    list_stacked_operands,
-)
+from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
@@ -37,7 +31,7 @@ def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph
 
-    def rule(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    def rule(b: Builder, op: Op, args: Sequence[Value | None]) -> NodeResults | None:
         if not isinstance(op, layers):
             return None
         read = [v for n, v in b.parameters.items() if wanted is None or n in wanted]
@@ -64,18 +58,18 @@ def list_lstm_weight_pairs(graph: Graph) -> list[tuple[str, str]]:
 def find_lstm_only_weights(graph: Graph) -> frozenset[str]:
     """Return the weights that only such layers read."""
     inside = {name for pair in list_lstm_weight_pairs(graph) for name in pair}
-    elsewhere = set(graph.outputs.values())
-    for node, _ in graph.nodes:
-        elsewhere.update(_list_other_operands(node))
-    return frozenset(n for n in inside if graph.parameters[n] not in elsewhere)
+    users, shown = graph.map_users(), set(graph.outputs.values())
+    values = ((n, graph.parameters[n]) for n in inside)
+    return frozenset(
+        n for n, v in values if v not in shown and all(_is_lstm_weight(*use) for use in users[v])
+    )
 
 
-def _list_other_operands(node: Node) -> list[Value]:
-    """Return the operands of a node except the weights of an LSTM without projection."""
-    if isinstance(node.op, ops.Lstm) and node.op.projection(node) is None:
-        weights = node.op.weights.index, node.op.state_weights.index
-        return [a for n, a in enumerate(node.args) if a and n not in weights]
-    return [a for a in node.args if a]
+def _is_lstm_weight(node: Node, place: int) -> bool:
+    """Return True if an operand is a weight of an LSTM without projection."""
+    if not isinstance(node.op, ops.Lstm) or node.op.projection(node) is not None:
+        return False
+    return place in (node.op.weights.index, node.op.state_weights.index)
 
 
 def find_viewed_weight(value: Value | None) -> Value | None:
@@ -95,9 +89,6 @@ class QuantizedParameters:
     scales: Value
     form: QuantizationFormat
     flipped: bool = False
-
-
-ParametersByWeight: TypeAlias = Mapping[Value, QuantizedParameters]
 
 
 def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
@@ -129,24 +120,14 @@ def _make_quantized_weight(
     """Return the parameters that replace a weight: integers and scales."""
     shape = tuple(d.number or 0 for d in facts.type.shape)
     numbers, scales = form.compute_shapes(shape)
+
+    def add_part(rename: Callable[[str], str], type: Type) -> Value:
+        tied = rename(facts.tied_to) if facts.tied_to else ""
+        return made.parameter(replace(facts, name=rename(facts.name), type=type, tied_to=tied))
+
+    codes = add_part(form.format_codes_name, Type.of(form.dtype, *numbers))
     return QuantizedParameters(
-        made.parameter(
-            replace(
-                facts,
-                name=form.format_codes_name(facts.name),
-                type=Type.of(form.dtype, *numbers),
-                tied_to=form.format_codes_name(facts.tied_to) if facts.tied_to else "",
-            )
-        ),
-        made.parameter(
-            replace(
-                facts,
-                name=form.format_scales_name(facts.name),
-                type=Type.of("f32", *scales),
-                tied_to=form.format_scales_name(facts.tied_to) if facts.tied_to else "",
-            )
-        ),
-        form,
+        codes, add_part(form.format_scales_name, Type.of("f32", *scales)), form
     )
 
 
@@ -166,9 +147,9 @@ class _WeightQuantizer:
             self.now.update(zip(results, new, strict=False))
             self.made.copy_origin(graph, node, new)
 
-    def _convert_node(self, node: Node, results: tuple[Value, ...]) -> tuple[Value, ...]:
+    def _convert_node(self, node: Node, results: NodeResults) -> NodeResults:
         """Convert a node; return nothing for a view of a weight."""
-        read = [a for a in node.args if a is not None and a in self.pairs]
+        read = [a for a in node.operands if a in self.pairs]
         if not read:
             return self.made.add(node.op, *(a and self.now[a] for a in node.args))
         pair = self.pairs[read[0]]
@@ -204,7 +185,7 @@ class _WeightQuantizer:
         )
         return replace(pair, numbers=numbers, scales=scales)
 
-    def _convert_linear(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
+    def _convert_linear(self, node: Node, pair: QuantizedParameters) -> NodeResults:
         form = pair.form
         # a layer's weights may be read in a loop of a graph that was split
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
@@ -217,7 +198,7 @@ class _WeightQuantizer:
             op, x and self.now[x], pair.numbers, pair.scales, bias and self.now[bias]
         )
 
-    def _convert_layer(self, node: Node, op: ops.Lstm) -> tuple[Value, ...]:
+    def _convert_layer(self, node: Node, op: ops.Lstm) -> NodeResults:
         """Convert an LSTM with both weights quantized."""
         pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
         # the omitted operand is the projection, which such a layer lacks
@@ -230,23 +211,24 @@ class _WeightQuantizer:
             *(a and self.now[a] for a in rest),
         )
 
-    def _convert_lookup(self, node: Node, pair: QuantizedParameters) -> tuple[Value, ...]:
+    def _convert_lookup(self, node: Node, pair: QuantizedParameters) -> NodeResults:
         form, ids = pair.form, node.args[0]
         table = node.args[1]
         assert table is not None
         op = ops.EmbeddingQ(table.type.shape[1], form.bits, form.group_size, form.layout)
         return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
 
-    def _loop(self, node: Node, op: ops.Scan | ops.Route) -> tuple[Value, ...]:
+    def _loop(self, node: Node, op: ops.Scan | ops.Route) -> NodeResults:
         """Convert a loop or experts: the body takes integers and scales for each quantized
         weight; stacked weights are split by expert.
         """
-        values = [a for a in node.args if a is not None]
+        given = op.split_operands(node.operands)
         inputs = list(op.body.inputs.items())
-        stacked = len(list_stacked_operands(op, node))
+        stacked = len(given.stacked)
         # A body's inputs are first the values that change per iteration, then captured ones, which
         # may be weights; so are the loop's operands, after further ones.
-        changing = len(inputs) - len(list_captured_operands(op, node)) - stacked
+        changing = len(inputs) - len(given.captured) - stacked
+        values = node.operands
         outside = len(values) - (len(inputs) - changing)
         args = [self.now[a] for a in values[:outside]]
         inner = Builder()
@@ -291,12 +273,12 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     keys = {c.key: c.next_key for c in caches}
     after = keys | {c.value: c.next_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
-    made, now = Builder(), dict[Value, Value]()
-    for name, facts in step.input_facts.items():
-        small = Type("i8", facts.type.shape) if name in after else facts.type
-        now[step.inputs[name]] = made.input(name, replace(facts, type=small))
-    for name, value in step.parameters.items():
-        now[value] = made.parameter(step.parameter_facts[name])
+    made = Builder()
+    facts = {
+        name: replace(f, type=Type("i8", f.type.shape)) if name in after else f
+        for name, f in step.input_facts.items()
+    }
+    now = made.copy_ports(replace(step, input_facts=facts))
     scales = {name: made.parameter(_make_state_scale(step, name)) for name in after}
     kept: dict[Value, Value] = {}
     for node, results in step.nodes:
@@ -305,7 +287,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
             now.update(zip(results, made.copy_node(step, node, now), strict=True))
             continue
         # past and new positions, as they are cached and as they are read
-        past, fresh = (now[a] for a in node.args if a is not None)
+        past, fresh = (now[a] for a in node.operands)
         scale = scales[joined[whole]]
         kept[whole] = made.one(node.op, past, made.one(ops.Quantize(), fresh, scale))
         now[whole] = made.one(ops.Dequantize(), kept[whole], scale)

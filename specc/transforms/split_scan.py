@@ -17,7 +17,16 @@ from typing import Any
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Input, Node, Value
+from specc.ir.graph import (
+    Builder,
+    Graph,
+    Input,
+    Node,
+    NodeOperands,
+    NodeResults,
+    Value,
+    collect_needed_nodes,
+)
 from specc.ir.op import Op
 
 ELEMENTWISE_OPS = (
@@ -33,9 +42,7 @@ SINGLE_AXIS_OPS = (
 """Ops of one operand with an attribute `axis`."""
 
 
-def can_vectorize_op(
-    op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
-) -> bool:
+def can_vectorize_op(op: Op, args: NodeOperands, moving: Sequence[bool], axis: int) -> bool:
     """Return True if `vectorize_op` can add an axis at `axis`."""
     there = [(a, m) for a, m in zip(args, moving, strict=True) if a is not None]
     if any(a.type.rank < axis for a, m in there if m):
@@ -64,9 +71,7 @@ def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> b
     return all(a.type.rank == rank for a, moves in operands if moves)
 
 
-def _can_add_leading_axis(
-    op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int
-) -> bool:
+def _can_add_leading_axis(op: Op, args: NodeOperands, moving: Sequence[bool], axis: int) -> bool:
     """Return True if the scanned axis can become a leading axis of the first operand: weights
     that vary could not be broadcast, and features must stay last.
     """
@@ -80,12 +85,7 @@ def _count_trailing_axes(op: Op) -> int:
 
 
 def _vectorize_concat(
-    b: Builder,
-    op: ops.Concat,
-    args: Sequence[Value | None],
-    moving: Sequence[bool],
-    axis: int,
-    length: Dim,
+    b: Builder, op: ops.Concat, args: NodeOperands, moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
     """Vectorize a concatenation. It does not broadcast, so constant parts are expanded."""
     rows = [
@@ -97,7 +97,7 @@ def _vectorize_concat(
 
 
 def _align_operands(
-    b: Builder, args: Sequence[Value | None], moving: Sequence[bool], axis: int
+    b: Builder, args: NodeOperands, moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
     """Return the operands of an elementwise op, constant ones reshaped to broadcast."""
     # The rank without the time axis, which moving operands have already.
@@ -109,7 +109,7 @@ def _align_operands(
 
 
 def vectorize_op(
-    b: Builder, op: Op, args: Sequence[Value | None], moving: Sequence[bool], axis: int, length: Dim
+    b: Builder, op: Op, args: NodeOperands, moving: Sequence[bool], axis: int, length: Dim
 ) -> Value:
     """Apply `op` to all elements at once; varying operands already have them along `axis`."""
     assert not isinstance(op, ops.Scan)
@@ -166,7 +166,7 @@ def _repeat_operand(b: Builder, fixed: Value, axis: int, length: Dim) -> Value:
 ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
 
 
-def split_scan(b: Builder, op: Op, args: Sequence[Value | None]) -> tuple[Value, ...] | None:
+def split_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Rewrite a scan to a smaller one, or return None if nothing expensive can be moved out."""
     if not isinstance(op, ops.Scan):
         return None
@@ -194,8 +194,7 @@ class _BodyParts:
         early = find_vectorizable_nodes(body, rows, fixed, op.axis)
         next_states = op.get_next_carries()
         # What the carries are computed from has to stay, with all that it needs.
-        core = _collect_ancestors(next_states, set())
-        staying = early | core
+        staying = early | collect_needed_nodes(next_states)
         # Iterations that are not run leave nothing to continue with after the loop.
         ends_early = op.until != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
@@ -217,7 +216,7 @@ def find_vectorizable_nodes(
     found: set[Node] = set()
     known = set(rows)
     for node, results in body.nodes:
-        operands = {a for a in node.args if a}
+        operands = set(node.operands)
         if operands.isdisjoint(known) or not operands <= known | fixed:
             continue
         # Step by step and all at once must be equal: an op across time steps stays.
@@ -242,19 +241,9 @@ def _find_trailing_nodes(
     stuck = [n for n in rest if not _can_vectorize_node(n, fixed, axis)]
     # What cannot be vectorized stays, and so does all that it needs: a value is either stacked or
     # recomputed after the loop.
-    late -= set(stuck) | _collect_ancestors([r for n in stuck for r in results[n]], set())
+    late -= set(stuck) | collect_needed_nodes(r for n in stuck for r in results[n])
     assert carries.isdisjoint(r for n in late for r in results[n])
     return late
-
-
-def _collect_ancestors(values: Iterable[Value], seen: set[Node]) -> set[Node]:
-    todo = [v.node for v in values]
-    while todo:
-        node = todo.pop()
-        if node and node not in seen:
-            seen.add(node)
-            todo += [a.node for a in node.args if a]
-    return seen
 
 
 class _ScanRebuilder:
@@ -268,22 +257,24 @@ class _ScanRebuilder:
         self.outside = dict(zip(inner.captured, given.captured, strict=True))
         self.whole: dict[Value, Value] = dict(zip(self.rows, self.xs, strict=True))
 
-    def results(self) -> tuple[Value, ...]:
+    def results(self) -> NodeResults:
         """Return the final carries and the collected values, equal to those of the scan."""
         made = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.before, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carries :]
         # Only values that cross from the loop to after it are collected, each once.
         inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
-        used = [a for n in self.parts.after for a in n.args if a] + collected
+        used = [a for n in self.parts.after for a in n.operands] + collected
         stacked = list(dict.fromkeys(v for v in used if v in inner))
         finals = self._build_loop(stacked, made)
         vectorize_nodes(self.b, self.op, self.parts.after, self.whole, self.outside)
-        return (*finals, *(self._zero_masked(self.whole[v], v in stacked) for v in collected))
+        # What the loop collected has zeros at masked positions already.
+        return *finals, *(
+            self.whole[v] if v in stacked else mask_positions(self.b, self.whole[v], self.keep)
+            for v in collected
+        )
 
-    def _build_loop(
-        self, stacked: list[Value], made: dict[Node, tuple[Value, ...]]
-    ) -> tuple[Value, ...]:
+    def _build_loop(self, stacked: list[Value], made: dict[Node, NodeResults]) -> NodeResults:
         """Build the remaining scan; none if nothing is carried or collected."""
         # All of it could leave: there is no loop any more.
         if not self.carries and not stacked:
@@ -302,7 +293,7 @@ class _ScanRebuilder:
     def _build_body(
         self,
         stacked: list[Value],
-        made: dict[Node, tuple[Value, ...]],
+        made: dict[Node, NodeResults],
         scanned: list[Value],
         captured: list[Value],
     ) -> Graph:
@@ -319,23 +310,22 @@ class _ScanRebuilder:
         return inner.finish("body", outputs)
 
     def _find_read_values(
-        self, made: dict[Node, tuple[Value, ...]], wanted: Sequence[Value]
+        self, made: dict[Node, NodeResults], wanted: Sequence[Value]
     ) -> tuple[list[Value], list[Value]]:
         """Return what the remaining loop reads: scanned operands and captures."""
         inside = self.parts.inside
-        used = dict.fromkeys((*(a for n in inside for a in n.args if a), *wanted))
+        used = dict.fromkeys((*(a for n in inside for a in n.operands), *wanted))
         own = {r for n in inside for r in made[n]} | set(self.carries)
         scanned = [v for v in used if v in self.whole and v not in own]
         # A loop must scan something, which determines its length.
         return scanned or self.rows[:1], [v for v in used if v in self.outside]
 
-    def _zero_masked(self, whole: Value, stacked: bool) -> Value:
-        """Return a collected value with zeros at masked positions, as in the scan."""
-        # What the loop collected has zeros there already.
-        if self.keep is None or stacked:
-            return whole
-        keep, rank = self.keep, whole.type.rank
-        for axis in range(2, rank):
-            keep = self.b.one(ops.Insert(axis), keep)
-        zero = self.b.one(ops.Constant(ZERO_BY_KIND[whole.type.dtype[0]], whole.type.dtype))
-        return self.b.one(ops.Where(), keep, whole, zero)
+
+def mask_positions(b: Builder, x: Value, keep: Value | None) -> Value:
+    """Return `x`, [b, n, …], with zeros where `keep` is false."""
+    if keep is None:
+        return x
+    for axis in range(2, x.type.rank):
+        keep = b.one(ops.Insert(axis), keep)
+    zero = b.one(ops.Constant(ZERO_BY_KIND[x.type.dtype[0]], x.type.dtype))
+    return b.one(ops.Where(), keep, x, zero)

@@ -9,7 +9,7 @@ sliced along its output features, and a stack of matrices where experts take one
 Position tables are small and stay as they are.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -164,7 +164,7 @@ class _WeightUseCollector:
         """Record how the nodes of a graph use the weights in `seen`."""
         here, known = dict(seen), set(tokens)
         for node, results in graph.nodes:
-            scope = _get_first_scope(graph, node) or around
+            scope = graph.get_scope(node) or around
             if isinstance(node.op, TOKEN_PRESERVING_OPS) and not known.isdisjoint(node.args):
                 known.update(filter(is_integer_value, results))
             if isinstance(node.op, ops.Scan | ops.Route):
@@ -213,9 +213,9 @@ class _WeightUseCollector:
         scope: str,
     ) -> None:
         """Visit a loop, with captures under their names inside."""
-        inside = dict(iterate_body_inputs(op, node))
-        fixed = set(list_captured_operands(op, node))
-        stacked = set(list_stacked_operands(op, node))
+        given = op.split_operands(node.operands)
+        inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
+        fixed, stacked = set(given.captured), set(given.stacked)
         shown = {
             inner: replace(here[outer], stack=False) if outer in stacked else here[outer]
             for inner, outer in inside.items()
@@ -252,39 +252,6 @@ def view_weight(node: Node, sight: WeightView) -> WeightView | None:
             cut = sight.cut | {axis ^ int(sight.flipped)}
             return WeightView(sight.name, sight.flipped, cut)
     return None
-
-
-def list_captured_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
-    """Return the operands of a loop that are captures of its body."""
-    before = op.stacked + 1 if isinstance(op, ops.Route) else op.scanned + op.carries
-    count = len(op.body.inputs) - before
-    values = [a for a in node.args if a is not None]
-    return tuple(values[len(values) - count :])
-
-
-def list_stacked_operands(op: ops.Scan | ops.Route, node: Node) -> tuple[Value, ...]:
-    """Return the operands of which each expert takes its slice."""
-    if not isinstance(op, ops.Route):
-        return ()
-    values = [a for a in node.args if a is not None]
-    return tuple(values[op.first_body_operand : op.first_body_operand + op.stacked])
-
-
-def iterate_body_inputs(op: ops.Scan | ops.Route, node: Node) -> Iterator[tuple[Value, Value]]:
-    """Yield each input of a body with the outer operand that it is, or is an element of."""
-    values = [a for a in node.args if a is not None]
-    inner = list(op.body.inputs.values())
-    if isinstance(op, ops.Route):
-        values = [values[0], *values[op.first_body_operand :]]
-    else:
-        values = values[op.first_body_operand :]
-    yield from zip(inner, values, strict=True)
-
-
-def _get_first_scope(graph: Graph, node: Node) -> str:
-    """Return the scope where a node was first built."""
-    made = graph.node_origins.get(node)
-    return made.scopes[0] if made and made.scopes else ""
 
 
 def format_op_location(op: Op, scope: str) -> str:

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
-from specc.analysis.cost import count_multiply_adds
 from specc.analysis.length_limits import (
     LengthThreshold,
-    find_length_limits,
     find_length_thresholds,
+    find_max_lengths,
     find_min_lengths,
     thresholds_of,
 )
 from specc.analysis.linear_recurrence import match_linear_recurrence
 from specc.analysis.local_attention import plan_local_attention
+from specc.analysis.model_cost import count_multiply_adds
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph
@@ -69,7 +69,7 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             add(node.operand().type.shape[2], local.above)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
             add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
-    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    most = find_max_lengths(graph)
     below = {
         s: [t for t in sorted(f) if t.length < most.get(s, t.length + 1)] for s, f in found.items()
     }
@@ -157,7 +157,7 @@ def sizes_near(
     graph: Graph, wanted: Sizes, others: int, most: Sizes | None
 ) -> dict[str, int] | None:
     """Return valid lengths of the graph, near the wanted ones and `others`."""
-    bounds = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    bounds = find_max_lengths(graph)
     least, taken = sizes_for(graph, 0, most), find_min_lengths(graph)
     sizes = {}
     for symbol, fewest in least.items():

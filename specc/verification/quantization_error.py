@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specc import backend
-from specc.analysis.length_limits import find_length_limits, find_min_lengths
+from specc.analysis.length_limits import find_max_lengths, find_min_lengths
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.array import Array
@@ -217,7 +217,7 @@ class QuantizationComparison:
 
 def comparison_sizes(graph: Graph) -> dict[str, int]:
     """Return lengths of about `FREE_AXIS_LENGTH`, within the graph's limits."""
-    above = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    above = find_max_lengths(graph)
     least = find_min_lengths(graph)
     usual = sizes_for(graph, 1)
     wanted = {

@@ -5,14 +5,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from specc.analysis.cost import count_multiply_adds, format_dim_formula
 from specc.analysis.mask_bands import find_band_interval
-from specc.analysis.model_summary import format_number_runs
+from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_runs
 from specc.driver.tied_weights import count_own_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.transforms import pass_pipeline
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, is_float_value, operation_label
 from specc.visualize.block_tree import find_build_scope

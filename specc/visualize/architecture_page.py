@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from specc.analysis.cost import (
+from specc.analysis.model_cost import (
     format_dim_formula,
     format_magnitude,
     format_type_with_sizes,

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from specc.analysis.cost import format_dim_formula
-from specc.analysis.model_summary import SummaryNode, summarize_graph
+from specc.analysis.model_cost import SummaryNode, format_dim_formula, summarize_graph
 from specc.diagnostics.render import extract_docstring_summary
 from specc.diagnostics.source import Span
 from specc.driver.generation_graphs import derive_graphs
@@ -108,9 +107,9 @@ class _BlockBuilder:
             kind=classify_block(nodes),
             op="" if inner else part.op,
             output_type=self._format_output(part),
-            weights=part.all_weights(),
-            work=part.all_work(),
-            saved_work=part.all_spared(),
+            weights=part.sum_parts("weights"),
+            work=part.sum_parts("work"),
+            saved_work=part.sum_parts("saved_work"),
             repeats=part.repeats,
             meaning="" if inner else _get_meaning(part.op, nodes),
             lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],

@@ -4,10 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specc.analysis.cost import count_multiply_adds, format_magnitude, group_digits
 from specc.analysis.length_limits import find_length_limits
 from specc.analysis.local_attention import plan_local_attention
-from specc.analysis.model_summary import summarize_graph
+from specc.analysis.model_cost import (
+    count_multiply_adds,
+    format_magnitude,
+    group_digits,
+    summarize_graph,
+)
 from specc.drawing.drawing_marks import FAINT, BoxMark, Drawing, LineMark, Mark, TextMark
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
@@ -45,7 +49,7 @@ class CostCurves:
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
     """Return the cost of a graph by length; None if it depends on none."""
     root = summarize_graph(graph)
-    work = root.all_work()
+    work = root.sum_parts("work")
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
     symbols = tuple(sorted(work.symbols() - examples))
     if not symbols:
@@ -69,7 +73,7 @@ def _make_curves(
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
     saved_work = [
-        _evaluate_formula(summarize_graph(graph, sizes).all_spared(), sizes) or 0
+        _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_work"), sizes) or 0
         for sizes in sizes_by_length
     ]
     none = [0.0] * len(sizes_by_length)

@@ -11,7 +11,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.quantization_format import MAX_GROUP_SIZE, MIN_GROUP_SIZE
+from specc.ir.ops.quantized import MAX_GROUP_SIZE, MIN_GROUP_SIZE
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
 from specc.weights.formats.quantized_decoders import (
     Codes,

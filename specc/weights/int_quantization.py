@@ -6,8 +6,7 @@ GPTQ: Frantar et al., 2022, arXiv:2210.17323, Algorithm 1.
 import numpy as np
 
 from specc.ir.array import Array
-from specc.ir.ops.quantized import count_groups
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import QuantizationFormat, count_groups
 
 CODE_OFFSETS = {4: 8, 8: 128}
 """Offset of packed integers, so that none is negative."""

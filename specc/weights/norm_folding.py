@@ -10,7 +10,7 @@ import numpy as np
 
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.ir.quantization_format import NormFold
+from specc.ir.ops.quantized import NormFold
 from specc.weights.parameter_values import (
     CHECKED_VALUES,
     ByteRange,

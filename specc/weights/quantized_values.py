@@ -13,7 +13,7 @@ import numpy as np
 
 from specc.io.output_paths import raise_os_error
 from specc.ir.array import Array
-from specc.ir.quantization_format import QuantizationFormat, QuantizationPlan
+from specc.ir.ops.quantized import QuantizationFormat, QuantizationPlan
 from specc.weights import int_quantization
 from specc.weights.parameter_values import ParameterValues, ValuesOverlay
 from specc.weights.transposed_weights import row_chunks, transposed_row_chunks

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.op_examples import make_sequence_conv
 
 from specc.analysis.causality import check_causality
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value

@@ -8,7 +8,7 @@ import pytest
 
 from specc.analysis.batch_independence import check_batch_independence
 from specc.analysis.causality import check_causality
-from specc.analysis.cost import count_multiply_adds
+from specc.analysis.model_cost import count_multiply_adds
 from specc.analysis.padding_check import check_padding
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.local_attention_cases import BATCH, SEQ, LocalAttentionCase
 
-from specc.analysis.model_summary import summarize_graph
+from specc.analysis.model_cost import summarize_graph
 from specc.cli.main import main
 from specc.ir.dim import Dim, floor_divide_dims
 
@@ -16,7 +16,7 @@ WIDE = 4 * (8 + 6)
 def counted(setup: LocalAttentionCase, **at: int) -> tuple[Dim, Dim]:
     """What is executed, and what all at once would be."""
     root = summarize_graph(setup.graph(), at)
-    return root.all_work() - root.all_spared(), root.all_work()
+    return root.sum_parts("work") - root.sum_parts("saved_work"), root.sum_parts("work")
 
 
 def test_a_window_counts_the_keys_of_its_blocks() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 
 import specc_numpy
 from specc.analysis.causality import check_causality
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.graph import Graph
 
 SPEC = """specc 1

@@ -2,8 +2,12 @@
 
 import pytest
 
-from specc.analysis.cost import format_dim_formula
-from specc.analysis.model_summary import SummaryNode, format_number_runs, summarize_graph
+from specc.analysis.model_cost import (
+    SummaryNode,
+    format_dim_formula,
+    format_number_runs,
+    summarize_graph,
+)
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim
 

@@ -19,7 +19,7 @@ from specc.calibration.activation_taps import find_weight_readers
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Parameter
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import int_quantization
 from specc.weights.parameter_values import SeededValues, read_parameter

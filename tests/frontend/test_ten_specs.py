@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast

@@ -12,7 +12,7 @@ import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import OpenedSpec, check_spec, elaborate_spec, open_spec
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.syntax.dsl.dsl_printer import print_dsl as as_specc
 from specc.syntax.parse import parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml

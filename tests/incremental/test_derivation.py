@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any
 
+from support.derived_graphs import derive_encoder_and_step
+
 from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 
 import specc_numpy
 from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.causality import check_causality, check_streaming_causality
 from specc.analysis.mask_bands import find_band_interval
 from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.interval import Interval

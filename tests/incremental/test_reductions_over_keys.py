@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 
 import specc
 import specc_numpy
 from specc.analysis.causality import check_causality
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 

@@ -6,9 +6,8 @@ import pytest
 
 from specc.ir import ops
 from specc.ir.graph import Builder, Input
-from specc.ir.ir_lexer import parse_dim
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir, parse_dim
 from specc.ir.op import OPS_BY_NAME, Op, Operand, OptionalOperand
 from specc.ir.types import Type
 

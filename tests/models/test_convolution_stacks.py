@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.elaborated_specs import (
     ElaboratedSpec,
     OrtModel,
@@ -24,7 +25,6 @@ import specc
 from specc.analysis.length_limits import find_min_lengths
 from specc.analysis.padding_check import check_padding
 from specc.diagnostics.diagnostic import Failed
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.runtime.random_inputs import sizes_for
 
 Array = NDArray[Any]

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from support.derived_graphs import derive_encoder_and_step
 
 from specc.diagnostics.source import Source
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weight_sources import WeightSources, load_parameter_values
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import DecodingConfig, SelfDecodingGraph
 from specc.library.spec_reader import list_builtin_specs
 from specc.preprocessing.vocabulary import read_vocabulary

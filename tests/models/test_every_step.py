@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.decode_steps import run_encoder_graph, run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.parameter_sweeps import sample_sweep
 from support.small_configs import LONG_AXES, SMALL_CONFIGS, list_specs_with
 
 import specc_numpy
 from specc.driver.spec_argument import _config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors

@@ -18,7 +18,7 @@ from specc.frontend.config_values import ConfigReader
 from specc.frontend.generate_and_reading_sections import value_to_data
 from specc.frontend.spec_modules import Program, build_program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 

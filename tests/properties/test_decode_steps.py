@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.parameter_sweeps import sample_sweep
 from support.random_gather_graphs import make_gather_graph
 from support.random_graphs import make_random_graph, sample_graph_values
@@ -21,7 +22,6 @@ from support.random_loop_graphs import make_loop_graph
 import specc_numpy
 from specc.analysis.causality import check_causality
 from specc.incremental import cross_axis_loop_steps, position_demand, step_graph, step_plan
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.incremental.state_selection import select_kept_values
 from specc.incremental.step_plan import StepDraft, StepPlan
 from specc.incremental.step_states import StepStates

@@ -11,16 +11,15 @@ import pytest
 from properties.test_prefix_positions import difference, forget, leak
 from support.random_prefix_graphs import make_first_position_graph
 
-from specc.analysis import time_axis_strides
+from specc.analysis import time_axis
 from specc.analysis.causality import check_causality
-from specc.analysis.time_axis_strides import is_first_position_slice
+from specc.analysis.time_axis import TimeAxis, find_time_axis, is_first_position_slice
 from specc.analysis.time_dataflow_facts import TimeState
 from specc.incremental import step_graph
 from specc.incremental.step_states import StepStates
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node
-from specc.ir.time_axis import TimeAxis, find_time_axis
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -68,7 +67,7 @@ def _of_the_new_rows(states: StepStates, node: Node, result: Any, rows: Any) -> 
 
 FROM = {"any row may be picked": 20, "rows of a head may read it": 30}
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "any row may be picked": (time_axis_strides, "is_first_position_slice", _or_the_second),
+    "any row may be picked": (time_axis, "is_first_position_slice", _or_the_second),
     "rows of a head may read it": (TimeState, "latched", property(lambda self: False)),
     "it is the first of the new rows": (step_graph, "select_first_position", _of_the_new_rows),
 }

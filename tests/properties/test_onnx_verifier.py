@@ -20,6 +20,7 @@ from itertools import product
 import numpy as np
 import onnx
 import pytest
+from support.derived_graphs import derive_encoder_and_step
 from support.elaborated_specs import elaborate_with_config
 from support.onnx_sessions import open_silent_session
 from support.package_graphs import PARTS, build_package_graph
@@ -32,7 +33,6 @@ from support.shape_mutants import (
 )
 from support.small_configs import SMALL_CONFIGS
 
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import ModelDefinition
 from specc.runtime.random_inputs import random_inputs
 from specc_onnx import BuiltModel, build_model, get_target

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from support.decode_steps import run_encoder_graph, run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.parameter_sweeps import sample_sweep
 from support.random_graphs import BATCH, SEQ, WIDTH
 from support.random_loop_graphs import make_prefix_loop_graph
@@ -32,19 +33,14 @@ from specc.analysis.padding_check import can_padding_reach, check_padding
 from specc.analysis.padding_offsets import find_padding_offsets
 from specc.analysis.query_key_grids import QueryKeyGrid
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
-from specc.incremental import derivation as deriving
-from specc.incremental import encoder_graph
-from specc.incremental.derivation import (
-    add_encoder_graph,
-    derive_encoder_and_step,
-    derive_step_graph,
-)
+from specc.incremental import encoder_graph, step_graph
+from specc.incremental.step_graph import add_encoder_graph, derive_step_graph
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, Value
 from specc.ir.interval import Interval
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DerivedGraphs
 from specc.ir.types import Type
@@ -341,7 +337,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "output",
         _first_rows,
     ),
-    "nobody tells the length of a memory": (deriving, "add_length_inputs", lambda graph, *_: graph),
+    "nobody tells the length of a memory": (
+        step_graph,
+        "add_length_inputs",
+        lambda graph, *_: graph,
+    ),
     "rows behind what grows stay where they are": (
         time_dataflow,
         "resolve_splice",

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.parameter_sweeps import sample_sweep
 from support.random_batch_axis_graphs import make_batch_axis_graph
 from support.random_dataflow_graphs import make_dataflow_graph, sample_dataflow_values
@@ -20,7 +21,6 @@ from support.random_dataflow_graphs import make_dataflow_graph, sample_dataflow_
 import specc_numpy
 from specc.analysis import (
     batch_independence,
-    cross_axis_loop_check,
     masked_scores,
     padding_check,
     padding_facts,
@@ -30,9 +30,9 @@ from specc.analysis import (
     padding_values,
     padding_walk,
     time_dataflow,
+    time_dataflow_facts,
 )
 from specc.analysis.causality import check_causality
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 
@@ -235,7 +235,7 @@ def test_a_rule_taken_away_is_missed(mistake: str, monkeypatch: pytest.MonkeyPat
     if place is time_dataflow:
         # what it sees in a body, the search for loops that cannot be run in steps sees
         # too
-        monkeypatch.setattr(cross_axis_loop_check, "_find_in_body", lambda *_: "")
+        monkeypatch.setattr(time_dataflow_facts, "_find_in_body", lambda *_: "")
     missed = found(LAWS[law], first=FIRST_SEEDS.get(mistake, 0))
     monkeypatch.undo()
     time_dataflow.trace_time_dataflow.cache_clear()

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.parameter_sweeps import sample_sweep
 from support.random_graphs import sample_graph_values
 from support.random_strided_graphs import make_strided_graph
@@ -18,18 +19,17 @@ import specc_numpy
 from specc.analysis import mask_bands, masked_values
 from specc.analysis import time_dataflow as flow_module
 from specc.analysis.causality import check_causality
-from specc.analysis.time_axis_strides import (
+from specc.analysis.time_axis import (
+    TimeAxisLayout,
     compute_chunk_size,
     count_positions_ahead,
     substitute_chunked_length,
 )
 from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.incremental import position_demand
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.incremental.step_states import StepStates
 from specc.ir.graph import Graph, Value
 from specc.ir.ir_verifier import find_graph_errors
-from specc.ir.time_axis import TimeAxisLayout
 
 CHUNKS = 6
 PLANS = ([6], [1] * 6, [2, 2, 2], [1, 5], [4, 1, 1])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from support.decode_steps import run_steps
+from support.derived_graphs import derive_encoder_and_step
 from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 
 import specc_numpy
@@ -19,7 +20,6 @@ from specc.analysis.causality import check_causality
 from specc.analysis.mask_bands import find_mask_band
 from specc.analysis.masked_values import find_masked_values
 from specc.analysis.time_dataflow import trace_time_dataflow
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Value

@@ -27,7 +27,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
 from specc.ir.interval import FULL_INTERVAL, Interval
 from specc.ir.ir_parser import parse_ir
-from specc.ir.ir_printer import IR_HEADER, format_ir
+from specc.ir.ir_text import IR_HEADER, format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
 from specc.ir.ops.loop import remove_axis

@@ -16,11 +16,11 @@ from specc.driver import weight_sources as loading
 from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.profiles.hf_decoder import ProfiledGraphs
 from specc.driver.weights_section import required_parameters
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.graph import Graph
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.weight_rules import WeightRules
 from specc_onnx import build_model, get_target, write_package
+from support.derived_graphs import derive_encoder_and_step
 from support.elaborated_specs import (
     Arrays,
     ElaboratedSpec,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import QuantizationFormat
 from specc.ir.types import Type
 from specc.weights import int_quantization
 from specc_onnx import build_model, get_target

@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
-from specc.ir.time_axis import TimeAxis
 from specc.ir.types import Type
 from support.random_graphs import BATCH, SEQ, WIDTH, RandomGraphBuilder
 from support.random_graphs import sample_graph_values as plain_values

@@ -6,10 +6,10 @@ import specc_numpy
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter
-from specc.ir.ir_printer import format_ir
+from specc.ir.ir_text import format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.transforms.transpose_weights import (
+from specc.transforms.linear_weights import (
     find_linear_weights,
     restore_transposed_weights,
     transpose_stored_weights,

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 from support.small_configs import SMALL_CONFIGS
 
-from specc.analysis.cost import count_parameters
-from specc.analysis.model_summary import summarize_graph
+from specc.analysis.model_cost import count_parameters, summarize_graph
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.library.spec_reader import list_builtin_specs
@@ -40,7 +39,7 @@ def test_blocks_hold_and_cost_what_the_graph_does(name: str) -> None:
     graph = graph_of(name, *([] if name in SOME else sets))
     root = build_block_tree(graph)
     assert root.weights == count_parameters(graph)
-    assert root.work == summarize_graph(graph).all_work()
+    assert root.work == summarize_graph(graph).sum_parts("work")
     for block in root.all():
         for a, b in block.flow.edges:
             assert {a, b} <= {*range(len(block.flow.items))}

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.quantized_linear import pack_int4, quantize_matrix
 
-from specc.ir.ops.quantized import WeightLayout
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import QuantizationFormat, WeightLayout
 from specc.weights import int_quantization
 from specc.weights.parameter_values import SeededValues
 from specc.weights.quantized_values import QuantizedValues, WeightQuantizationError

@@ -20,11 +20,11 @@ from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
-from specc.ir.quantization_format import NormFold
+from specc.ir.ops.quantized import NormFold
 from specc.ir.types import Type
 from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc.transforms import pass_pipeline
-from specc.transforms.fold_norms import find_norm_folds
+from specc.transforms.linear_weights import find_norm_folds
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
 from specc.weights.parameter_values import SeededValues, read_parameter

@@ -12,7 +12,7 @@ import pytest
 from support.quantized_linear import pack_int4
 
 from specc.ir.array import Array
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import QuantizationFormat
 from specc.weights import int_quantization
 from specc.weights.parameter_values import ByteRange, convert_dtype
 from specc.weights.quantized_values import QuantizedValues

@@ -78,15 +78,7 @@ def _iterate_node_lengths(node: Node, results: Iterable[Value]) -> Iterable[Dim]
     """Yield the lengths in the results and attributes of a node."""
     for result in results:
         yield from result.type.shape
-    yield from _iterate_attribute_dims(node.op.attributes().values())
-
-
-def _iterate_attribute_dims(attributes: Iterable[object]) -> Iterable[Dim]:
-    for value in attributes:
-        if isinstance(value, Dim):
-            yield value
-        elif isinstance(value, tuple):
-            yield from _iterate_attribute_dims(value)
+    yield from node.op.iterate_lengths()
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, TypeProto, ValueInfoProto, helper
 from specc.ir.array import Array
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
-from specc.ir.ir_lexer import parse_dim
+from specc.ir.ir_text import parse_dim
 from specc.ir.length_constraints import find_valid_lengths
 
 MAX_FOLDED_ELEMENTS = 4096

@@ -25,7 +25,7 @@ from onnx import (
 from onnx.checker import ValidationError
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from specc.analysis.length_limits import find_length_limits
+from specc.analysis.length_limits import find_max_lengths
 from specc.ir.types import ShapeError
 from specc_onnx.emit.onnx_graph import BuiltModel
 from specc_onnx.lower.onnx_nodes import make_value_info
@@ -313,7 +313,7 @@ def _choose_lengths(built: BuiltModel, beyond: Mapping[str, int]) -> dict[str, i
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
     # Trial lengths must not exceed position tables.
-    most = {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    most = find_max_lengths(graph)
     return choose_distinct_lengths(dims, graph, beyond, most if beyond else None)
 
 

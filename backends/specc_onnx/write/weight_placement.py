@@ -15,7 +15,7 @@ from specc.artifact.package_index import WeightFileFacts
 from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.graph import Graph
-from specc.ir.quantization_format import is_quantized_part_name
+from specc.ir.ops.quantized import is_quantized_part_name
 from specc.ir.types import Type
 from specc.weights.external_data import (
     ExternalDataPlan,

@@ -5,6 +5,8 @@ window axis; `pads` has those before, then those behind. Position t of a result 
 positions `t · stride - before + dilation · n`, n from 0 to `kernel - 1`, zeros outside.
 """
 
+from collections.abc import Sequence
+
 from specc.ir.dim import Dim, floor_divide_dims, min_dims, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
@@ -112,14 +114,14 @@ class Sliding(PaddedWindow):
                 axes[new] = (self.compute_length(length, n),)
 
 
-def _build_window_signature(op: Sliding, channels: str, rest: str, made: str) -> Signature:
+def _build_window_signature(
+    channels: str, marked: list[str], rest: str, made: str, named: Sequence[str]
+) -> Signature:
     """Build the signature of a window over a sequence or an image."""
-    marked, named = op.mark_axes()
-    if len(op.kernel) == 1:
-        text = f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]"
-    else:
-        text = f"f[b {channels} {' '.join(marked)}]{rest} -> f[b {made} {' '.join(named)}]"
-    return Signature.parse(text)
+    if len(marked) == 1:
+        return Signature.parse(f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]")
+    axes, result_axes = " ".join(marked), " ".join(named)
+    return Signature.parse(f"f[b {channels} {axes}]{rest} -> f[b {made} {result_axes}]")
 
 
 KERNEL_AXES = {1: "k", 2: "k l"}
@@ -159,7 +161,8 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
     def get_signature(self) -> Signature:
         """Build the rule for sequences or images, with numeric dependences."""
         rest = f", f[o j {KERNEL_AXES[len(self.kernel)]}], f[o]?"
-        return _build_window_signature(self, "i", rest, "o")
+        marked, named = self.mark_axes()
+        return _build_window_signature("i", marked, rest, "o", named)
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
@@ -200,10 +203,8 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
             # be read.
             one = self.stride[n] == 1
             marked.append(f"{old}[{low}:{high}:1:{new}]" if one else f"{old}~")
-        made, rest = (" ".join(RESULT_WINDOW_AXES[rank]), f", f[i p {KERNEL_AXES[rank]}], f[o]?")
-        if rank == 1:
-            return Signature.parse(f"f[b {marked[0]} i]{rest} -> f[b {made} o]")
-        return Signature.parse(f"f[b i {' '.join(marked)}]{rest} -> f[b o {made}]")
+        rest = f", f[i p {KERNEL_AXES[rank]}], f[o]?"
+        return _build_window_signature("i", marked, rest, "o", RESULT_WINDOW_AXES[rank])
 
     def compute_length(self, length: Dim, n: int) -> Dim:
         """Return the output length."""
@@ -237,7 +238,8 @@ class Pooling(Sliding):
 
     def get_signature(self) -> Signature:
         """Build the rule for sequences or images, with numeric dependences."""
-        return _build_window_signature(self, "c", "", "c")
+        marked, named = self.mark_axes()
+        return _build_window_signature("c", marked, "", "c", named)
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         self.bind_window_axes(axes)

@@ -1,7 +1,7 @@
 """`Scan`, the only run-time loop."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from specc.ir.dim import Dim
@@ -28,6 +28,11 @@ class Loop(Generic[T]):
     scanned: tuple[T, ...]
     initial_carries: tuple[T, ...]
     captured: tuple[T, ...]
+
+    @property
+    def stacked(self) -> tuple[T, ...]:
+        """Operands that an iteration reads a slice of by index: none, unlike those of experts."""
+        return ()
 
     @property
     def body_operands(self) -> tuple[T, ...]:
@@ -83,6 +88,11 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         rows, starts = inputs[: self.scanned], inputs[self.scanned : starts_end]
         return Loop(None, rows, starts, inputs[starts_end:])
 
+    def map_captures(self, given: Sequence[T]) -> "dict[Value, T]":
+        """Map each captured input of the body to its entry in a per-operand list."""
+        captured = self.split_operands(given).captured
+        return dict(zip(self.split_body_inputs().captured, captured, strict=True))
+
     def get_next_carries(self) -> "tuple[Value, ...]":
         """Return the body's outputs for the next carries."""
         return tuple(self.body.outputs.values())[: self.carries]
@@ -103,8 +113,8 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         given = self.split_operands(types)
         length = self._find_trip_count(given.scanned)
         inner = [v.type for v in self.body.inputs.values()]
-        rows = [remove_axis(r, self.axis) for r in given.scanned]
-        outer = [*rows, *given.initial_carries, *given.captured]
+        rows = tuple(remove_axis(r, self.axis) for r in given.scanned)
+        outer = replace(given, scanned=rows).body_operands
         for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
             if inside != outside:
                 title = f"the body expects {inside}, got {outside}"

@@ -6,9 +6,9 @@ packed sequence. The initial state defaults to zero; `reverse` starts at the las
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from specc.ir.dim import divide_dims_exactly, mod_dims
 from specc.ir.op import Op, Operand, OptionalOperand
@@ -17,7 +17,8 @@ from specc.ir.types import ShapeError, Type
 
 __all__ = ["Gru", "Lstm", "RecurrentLayer", "RecurrentOperands", "Rnn"]
 
-RNN_ACTIVATIONS = ("tanh", "relu", "sigmoid")
+RnnActivation: TypeAlias = Literal["tanh", "relu", "sigmoid"]
+RNN_ACTIVATIONS: tuple[RnnActivation, ...] = ("tanh", "relu", "sigmoid")
 
 
 class RecurrentLayer:
@@ -45,6 +46,7 @@ class RecurrentOperands(Generic[T]):
     sequence: T
     weights: T
     state_weights: T
+    scales: tuple[T, T] | None
     bias: T | None = None
     state_bias: T | None = None
     keep: T | None = None
@@ -52,7 +54,6 @@ class RecurrentOperands(Generic[T]):
     initial_cell: T | None = None
     peepholes: T | None = None
     projection: T | None = None
-    scales: tuple[T, T] | None = None
 
     @classmethod
     def from_operands(
@@ -63,15 +64,7 @@ class RecurrentOperands(Generic[T]):
         given = [a for a in first if a is not None]
         assert len(given) == len(first), "inputs and weights are present"
         rows, weights, state_weights, *own = given
-        names = (
-            "bias",
-            "state_bias",
-            "keep",
-            "initial_state",
-            "initial_cell",
-            "peepholes",
-            "projection",
-        )
+        names = [f.name for f in fields(cls)][4:]
         rest = dict(zip(names, args[len(first) :], strict=False))
         scales = (own[0], own[1]) if quantized else None
         return cls(
@@ -90,7 +83,7 @@ class Rnn(
     Operands: the sequence, `W`, `U`, `b`, `c`, the padding mask, the initial state.
     """
 
-    activation: Literal["tanh", "relu", "sigmoid"] = "tanh"
+    activation: RnnActivation = "tanh"
     reverse: bool = False
 
 

@@ -28,6 +28,11 @@ class RouteOperands(Generic[T]):
     stacked: tuple[T, ...]
     captured: tuple[T, ...]
 
+    @property
+    def body_operands(self) -> tuple[T, ...]:
+        """The body's operands, in the order of its inputs."""
+        return self.x, *self.stacked, *self.captured
+
 
 class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True):
     """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token

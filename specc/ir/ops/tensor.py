@@ -91,9 +91,8 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in POINTWISE_FUNCTIONS, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
-            raise ShapeError(
-                f"{self.fn} is a function of numbers with a fraction, not of whole numbers", (0,)
-            )
+            title = f"{self.fn} is a function of numbers with a fraction, not of whole numbers"
+            raise ShapeError(title, (0,))
 
 
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
@@ -182,8 +181,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         length, product = axes.get_length("t"), multiply_dims(self.sizes)
         if product != length:
-            sizes = " · ".join(map(str, self.sizes))
-            title = f"an axis of {length} is not split into {sizes}"
+            title = f"an axis of {length} is not split into {' · '.join(map(str, self.sizes))}"
             raise ShapeError(title, (0,), (length, product), "t")
         axes["u"] = self.sizes
 
@@ -275,9 +273,8 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
         if _is_negative_number(length - self.stop):
             raise ShapeError(f"a slice up to {self.stop} of an axis of {length}", (0,))
         if _is_negative_number(self.stop - self.start):
-            raise ShapeError(
-                f"a slice from {self.start} up to {self.stop} is empty backwards", (0,)
-            )
+            title = f"a slice from {self.start} up to {self.stop} is empty backwards"
+            raise ShapeError(title, (0,))
         axes["u"] = (self.stop - self.start,)
 
 
@@ -287,12 +284,21 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
     axis: int
     at: Dim
 
+    @property
+    def start(self) -> Dim:
+        """The position, as the start of a slice."""
+        return self.at
+
+    @property
+    def stop(self) -> Dim:
+        """The position after it, as the end of a slice."""
+        return self.at + 1
+
     def bind_result_axes(self, axes: AxisBindings) -> None:
         length = axes.get_length("t")
         if _is_negative_number(self.at) or _is_negative_number(length - self.at - 1):
-            raise ShapeError(
-                f"index {self.at} is out of range for an axis of length {length}", (0,)
-            )
+            title = f"index {self.at} is out of range for an axis of length {length}"
+            raise ShapeError(title, (0,))
 
 
 class Last(Op, sig="a[*a t$ *b] -> a[*a *b]"):

@@ -5,6 +5,7 @@ strategy and edge.
 import numpy as np
 import pytest
 from support.decoder_graphs import build_decoder, sample_parameters
+from support.derived_graphs import derive_encoder_and_step
 from support.generation_models import (
     BATCH,
     PROMPT,
@@ -19,7 +20,6 @@ from support.parameter_sweeps import cover_axes, sample_sweep
 
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
-from specc.incremental.derivation import derive_encoder_and_step
 from specc.ir.model import DecodingConfig, SelfDecodingGraph
 from specc_onnx import DEFAULT_OPSET, build_generation_model, get_target
 from specc_onnx.generate.generation_loop_body import find_invariant_nodes

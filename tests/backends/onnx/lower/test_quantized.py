@@ -12,8 +12,7 @@ from support.onnx_sessions import assert_outputs_match, open_silent_session
 from support.quantized_linear import build_quantized_linear
 
 import specc_numpy
-from specc.ir.ops.quantized import ActivationRoundingMode, WeightLayout
-from specc.ir.quantization_format import QuantizationFormat
+from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, WeightLayout
 
 ROW = QuantizationFormat(bits=8, group_size=0, layout="rows", rounding="row")
 COLUMN = QuantizationFormat(bits=8, group_size=0, layout="columns", rounding="row")

@@ -1,4 +1,19 @@
-"""Concatenation, slicing and striding along the time axis: which positions keep their
+"""The time axis of a generative model: which axes grow with it, how many prefix
+positions come first, and how many positions each chunk adds.
+
+    seq            head 0: a sequence
+    3 + seq        head 3: three learned positions before it
+    m + 2 + seq    head m + 2: a memory of `m` positions, two more, the sequence
+
+Position `r` of such an axis is *time* `r - h`; prefix positions have negative times, so
+a prefix needs no rule of its own. After strided windows `g` counts *chunks* of the input,
+and an axis has as many positions per chunk as its *rate*:
+
+    6 seq          six per chunk: samples
+    2 seq          two, after a window of stride 3
+    4 + seq        one, after four prefix positions
+
+Concatenation, slicing and striding along the time axis: which positions keep their
 time step, and how many positions form one chunk.
 
     concat(memory, x)     position `t` of `x` keeps its time `t`: the prefix grew
@@ -28,17 +43,101 @@ is a number of chunks. Lengths after strides are then no quotients, and each axi
 positions it has per chunk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from math import lcm
 from typing import TypeAlias
 
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
+from specc.ir.dependence import find_dependences, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, collect_needed_nodes, substitute_graph_symbols
 from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
+from specc.ir.length_constraints import is_never_negative
 from specc.ir.op_dependence import Dependence
-from specc.ir.time_axis import TimeAxis, find_time_axis
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxisLayout:
+    """The positions of a time axis: `head` prefix positions, then `rate` per chunk."""
+
+    prefix_length: Dim
+    rate: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """The time axis of a graph: the symbol `grows`, and the symbols that depend on it, `related`,
+    itself included. `least` are lower bounds of lengths. The autoregressive input has `chunk`
+    positions per unit of `grows`.
+    """
+
+    length: Dim
+    dependent_symbols: frozenset[str]
+    min_lengths: frozenset[tuple[str, int]] = frozenset()
+    chunk_size: int = 1
+
+    @property
+    def symbol(self) -> str:
+        """The symbol of the time axis."""
+        name = self.length.name
+        assert name is not None, "the time axis has a named length"
+        return name
+
+    def get_prefix_length(self, length: Dim) -> Dim | None:
+        """Return the prefix length of an axis of this length; None if it is not a time axis."""
+        track = self.get_layout(length)
+        return None if track is None else track.prefix_length
+
+    def get_rate(self, length: Dim) -> int:
+        """Return the positions that an axis of this length gains per chunk, or 0."""
+        track = self.get_layout(length)
+        return 0 if track is None else track.rate
+
+    def get_layout(self, length: Dim) -> TimeAxisLayout | None:
+        """Return the layout of an axis of this length; None if it is not a time axis."""
+        return TimeAxisLayout(Dim.of(0)) if length == self.length else _find_layout(self, length)
+
+    def has_prefix(self, length: Dim) -> bool:
+        """Return whether an axis of this length certainly has a prefix position."""
+        head = self.get_prefix_length(length)
+        return head is not None and self.is_non_negative(head - 1)
+
+    def is_non_negative(self, length: Dim) -> bool:
+        """Return whether a length is certainly non-negative."""
+        return is_never_negative(length, dict(self.min_lengths))
+
+
+@lru_cache(maxsize=4096)
+def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
+    if length.symbols() & time_axis.dependent_symbols != {time_axis.symbol}:
+        return None
+    # Once, and without other growing symbols: with length `2 g` no position is identified by `r -
+    # g`, unless a chunk has as many positions.
+    rate = dict(length.terms).get(((time_axis.symbol, 1),), 0)
+    if rate <= 0 or time_axis.chunk_size % rate:
+        return None
+    rest = length - time_axis.length * rate
+    if rest.symbols() & time_axis.dependent_symbols or not time_axis.is_non_negative(rest):
+        return None
+    return TimeAxisLayout(rest, rate)
+
+
+def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
+    """Return the time axis of `symbol` in a graph, with `chunk` positions per unit."""
+    related = collect_related_symbols(graph.length_equations, symbol)
+    least = frozenset((n, m) for n, m in graph.min_lengths.items() if n not in related)
+    return TimeAxis(Dim.symbol(symbol), related, least, chunk_size)
+
+
+def collect_related_symbols(facts: Mapping[str, Dim], symbol: str) -> frozenset[str]:
+    """Return the symbol and those that facts define in terms of it."""
+    found = {symbol}
+    while more := {n for n, dim in facts.items() if dim.symbols() & found} - found:
+        found |= more
+    return frozenset(found)
+
 
 TimeRead: TypeAlias = tuple[int | None, Interval]
 """The result axis along which time positions are read, and the range that is read."""
@@ -54,7 +153,7 @@ def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | 
     """Return how positions of the time axis are read by an op that joins or selects positions by
     index; None for other ops, or if the result has no time axis.
     """
-    length = node.operand(link.operand).type.shape[link.operand_axis]
+    length = get_read_length(node, link)
     head = clock.get_prefix_length(length)
     match node.op:
         case _ if head is None:
@@ -84,28 +183,20 @@ def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeR
 
 def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
     """Return True if a node selects time 0 of a value with one time axis."""
-    match node.op:
-        case ops.Slice(axis=axis, start=at, stop=stop) if stop == at + 1:
-            pass
-        case ops.Index(axis=axis, at=at):
-            pass
-        case _:
-            return False
+    op = node.op
+    if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
+        return False
     heads = [clock.get_prefix_length(d) for d in node.operand().type.shape]
-    return heads[axis] == at and sum(head is not None for head in heads) == 1
+    return heads[op.axis] == op.start and sum(head is not None for head in heads) == 1
 
 
 def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
     """Return True if a node selects prefix positions of a time axis."""
-    match node.op:
-        case ops.Slice(axis=axis, stop=end):
-            pass
-        case ops.Index(axis=axis, at=at):
-            end = at + 1
-        case _:
-            return False
-    head = clock.get_prefix_length(node.operand().type.shape[axis])
-    return head is not None and clock.is_non_negative(head - end)
+    op = node.op
+    if not isinstance(op, ops.Slice | ops.Index):
+        return False
+    head = clock.get_prefix_length(node.operand().type.shape[op.axis])
+    return head is not None and clock.is_non_negative(head - op.stop)
 
 
 def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int | None:
@@ -115,7 +206,7 @@ def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int 
     if link.result_axis is None:
         return None
     made = clock.get_layout(node.infer_types()[link.result].shape[link.result_axis])
-    read = clock.get_layout(node.operand(link.operand).type.shape[link.operand_axis])
+    read = clock.get_layout(get_read_length(node, link))
     if made is None or read is None or read.rate != made.rate * link.stride:
         return None
     # Positions that a window consumes before its first output are different.
@@ -201,7 +292,7 @@ def _find_largest_stride(graph: Graph, keep: Value) -> int:
         for link in find_dependences(node, results):
             if link.kind != "strided" or link.result_axis is None:
                 continue
-            before = strides.get(node.operand(link.operand).type.shape[link.operand_axis])
+            before = strides.get(get_read_length(node, link))
             if before is not None:
                 made = results[link.result].type.shape[link.result_axis]
                 strides[made] = max(strides.get(made, 1), before * link.stride)
