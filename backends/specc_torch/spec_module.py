@@ -18,8 +18,8 @@ from specc.ir.model import resolve_absent_inputs
 from specc.runtime.training_batches import TrainingBatches
 from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
-from specc.weights.initial_values import initial_values
 from specc.weights.initializers import parse_initializer
+from specc.weights.parameter_values import initial_values
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 

@@ -76,6 +76,13 @@ class GenerationFacts:
     def dump(self) -> dict[str, Json]:
         """Return the facts as JSON data."""
         graphs = [self.signature, *([self.defaults] if self.defaults else [])]
+        chunks: Json = None
+        if self.chunks is not None:
+            chunks = {
+                "rows": self.chunks.rows,
+                "made": {name: str(rows) for name, rows in self.chunks.made.items()},
+                "alone": to_json_value(self.chunks.alone),
+            }
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation),
             "graphs": write_graphs(*graphs),
@@ -91,7 +98,7 @@ class GenerationFacts:
             "in_place": to_json_value(self.in_place),
             "bounds": bounds_to_json(self.bounds),
             "apart": self.apart,
-            "chunks": _chunk_data(self.chunks),
+            "chunks": chunks,
         }
         return {METADATA_KEY: facts}
 
@@ -100,13 +107,6 @@ def is_stream(about: Mapping[str, object]) -> bool:
     """Return whether the package streams."""
     told = about.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
-
-
-def _chunk_data(chunks: StreamChunks | None) -> Json:
-    if chunks is None:
-        return None
-    made: dict[str, Json] = {name: str(rows) for name, rows in chunks.made.items()}
-    return {"rows": chunks.rows, "made": made, "alone": to_json_value(chunks.alone)}
 
 
 def bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
@@ -154,7 +154,9 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
     graphs = read_graphs(text, path)
     chunks = _read_chunks(fields, step, path)
     signature = _read_signature(graphs, generation, step, path, tokens=chunks is None)
-    context = integer_of(fields.get_optional("context"))
+    context, seed, count = (
+        integer_of(fields.get_optional(key)) for key in ("context", "seed", "drawn")
+    )
     return GenerationFacts(
         generation=generation,
         signature=signature,
@@ -166,7 +168,7 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
         first=fields.text("first") if fields.has_field("first") else "",
         context=context if context is not None and context > 0 else None,
         table=str(fields.get_optional("table") or "")[:200],
-        random_init=_read_random_init(fields),
+        random_init=None if seed is None else RandomWeights(seed, max(count or 0, 0)),
         in_place=_read_names(fields, "in_place", step, path),
         bounds=bounds_from_json(fields.get_optional("bounds")),
         apart=fields.get_optional("apart") is True,
@@ -191,12 +193,6 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
         _fail_damaged(path, "`chunks` names a result that the step does not return")
     alone = both.get("alone")
     return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
-
-
-def _read_random_init(fields: JsonFields) -> RandomWeights | None:
-    """Return which weights are random, if any."""
-    seed, count = (integer_of(fields.get_optional(key)) for key in ("seed", "drawn"))
-    return None if seed is None else RandomWeights(seed, max(count or 0, 0))
 
 
 def _read_signature(

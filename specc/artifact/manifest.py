@@ -211,7 +211,9 @@ class Manifest:
             "sources": to_json_value(self.sources),
             "graphs": write_graphs(*graphs),
         }
-        return manifest_to_text(data)
+        text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        # invalid UTF-8 in file names is escaped
+        return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def parse_generation(data: object) -> GenerateSection | None:
@@ -235,12 +237,6 @@ def _streaming_from(data: object) -> StreamSection | None:
     return None
 
 
-def manifest_to_text(data: Mapping[str, object]) -> str:
-    """Return compact JSON; invalid UTF-8 in file names is escaped."""
-    text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return LONE_SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
-
-
 def parse_manifest(text: str, path: str) -> Manifest:
     """Return the manifest of a model. Raise E0917 if it is invalid."""
     if len(text) > MAX_BYTES:
@@ -255,7 +251,8 @@ def parse_manifest(text: str, path: str) -> Manifest:
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _fail_damaged(path, "it has no graph")
-    scoring = _decoded_graph(data, path)
+    decoded = read_graphs(data.text("scoring"), path) if "scoring" in data.names() else {}
+    scoring = next(iter(decoded.values()), None)
     stored = data.string_map("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
         _fail_damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
@@ -280,13 +277,6 @@ def parse_manifest(text: str, path: str) -> Manifest:
         precision=data.table("precision") if "precision" in data.names() else {},
         rounded=_read_quantized_weights(data, scoring or graph, path),
     )
-
-
-def _decoded_graph(data: JsonFields, path: str) -> Graph | None:
-    """Return the graph that a model with the decoding loop decodes."""
-    if "scoring" not in data.names():
-        return None
-    return next(iter(read_graphs(data.text("scoring"), path).values()), None)
 
 
 def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:

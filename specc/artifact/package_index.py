@@ -16,7 +16,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
 from specc.io.json_io import JsonFields, as_exact_integer, open_record, parse_strict_json
 from specc.io.json_io import to_json_value as as_json
-from specc.io.safe_read import UnreadableFile, escape_text, open_regular_file, read_regular_file
+from specc.io.safe_read import UnreadableFile, escape_text, file_sha256, read_regular_file
 
 COMPARED_BYTES = 1 << 20
 """Number of bytes at the start of a weights file that are checked whenever a model is opened."""
@@ -131,17 +131,6 @@ def regular_file_size(path: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def file_sha256(path: Path, most: int | None = None) -> str | None:
-    """Return the SHA-256 of a regular file, or of its first `most` bytes; None if unreadable."""
-    try:
-        with os.fdopen(open_regular_file(path), "rb") as file:
-            if most is not None:
-                return hashlib.sha256(file.read(most)).hexdigest()
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (UnreadableFile, OSError):
-        return None
 
 
 INDEX_FILE = "specc.json"

@@ -23,16 +23,12 @@ class WeightMatrix(NamedTuple):
     expert: int = 0
 
 
-@dataclass
-class TappedGraph:
-    """A graph that outputs the activations of weights."""
-
-    graph: Graph
-    activations_of: Mapping[WeightMatrix, list[Value]]
-
-
-def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
-    """Return the graph with outputs for the activations of `names`, or of their experts."""
+def expose_loop_activations(
+    graph: Graph, names: WeightNames
+) -> tuple[Graph, Mapping[WeightMatrix, list[Value]]]:
+    """Return the graph with outputs for the activations of `names`, or of their experts, and these
+    activations.
+    """
     made = Builder()
     walk = _Walk(made, made.copy_ports(graph))
     walk.nodes(graph, names)
@@ -45,7 +41,7 @@ def expose_loop_activations(graph: Graph, names: WeightNames) -> TappedGraph:
     finished = made.finish(
         graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
     )
-    return TappedGraph(finished, walk.activations_of)
+    return finished, walk.activations_of
 
 
 @dataclass
@@ -243,10 +239,12 @@ def find_weight_readers(
     wanted = [n for n, form in plan.items() if form.bits == MAX_TAPPED_BITS and n not in ties]
     graph = expand_recurrent_layers(graph, {n for n in plan if ties.get(n, n) in wanted})
     names = {v: ties.get(n, n) for n, v in graph.parameters.items()}
-    found = expose_loop_activations(graph, {v: n for v, n in names.items() if n in wanted})
-    tap_points = _find_tap_points(found.activations_of, wanted)
-    held = {matrix.name for names in tap_points.values() for matrix in names}
-    return WeightReaders(found.graph, tap_points, tuple(n for n in wanted if n not in held))
+    tapped, activations_of = expose_loop_activations(
+        graph, {v: n for v, n in names.items() if n in wanted}
+    )
+    tap_points = _find_tap_points(activations_of, wanted)
+    found = {matrix.name for matrices in tap_points.values() for matrix in matrices}
+    return WeightReaders(tapped, tap_points, tuple(n for n in wanted if n not in found))
 
 
 def _find_tap_points(

@@ -11,7 +11,6 @@ from specc.calibration.gram_matrices import Sample
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
-from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
@@ -19,7 +18,6 @@ from specc.runtime.open_model import open_compiled
 from specc.runtime.random_inputs import random_inputs
 
 __all__ = ["ModelInputs", "model_inputs_of", "read_calibration_samples"]
-
 
 FILE_BATCH_SIZE = 8
 """Batch size for calibration data from a file."""
@@ -123,18 +121,14 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     # without one batch axis for all inputs it is unknown which elements belong together
-    if not _has_one_batch_axis(input_signature) or len(lengths) != 1:
+    shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
+    axes = {shape[0].name if shape else None for shape in shapes}
+    if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
         return
     (rows,) = lengths
     for start in range(0, rows, FILE_BATCH_SIZE):
         yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
-
-
-def _has_one_batch_axis(input_signature: ModelInputs) -> bool:
-    shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
-    leading = {shape[0].name if shape else None for shape in shapes}
-    return len(leading) == 1 and None not in leading
 
 
 def _fail_misfit(place: str, why: str, input_signature: ModelInputs) -> NoReturn:
@@ -209,9 +203,9 @@ def _make_start_inputs(writer: Generator, rows: int, seed: int) -> dict[str, Arr
     input_signature, generation = writer.input_signature, writer.generation
     graph, growing = input_signature.graph, input_signature.growing
     bounds = {name: bound.high for name, bound in input_signature.bounds.items()}
-    sizes = {
-        s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in _list_symbols(graph)
-    }
+    dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
+    symbols = {s for dim in dims for s in dim.symbols()}
+    sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in symbols}
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": rows, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
@@ -220,9 +214,3 @@ def _make_start_inputs(writer: Generator, rows: int, seed: int) -> dict[str, Arr
     if writer.begins or generation.settings.get("start"):
         given.pop(growing, None)
     return given
-
-
-def _list_symbols(graph: Graph) -> set[str]:
-    """Return the names of all lengths of the inputs."""
-    shapes = [value.type.shape for value in graph.inputs.values()]
-    return {s for shape in shapes for d in shape for s in d.symbols()}

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
 from pathlib import Path
@@ -54,43 +54,34 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
     """Return the stages that compute the values of `readers`, in order."""
     whole = _Whole(readers)
     groups = list(whole.groups()) or [[]]
-    order = _Order()
+    first, last = _find_lifetimes(whole, groups)
+    later = [v for v, n in last.items() if first[v] < n]
+    names = {v: f"kept {n}" for n, v in enumerate(later)}
     for n, group in enumerate(groups):
-        order.first |= {v: n for _, results in group for v in results}
-        order.last |= dict.fromkeys(whole.read(group), n)
+        # values that depend on no weight are computed in the first stage
+        here = [v for v in readers.values if first.get(v, 0) == n]
+        activations_of = {f"met {k}": v for k, v in enumerate(here)}
+        takes = {names[v]: v for v in whole.read(group) if first[v] < n}
+        gives = {name: v for v, name in names.items() if first[v] == n}
+        yield CalibrationStage(
+            graph=whole.part(group, takes, {**activations_of, **gives}),
+            activations_of=activations_of,
+            takes=tuple(takes),
+            gives=tuple(gives),
+            over=tuple(name for v, name in names.items() if last[v] == n),
+        )
+
+
+def _find_lifetimes(
+    whole: "_Whole", groups: list[list[Made]]
+) -> tuple[dict[Value, int], dict[Value, int]]:
+    """Return the first stage that computes each value, and the last stage that reads it."""
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
     for n, group in enumerate(groups):
-        yield _stage(n, group, whole, order)
-
-
-@dataclass
-class _Order:
-    """The first stage that computes each value, and the last stage that reads it."""
-
-    first: dict[Value, int] = field(default_factory=dict)
-    last: dict[Value, int] = field(default_factory=dict)
-
-    @cached_property
-    def temporary_names(self) -> dict[Value, str]:
-        """Return the values that later stages read, with temporary names."""
-        found = [v for v, n in self.last.items() if self.first[v] < n]
-        return {v: f"kept {n}" for n, v in enumerate(found)}
-
-
-def _stage(n: int, group: list[Made], whole: "_Whole", order: _Order) -> CalibrationStage:
-    """Return the stage of one group of nodes, with index `n`."""
-    first, kept = order.first, order.temporary_names
-    # values that depend on no weight are computed in the first stage
-    here = [v for v in whole.readers.values if first.get(v, 0) == n]
-    activations_of = {f"met {k}": v for k, v in enumerate(here)}
-    takes = {kept[v]: v for v in whole.read(group) if first[v] < n}
-    gives = {name: v for v, name in kept.items() if first[v] == n}
-    return CalibrationStage(
-        graph=whole.part(group, takes, {**activations_of, **gives}),
-        activations_of=activations_of,
-        takes=tuple(takes),
-        gives=tuple(gives),
-        over=tuple(name for v, name in kept.items() if order.last[v] == n),
-    )
+        first |= {v: n for _, results in group for v in results}
+        last |= dict.fromkeys(whole.read(group), n)
+    return first, last
 
 
 @dataclass
@@ -199,7 +190,8 @@ class GramFactors:
         for name in names:
             self.there[name] += sum(m.name == name for m in self.tap_points[spot])
         if any(self.count[name] > 1 for name in names):
-            self._keep(spot, factor)
+            self.places[spot] = self.directory / f"factor {len(self.places)}.npy"
+            _save_array(self.places[spot], factor)
         for name in names:
             if self.count[name] == 1:
                 yield name, lambda _: factor
@@ -212,13 +204,6 @@ class GramFactors:
         path = self.places[self.spot_of[WeightMatrix(name, expert)]]
         found: Array = np.load(path, allow_pickle=False)
         return found
-
-    def _keep(self, spot: WeightInputs, factor: Array) -> None:
-        path = self.places[spot] = self.directory / f"factor {len(self.places)}.npy"
-        try:
-            np.save(path, factor, allow_pickle=False)
-        except OSError as error:
-            raise_os_error(error, path)
 
     def _forget(self, name: str) -> None:
         """Remove the files that no further weight needs."""
@@ -274,7 +259,8 @@ def _run(
         for number, sample in enumerate(samples):
             results = session.run({**sample, **_taken(directory, stage, number)})
             sums.add({v: results[name] for name, v in stage.activations_of.items()}, sample)
-            _keep(directory, stage, number, results)
+            for name in stage.gives:
+                _save_array(_place(directory, name, number), results[name])
 
 
 @dataclass
@@ -321,16 +307,12 @@ def _taken(directory: Path, stage: CalibrationStage, number: int) -> dict[str, A
     return found
 
 
-def _keep(
-    directory: Path, stage: CalibrationStage, number: int, results: Mapping[str, Array]
-) -> None:
-    """Write the values that later stages read. Raise E0810 to E0815."""
-    for name in stage.gives:
-        path = _place(directory, name, number)
-        try:
-            np.save(path, results[name], allow_pickle=False)
-        except OSError as error:
-            raise_os_error(error, path)
+def _save_array(path: Path, array: Array) -> None:
+    """Write an array. Raise E0810 to E0815."""
+    try:
+        np.save(path, array, allow_pickle=False)
+    except OSError as error:
+        raise_os_error(error, path)
 
 
 def _place(directory: Path, name: str, number: int) -> Path:
@@ -376,21 +358,19 @@ def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, 
         for state in stepper.buffers:
             rows = stepper.states[state.name].numpy()[:, :, : stepper.past]
             here = np.abs(rows).max((0, 2), initial=0.0)
-            _check_finite(here, state.name)
+            if not np.isfinite(here).all():
+                raise_error(
+                    "E0859",
+                    f"the state `{escape_text(state.name)}` is not finite on the samples",
+                    notes=["its int8 scales are calibrated on these values"],
+                    helps=[
+                        "use other inputs: `--calibration-data FILE`",
+                        "or leave out `--kv-cache`",
+                    ],
+                )
             maximum[state.name] = np.maximum(maximum.get(state.name, 0.0), here)
-    return {name: _scales(most) for name, most in maximum.items()}
-
-
-def _scales(most: Array) -> Array:
-    made = np.maximum(most * np.float32(RANGE_MARGIN / MAX_CODE), MIN_SCALE)
-    return made.astype(np.float32)[:, None, :]
-
-
-def _check_finite(most: Array, name: str) -> None:
-    if not np.isfinite(most).all():
-        raise_error(
-            "E0859",
-            f"the state `{escape_text(name)}` is not finite on the samples",
-            notes=["its int8 scales are calibrated on these values"],
-            helps=["use other inputs: `--calibration-data FILE`", "or leave out `--kv-cache`"],
-        )
+    factor = np.float32(RANGE_MARGIN / MAX_CODE)
+    return {
+        name: np.maximum(most * factor, MIN_SCALE).astype(np.float32)[:, None, :]
+        for name, most in maximum.items()
+    }

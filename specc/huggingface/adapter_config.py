@@ -6,9 +6,9 @@ from typing import NoReturn, TypeVar
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.config_json import JsonMember, JsonObject, get_finite_number
-from specc.io.file_signatures import format_conversion_command
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import load_config_json
+from specc.weights.checkpoint import refuse_pickle
 from specc.weights.formats.safetensors import open_tensors
 from specc.weights.lora import LoraAdapter
 from specc.weights.lora_targets import LoraScaling, LoraTargets
@@ -77,14 +77,7 @@ def open_adapter(adapter: str) -> LoraAdapter:
     scaling, targets = _read_scaling(config), _read_targets(config)
     weights = path / ADAPTER_WEIGHTS_FILE
     if not weights.exists() and (pickle := path / ADAPTER_PICKLE_FILE).exists():
-        raise_error(
-            "E0514",
-            f"`{escape_text(pickle)}` is a PyTorch checkpoint; specc reads only safetensors",
-            notes=["such a file is a Python pickle, which can run code when it is read"],
-            helps=[
-                f"convert it, where torch is installed: {format_conversion_command(str(pickle))}"
-            ],
-        )
+        refuse_pickle(pickle)
     file = open_tensors(weights)
     try:
         return LoraAdapter(file, scaling, targets)

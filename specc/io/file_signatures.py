@@ -2,17 +2,17 @@
 names.
 """
 
-import hashlib
 import json
 import mmap
 import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterator
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 
-from specc.io.safe_read import UnreadableFile, open_regular_file
+from specc.io.safe_read import UnreadableFile, file_sha256, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 """The suffix of the files of a sharded checkpoint."""
@@ -90,41 +90,75 @@ _MAX_FIELDS = 10_000
 """Maximum number of protobuf fields that are parsed; arbitrary files may look like many."""
 
 
-def is_specc_model(path: Path) -> bool:
+def _content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
+    """Return the test of files whose content passes a test; False for unreadable files."""
+
+    @wraps(test)
+    def has_content(path: Path) -> bool:
+        return _has_content(path, test)
+
+    return has_content
+
+
+@_content_test
+def is_specc_model(data: mmap.mmap) -> bool:
     """Return whether a file is an ONNX model with a specc manifest."""
-    return _has_content(path, _is_model_content)
+    made = described = False
+    key = PRODUCER_NAME.encode()
+    for number, begin, end in islice(_iterate_protobuf_fields(data), _MAX_FIELDS):
+        made |= number == _PRODUCER and data[begin:end] == key
+        described |= (
+            number == _METADATA
+            and data[begin : begin + 2 + len(key)] == bytes([10, len(key)]) + key
+        )
+    return made and described
 
 
-def is_specc_png(path: Path) -> bool:
+@_content_test
+def is_specc_png(data: mmap.mmap) -> bool:
     """Return whether a file is a PNG written by specc."""
-    return _has_content(path, _is_png_content)
+    at = len(_PNG_SIGNATURE)
+    while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and at + 8 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        kind, body = data[at + 4 : at + 8], at + 8
+        if kind == b"tEXt" and data[body : body + length] == b"Software\0" + PRODUCER_NAME.encode():
+            return True
+        at = body + length + 4
+    return False
+
+
+@_content_test
+def _is_specc_page(data: mmap.mmap) -> bool:
+    """Return whether an SVG or HTML page starts with specc's generator mark."""
+    head = data[:_HEAD]
+    return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
 
 
 def is_specc_drawing(path: Path) -> bool:
     """Return whether a file is an SVG, HTML page or PNG written by specc."""
-    return is_specc_png(path) or _has_content(path, _is_drawing_content)
+    return is_specc_png(path) or _is_specc_page(path)
 
 
-def is_specc_arrays(path: Path) -> bool:
+@_content_test
+def is_specc_arrays(data: mmap.mmap) -> bool:
     """Return whether a file has arrays written by `run -o`."""
-    return _has_content(
-        path, lambda data: data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
-    )
+    return data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
 
 
-def is_specc_weights(path: Path) -> bool:
+@_content_test
+def is_specc_weights(data: mmap.mmap) -> bool:
     """Return whether a file is a safetensors file written by specc."""
-    return _has_content(path, _is_weights_content)
+    length = int.from_bytes(data[:8], "little")
+    if not 2 <= length <= min(_LONGEST_HEADER, len(data) - 8) or data[8:9] != b"{":
+        return False
+    about = json.loads(data[8 : 8 + length]).get("__metadata__")
+    return isinstance(about, dict) and PRODUCER_NAME in about
 
 
-def is_package_index(path: Path) -> bool:
+@_content_test
+def is_package_index(data: mmap.mmap) -> bool:
     """Return whether a file is the index of a package, damaged or not."""
-    return _has_content(
-        path,
-        lambda data: (
-            data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
-        ),
-    )
+    return data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
 
 
 def find_unused_side_files(path: Path) -> list[str]:
@@ -142,7 +176,7 @@ def find_unused_side_files(path: Path) -> list[str]:
         if (m := shape.fullmatch(n)) and n.isprintable() and _is_referenced(path, n)
     ]
     ours = [
-        name for name, digest in found if (_hash_file(path.parent / name) or "").startswith(digest)
+        name for name, digest in found if (file_sha256(path.parent / name) or "").startswith(digest)
     ]
     return filter_unreferenced_files(path.parent, ours, but={path.name})
 
@@ -179,26 +213,6 @@ def _is_referenced(path: Path, name: str) -> bool:
     return _has_content(path, lambda data: data.find(name.encode()) >= 0)
 
 
-def _hash_file(path: Path) -> str | None:
-    try:
-        with os.fdopen(open_regular_file(path), "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except (UnreadableFile, OSError):
-        return None
-
-
-def _is_model_content(data: mmap.mmap) -> bool:
-    made = described = False
-    key = PRODUCER_NAME.encode()
-    for number, begin, end in islice(_iterate_protobuf_fields(data), _MAX_FIELDS):
-        made |= number == _PRODUCER and data[begin:end] == key
-        described |= (
-            number == _METADATA
-            and data[begin : begin + 2 + len(key)] == bytes([10, len(key)]) + key
-        )
-    return made and described
-
-
 def _iterate_protobuf_fields(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
     """Yield number and range of protobuf fields. Raise ValueError or IndexError if damaged."""
     at = 0
@@ -226,29 +240,3 @@ def _read_varint(data: mmap.mmap, at: int) -> tuple[int, int]:
         if byte < 128:
             return value, at
     raise ValueError("no number")
-
-
-def _is_png_content(data: mmap.mmap) -> bool:
-    at = len(_PNG_SIGNATURE)
-    while data[: len(_PNG_SIGNATURE)] == _PNG_SIGNATURE and at + 8 <= len(data):
-        length = int.from_bytes(data[at : at + 4], "big")
-        kind, body = data[at + 4 : at + 8], at + 8
-        if kind == b"tEXt" and data[body : body + length] == b"Software\0" + PRODUCER_NAME.encode():
-            return True
-        at = body + length + 4
-    return False
-
-
-def _is_drawing_content(data: mmap.mmap) -> bool:
-    """Return whether an SVG or HTML page starts with specc's generator mark."""
-    head = data[:_HEAD]
-    return head.startswith((b"<svg ", b"<!doctype html>")) and _MADE_BY in head
-
-
-def _is_weights_content(data: mmap.mmap) -> bool:
-    length = int.from_bytes(data[:8], "little")
-    if not 2 <= length <= min(_LONGEST_HEADER, len(data) - 8) or data[8:9] != b"{":
-        return False
-    header = json.loads(data[8 : 8 + length])
-    about = header.get("__metadata__")
-    return isinstance(about, dict) and PRODUCER_NAME in about

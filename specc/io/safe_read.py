@@ -1,5 +1,6 @@
 """Open and read regular files with a size limit: no pipe or device can block the compiler."""
 
+import hashlib
 import os
 import re
 import stat
@@ -94,6 +95,17 @@ def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
     if max(size, len(data)) > most:
         raise FileTooLarge(f"it is larger than {most:,} bytes".replace(",", " "), size)
     return data
+
+
+def file_sha256(path: str | os.PathLike[str], most: int | None = None) -> str | None:
+    """Return the SHA-256 of a regular file, or of its first `most` bytes; None if unreadable."""
+    try:
+        with os.fdopen(open_regular_file(path), "rb") as file:
+            if most is not None:
+                return hashlib.sha256(file.read(most)).hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (UnreadableFile, OSError):
+        return None
 
 
 def resolve_links(path: Path) -> Path:

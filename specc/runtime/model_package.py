@@ -16,7 +16,6 @@ from specc.artifact.package_index import (
     PackageIndex,
     WeightFileFacts,
     explain_mismatch,
-    file_sha256,
     find_misplaced_tensors,
     read_index,
     regular_file_size,
@@ -26,7 +25,7 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import align_columns, format_repr, group_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.atomic_write import FileDigest
-from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file
+from specc.io.safe_read import UnreadableFile, escape_text, file_sha256, read_regular_file
 from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
 from specc.runtime.steppers import BufferedStep

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
@@ -24,6 +23,8 @@ from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 MAX_ERRORS = 20
 
 T = TypeVar("T")
+MissingParameter: TypeAlias = tuple[RequiredParameter, str]
+"""A parameter that the files lack, and a missing tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def report_mismatches(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
     count: int,
-    missing: Sequence[tuple[RequiredParameter, str]],
+    missing: Sequence[MissingParameter],
     wrong: Sequence[TensorMismatch],
     unused: Sequence[str],
     reasons: Mapping[str, str] | None = None,
@@ -57,7 +58,12 @@ def report_mismatches(
     for family in _group_by_key(missing, lambda m: name_skeleton(m[0].name)):
         diagnostic, taken = _describe_missing(checkpoint, naming, family, unused)
         if reasons is not None:
-            diagnostic = _about_heads(diagnostic, reasons.get(family[0][0].name, ""))
+            if why := reasons.get(family[0][0].name):
+                note = f"it is not part of a new head, which could be initialized: {why}"
+                diagnostic = replace(diagnostic, notes=(*diagnostic.notes, note))
+            else:
+                help = "if it is a head that is still to be trained, `--init-missing 0` draws it"
+                diagnostic = replace(diagnostic, helps=(*diagnostic.helps, help))
         found.append(diagnostic)
         proposed |= taken
     for group in _group_by_key(
@@ -95,7 +101,7 @@ def warn_different_copies(
 
 
 def _nothing_fits(
-    checkpoint: Checkpoint, missing: Sequence[tuple[RequiredParameter, str]], unused: Sequence[str]
+    checkpoint: Checkpoint, missing: Sequence[MissingParameter], unused: Sequence[str]
 ) -> Diagnostic:
     first = missing[0][0]
     have = f"`{escape_text(str(checkpoint.path))}` has {escape_text(format_names(sorted(unused)))}"
@@ -117,7 +123,7 @@ def _nothing_fits(
 def _describe_missing(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
-    family: Sequence[tuple[RequiredParameter, str]],
+    family: Sequence[MissingParameter],
     unused: Sequence[str],
 ) -> tuple[Diagnostic, set[str]]:
     """Report parameters without a tensor, and the unused tensors that may match."""
@@ -148,17 +154,8 @@ def _describe_missing(
     )
 
 
-def _about_heads(diagnostic: Diagnostic, why: str) -> Diagnostic:
-    """Add a hint about `--init-missing`, or why it does not apply."""
-    if why:
-        note = f"it is not part of a new head, which could be initialized: {why}"
-        return replace(diagnostic, notes=(*diagnostic.notes, note))
-    help = "if it is a head that is still to be trained, `--init-missing 0` draws it"
-    return replace(diagnostic, helps=(*diagnostic.helps, help))
-
-
 def _suggest_name(
-    checkpoint: Checkpoint, family: Sequence[tuple[RequiredParameter, str]], unused: Sequence[str]
+    checkpoint: Checkpoint, family: Sequence[MissingParameter], unused: Sequence[str]
 ) -> dict[str, str]:
     """Return for each parameter the unused tensor with the nearest name, best of its shape."""
     meant: dict[str, str] = {}
@@ -174,7 +171,11 @@ def _describe_misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) ->
     wanted = first.wanted
     label = Label.at(wanted.span, wanted.made_by or f"has shape {list(wanted.shape)}")
     others = (Label(first.rule, "loaded by this rule"),) if first.rule else ()
-    notes = tuple(_describe_held(checkpoint, n) for n in first.tensors[:4])
+    notes = tuple(
+        f"{escape_text(checkpoint.file_of(n).path.name)} holds `{escape_text(n)}`: "
+        f"{checkpoint.tensors[n]}"
+        for n in first.tensors[:4]
+    )
     name = escape_text(wanted.name)
     if first.why:
         title = f"`{name}` does not match its `load` rule{_format_more(group)}"
@@ -260,12 +261,6 @@ def _describe_unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic
     )
 
 
-def _describe_held(checkpoint: Checkpoint, name: str) -> str:
-    """Format as `model.safetensors holds wte.weight: f32[50257, 768]`."""
-    file: Path = checkpoint.file_of(name).path
-    return f"{escape_text(file.name)} holds `{escape_text(name)}`: {checkpoint.tensors[name]}"
-
-
 def _format_more(family: Sequence[object]) -> str:
     return f" (and {len(family) - 1} more like it)" if len(family) > 1 else ""
 
@@ -276,10 +271,6 @@ def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T
     for item in items:
         found.setdefault(key(item), []).append(item)
     return list(found.values())
-
-
-Missing = Sequence[tuple[RequiredParameter, str]]
-"""Parameters that the files lack, each with a missing tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +286,7 @@ class FreshInit:
 
 def explain_not_fresh(
     fresh: FreshInit,
-    missing: Missing,
+    missing: Sequence[MissingParameter],
     found: Sequence[RequiredParameter],
     exprs: Mapping[str, Expr],
     present: Set[str],

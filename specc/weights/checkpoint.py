@@ -1,15 +1,22 @@
 """Open a checkpoint: one file or shards."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
-from specc.diagnostics.diagnostic import Failed, raise_error
+from specc.diagnostics.diagnostic import raise_error
 from specc.io import safe_read
 from specc.io.file_signatures import format_conversion_command, identify_foreign_file, is_gguf_path
-from specc.io.json_io import NO_LIMITS, Json, parse_strict_json
-from specc.io.safe_read import Closeable, UnreadableFile, escape_text, read_regular_file
+from specc.io.json_io import NO_LIMITS, parse_strict_json
+from specc.io.safe_read import (
+    Closeable,
+    UnreadableFile,
+    escape_text,
+    raise_unreadable,
+    read_regular_file,
+)
 from specc.ir.array import Array
 from specc.weights.formats.gguf import open_gguf
 from specc.weights.formats.safetensors import AS_SPECIFIED, TensorEntry, TensorFile, open_tensors
@@ -98,18 +105,15 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
     The tensors of `modules`, further directories, are added under their prefixes. Fails with E0502,
     E0506, E0509, E0802, E0514 or E0518.
     """
-    opened = [_open_one(path)]
-    try:
+    with ExitStack() as opened:
+        whole = opened.enter_context(_open_one(path))
         for prefix, directory in (modules or {}).items():
-            opened.append(_open_one(directory))
-            for file in opened[-1].files:
+            added = opened.enter_context(_open_one(directory)).files
+            for file in added:
                 file.tensors = {f"{prefix}.{n}": e for n, e in file.tensors.items()}
-        files = [file for checkpoint in opened for file in checkpoint.files]
-        return Checkpoint(opened[0].path, files) if len(opened) > 1 else opened[0]
-    except Failed:
-        for checkpoint in opened:
-            checkpoint.close()
-        raise
+            whole = Checkpoint(whole.path, (*whole.files, *added))
+        opened.pop_all()
+    return whole
 
 
 def _open_one(path: str | Path) -> Checkpoint:
@@ -120,7 +124,7 @@ def _open_one(path: str | Path) -> Checkpoint:
     if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
     if path.suffix in _PICKLE_SUFFIXES:
-        _refuse_pickle(path)
+        refuse_pickle(path)
     return Checkpoint(path, _open_all([path]))
 
 
@@ -144,16 +148,12 @@ def _in_folder(directory: Path) -> Path:
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
         return directory / only[0]
-    if not only:
-        _check_no_pickles(directory, _ending(names, _PICKLE_SUFFIXES))
+    # training also leaves optimizer.pt and the like
+    pickles = _ending(names, _PICKLE_SUFFIXES)
+    if pickles and not only:
+        of_weights = [name for name in pickles if name.startswith("pytorch_model")]
+        refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
     _no_choice(directory, names, [*indexes, *single])
-
-
-def _check_no_pickles(directory: Path, pickles: Sequence[str]) -> None:
-    """Raise the error for pickled weights; training also leaves optimizer.pt and the like."""
-    of_weights = [name for name in pickles if name.startswith("pytorch_model")]
-    if pickles:
-        _refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
 
 
 def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:
@@ -200,7 +200,12 @@ def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
         f"the directory `{where}` has no weights",
         notes=[
             "searched for model.safetensors, an index of shards, and any other .safetensors file",
-            *_iterate_unreadable(names),
+            *(
+                f"`{escape_text(name)}` {what}"
+                for name in names
+                for ending, what in _OTHER_FORMATS.items()
+                if name.endswith(ending)
+            ),
         ],
         helps=[
             safe_read.suggest_for_cache_directory(directory)
@@ -210,16 +215,9 @@ def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
     )
 
 
-def _iterate_unreadable(names: Iterable[str]) -> Iterator[str]:
-    """Yield notes on weight files in formats that specc does not read."""
-    for name in names:
-        for ending, what in _OTHER_FORMATS.items():
-            if name.endswith(ending):
-                yield f"`{escape_text(name)}` {what}"
-
-
-def _refuse_pickle(*paths: Path) -> NoReturn:
-    names = [escape_text(str(path)) for path in paths]
+def refuse_pickle(*paths: Path) -> NoReturn:
+    """Raise E0514 for PyTorch checkpoints."""
+    names = [escape_text(path) for path in paths]
     more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
     raise_error(
         "E0514",
@@ -231,14 +229,12 @@ def _refuse_pickle(*paths: Path) -> NoReturn:
 
 def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
     """Open all files, or none on an error."""
-    files: list[TensorFile] = []
-    try:
-        for path in paths:
-            files.append(open_gguf(path) if is_gguf_path(path) else open_tensors(path))
-    except Failed:
-        for file in files:
-            file.close()
-        raise
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(open_gguf(p) if is_gguf_path(p) else open_tensors(p))
+            for p in paths
+        ]
+        opened.pop_all()
     return files
 
 
@@ -248,15 +244,13 @@ def _open_shards(path: Path) -> Checkpoint:
     shards = sorted(set(wanted.values()))
     for shard in shards:
         _check_shard(path, shard)
-    files = _open_all(path.parent / shard for shard in shards)
-    try:
+    with ExitStack() as opened:
+        files = _open_all(path.parent / shard for shard in shards)
+        for file in files:
+            opened.enter_context(file)
         checkpoint = Checkpoint(path, files)
         _check_listed(checkpoint, wanted)
-    except Failed:
-        # The caller never gets the checkpoint, so the files are closed here.
-        for file in files:
-            file.close()
-        raise
+        opened.pop_all()
     return checkpoint
 
 
@@ -297,11 +291,7 @@ def _weight_map(path: Path) -> dict[str, str]:
     try:
         data = read_regular_file(path, MAX_INDEX_BYTES)
     except UnreadableFile as error:
-        raise_error(
-            "E0802",
-            f"cannot read `{escape_text(str(path))}`: {error.reason}",
-            helps=["check the path"],
-        )
+        raise_unreadable(path, error.reason, "check the path")
     if found := identify_foreign_file(data[:64], escape_text(path.name)):
         raise_error(
             "E0509", f"`{escape_text(str(path))}` is not an index but {found[0]}", helps=[found[1]]
@@ -312,19 +302,12 @@ def _weight_map(path: Path) -> dict[str, str]:
         _bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
     except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
         _bad_index(path, escape_text(str(error)))
-    files = _table_of(fields)
-    if not files:
+    table = fields.get("weight_map") if isinstance(fields, dict) else None
+    listed = table if isinstance(table, dict) else {}
+    files = {name: file for name, file in listed.items() if isinstance(file, str)}
+    if not files or len(files) < len(listed):
         _bad_index(path, "it has no `weight_map`, a table from names of tensors to names of files")
     return files
-
-
-def _table_of(fields: Json) -> dict[str, str]:
-    """Return the table of an index; empty if it is missing or invalid."""
-    table = fields.get("weight_map") if isinstance(fields, dict) else None
-    if not isinstance(table, dict):
-        return {}
-    files = {name: file for name, file in table.items() if isinstance(file, str)}
-    return files if len(files) == len(table) else {}
 
 
 def _bad_index(path: Path, why: str) -> NoReturn:

@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Span
 from specc.weights import binding_errors
-from specc.weights.binding_errors import FreshInit, explain_not_fresh, warn_random_weights
+from specc.weights.binding_errors import (
+    FreshInit,
+    MissingParameter,
+    explain_not_fresh,
+    warn_random_weights,
+)
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.expression_evaluation import infer_expression_dtype, infer_expression_shape
-from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
+from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import BoundParameter, CheckpointBinding, SeededValues
 from specc.weights.weight_expressions import (
@@ -64,11 +69,10 @@ def bind_parameters(
     exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
     # Which of them the file has, and which of the rest are a head to initialize.
     bound, missing = _resolve_rule(by_name, exprs, ties, checkpoint)
-    reasons = _list_reasons(fresh, bound, missing, exprs, checkpoint)
-    drawn = _list_initialized(fresh, missing, reasons)
-    bound |= {w.name: BoundParameter(w, None, None, w.dtype) for w in drawn}
-    names = {w.name for w in drawn}
-    lacking = [(w, tensor) for w, tensor in missing if w.name not in names]
+    head, reasons = _initialize_head(fresh, bound, missing, exprs, checkpoint)
+    drawn = head.wanted if head is not None else {}
+    bound |= {name: BoundParameter(w, None, None, w.dtype) for name, w in drawn.items()}
+    lacking = [(w, tensor) for w, tensor in missing if w.name not in drawn]
     # All errors are reported at once, and before data is read: deciding reads some.
     made = {name: b.expr or exprs[name] for name, b in bound.items()}
     wrong = _list_misfits(sources, made, checkpoint)
@@ -80,51 +84,36 @@ def bind_parameters(
     if found:
         raise Failed(*found)
     decided, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
-    if fresh is not None and drawn:
-        warnings.append(warn_random_weights(fresh, drawn, str(checkpoint.path)))
+    if fresh is not None and head is not None:
+        warnings.append(warn_random_weights(fresh, [*drawn.values()], str(checkpoint.path)))
     return CheckpointBinding(
         checkpoint=checkpoint,
         bound=decided,
         naming=naming,
         ignored=tuple(sorted(ignored)),
         warnings=tuple(warnings),
-        drawn=_make_random_values(fresh, drawn),
+        drawn=head,
     )
 
 
-def _list_reasons(
+def _initialize_head(
     fresh: FreshInit | None,
     bound: Mapping[str, BoundParameter],
-    missing: Sequence[tuple[RequiredParameter, str]],
+    missing: Sequence[MissingParameter],
     exprs: Mapping[str, Expr],
     checkpoint: Checkpoint,
-) -> dict[str, str] | None:
-    """Return why missing parameters are no new head; None if initialization is not available."""
+) -> tuple[SeededValues | None, dict[str, str] | None]:
+    """Return the initialized parameters, if that was requested, and why the other missing ones are
+    no new head; None if initialization is not available.
+    """
     if fresh is None:
-        return None
+        return None, None
     there = [b.wanted for b in bound.values() if b.tied_to is None]
-    return explain_not_fresh(fresh, missing, there, exprs, checkpoint.tensors.keys())
-
-
-def _list_initialized(
-    fresh: FreshInit | None,
-    missing: Sequence[tuple[RequiredParameter, str]],
-    reasons: Mapping[str, str] | None,
-) -> list[RequiredParameter]:
-    """Return the parameters to initialize, if that was requested."""
-    if fresh is None or fresh.seed is None or reasons is None:
-        return []
-    return [wanted for wanted, _ in missing if wanted.name not in reasons]
-
-
-def _make_random_values(
-    fresh: FreshInit | None, drawn: Sequence[RequiredParameter]
-) -> SeededValues | None:
-    """Return the random values of initialized parameters, if any."""
-    if fresh is None or fresh.seed is None or not drawn:
-        return None
-    initial = {w.name: fresh.initial[w.name] for w in drawn}
-    return SeededValues(fresh.seed, {w.name: w for w in drawn}, initial)
+    reasons = explain_not_fresh(fresh, missing, there, exprs, checkpoint.tensors.keys())
+    drawn = {w.name: w for w, _ in missing if w.name not in reasons}
+    if fresh.seed is None or not drawn:
+        return None, reasons
+    return SeededValues(fresh.seed, drawn, {name: fresh.initial[name] for name in drawn}), reasons
 
 
 def _find_naming(
@@ -134,8 +123,7 @@ def _find_naming(
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
     """Infer how the file spells the spec's names, ignoring tied parameters, which may be absent."""
-    untied = [s for name, s in sources.items() if name not in ties]
-    needed = [n for s in untied for n in list_tensors(s.expr)]
+    needed = [n for name, s in sources.items() if name not in ties for n in list_tensors(s.expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 
@@ -177,7 +165,7 @@ def _resolve_rule(
     exprs: Mapping[str, Expr],
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
-) -> tuple[dict[str, BoundParameter], list[tuple[RequiredParameter, str]]]:
+) -> tuple[dict[str, BoundParameter], list[MissingParameter]]:
     """Resolve parameters to expressions; return those, and the unresolved with a missing tensor
     each.
 
@@ -192,7 +180,7 @@ def _resolve_rule(
     for name, root in ties.items():
         partners.setdefault(root, []).append(name)
     bound: dict[str, BoundParameter] = {}
-    missing: list[tuple[RequiredParameter, str]] = []
+    missing: list[MissingParameter] = []
     for name, w in wanted.items():
         if name in ties:
             bound[name] = BoundParameter(w, None, ties[name], "")
@@ -210,32 +198,29 @@ def _list_misfits(
     sources: Mapping[str, _Source], made: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
     """Return shape and dtype errors; missing tensors are not included."""
-    there = {name: e for name, e in made.items() if _has_tensor(checkpoint, e)}
-    found = [_find_misfit(sources[name], e, checkpoint) for name, e in there.items()]
-    return [misfit for misfit in found if misfit]
-
-
-def _find_misfit(
-    source: _Source, expr: Expr, checkpoint: Checkpoint
-) -> binding_errors.TensorMismatch | None:
-    """Return the shape or dtype error of a parameter's expression, or None."""
-    wanted, names = source.wanted, tuple(list_tensors(expr))
-    entries = {n: checkpoint.tensors[n] for n in names}
-    try:
-        shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
-        dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
-    except PatternMismatch as unfit:
-        return binding_errors.TensorMismatch(wanted, names, source.span, why=str(unfit))
-    if shape != wanted.shape or dtype_family(dtype) != dtype_family(wanted.dtype):
-        return binding_errors.TensorMismatch(wanted, names, source.span, shape, dtype)
-    return None
+    found: list[binding_errors.TensorMismatch] = []
+    for name, expr in made.items():
+        if not _has_tensor(checkpoint, expr):
+            continue
+        wanted, names = sources[name].wanted, tuple(list_tensors(expr))
+        span = sources[name].span
+        entries = {n: checkpoint.tensors[n] for n in names}
+        try:
+            shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
+            dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
+        except PatternMismatch as unfit:
+            found.append(binding_errors.TensorMismatch(wanted, names, span, why=str(unfit)))
+            continue
+        if shape != wanted.shape or dtype_family(dtype) != dtype_family(wanted.dtype):
+            found.append(binding_errors.TensorMismatch(wanted, names, span, shape, dtype))
+    return found
 
 
 def dtype_family(dtype: str) -> str:
     """Return the family of mutually convertible dtypes: floats or integers; others are
     their own.
     """
-    if dtype in FLOAT_DTYPES and dtype in NUMPY_DTYPES:
+    if dtype in CONVERTIBLE_FLOATS:
         return "float"
     return "int" if dtype[0] in "iu" else dtype
 
@@ -296,12 +281,8 @@ def _have_equal_values(binding: CheckpointBinding, one: str, other: str) -> bool
     dtype = binding.stored_dtype(one)
     if dtype != binding.stored_dtype(other):
         return False
-    return _hash_values(binding, one, dtype) == _hash_values(binding, other, dtype)
-
-
-def _hash_values(binding: CheckpointBinding, name: str, dtype: str) -> bytes:
-    """Hash the values in chunks."""
-    digest = hashlib.sha256()
-    for chunk in binding.chunks(name, dtype):
-        digest.update(chunk)
-    return digest.digest()
+    digests = [hashlib.sha256(), hashlib.sha256()]
+    for name, digest in zip((one, other), digests, strict=True):
+        for chunk in binding.chunks(name, dtype):
+            digest.update(chunk)
+    return digests[0].digest() == digests[1].digest()

@@ -69,11 +69,18 @@ class DequantizedCheckpoint(Checkpoint):
         self.weights = {w.name: w for w in _find_weights(base, method, settings)}
         self.decoded = frozenset(self.weights).union(*(file.changed for file in base.files))
         inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
-        left = {n: e for n, e in base.tensors.items() if n not in inner and not _is_ignored(n)}
+        left = {
+            n: e
+            for n, e in base.tensors.items()
+            if n not in inner and n.rpartition(".")[2] not in ACTIVATION_TENSORS
+        }
         _check_complete(base, method, left)
         self.optional = frozenset(_zero_biases(base, self.weights))
-        self._of = {**self._of, **{n: self._of[_get_first(w)] for n, w in self.weights.items()}}
-        self.tensors = {**left, **{name: _make_entry(w) for name, w in self.weights.items()}}
+        self.tensors = left
+        for name, weight in self.weights.items():
+            self._of[name] = self._of[weight.tensors[weight.format.mark]]
+            shape = weight.layout.shape
+            self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
     def array(self, name: str) -> Array:
         """Return the tensor, decoded or as a view of its file."""
@@ -93,23 +100,9 @@ class DequantizedCheckpoint(Checkpoint):
         return weight.format.decode(_find_parts(self, weight.tensors), weight.layout, rows)
 
 
-def _get_first(weight: QuantizedWeight) -> str:
-    """Return the tensor that marks the format."""
-    return weight.tensors[weight.format.mark]
-
-
 def _find_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
     """Return the tensors of a weight as views of their files."""
     return {suffix: checkpoint.file_of(tensor).array(tensor) for suffix, tensor in tensors.items()}
-
-
-def _make_entry(weight: QuantizedWeight) -> TensorEntry:
-    shape = weight.layout.shape
-    return TensorEntry(weight.name, "f32", shape, 0, 4 * prod(shape))
-
-
-def _is_ignored(name: str) -> bool:
-    return name.rpartition(".")[2] in ACTIVATION_TENSORS
 
 
 def _find_weights(

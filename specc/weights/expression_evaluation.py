@@ -61,7 +61,10 @@ def _shape_from(expr: UnaryExpr, shape: Shape) -> Shape:
             start, stop = _rows_of(expr, _get_length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
         case PermutePairsExpr(heads=heads):
-            _check_pairs(_get_length(shape, 0), heads)
+            rows = _get_length(shape, 0)
+            # Each head's rows are swapped in pairs.
+            if heads < 1 or rows % (2 * heads):
+                raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
             return shape
         case ResizeGridExpr():
             return _grid_shape(expr, shape)
@@ -202,12 +205,6 @@ def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
             f"{' and '.join(str(list(s)) for s in shapes)} differ not only along axis {axis}"
         )
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
-
-
-def _check_pairs(rows: int, heads: int) -> None:
-    # Each head's rows are swapped in pairs.
-    if heads < 1 or rows % (2 * heads):
-        raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _stack_shape(shapes: list[Shape]) -> Shape:

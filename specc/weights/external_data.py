@@ -1,5 +1,6 @@
 """ONNX external data: which weights stay in place and which are copied."""
 
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -132,10 +133,7 @@ def can_store_inline(pieces: Iterable[TensorPiece]) -> bool:
 
 def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
     """Return the size of a tensor in bytes."""
-    count = 1
-    for length in shape:
-        count *= length
-    return -(-count * DTYPE_BITS[dtype] // 8)
+    return -(-math.prod(shape) * DTYPE_BITS[dtype] // 8)
 
 
 def external_data_chunks(

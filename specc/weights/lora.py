@@ -13,11 +13,11 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.checkpoint import ALL_ROWS, Checkpoint
-from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import TensorEntry, TensorFile
-from specc.weights.formats.safetensors_header import DTYPE_BITS, FLOAT_DTYPES, NUMPY_DTYPES
+from specc.weights.formats.safetensors_header import CONVERTIBLE_FLOATS, DTYPE_BITS, NUMPY_DTYPES
 from specc.weights.lora_targets import LoraScaling, LoraTargets, find_missing_language_weights
 from specc.weights.parameter_names import format_names
+from specc.weights.value_checks import check_finite
 from specc.weights.weight_rules import infer_naming
 
 MODULE_PREFIX = "base_model.model."
@@ -68,40 +68,34 @@ class LoraAdapter:
         self.scaling = scaling
         self.targets = targets
         self.whole = whole
-        self.changes = self._map_replacements() if whole else self._read_changes()
+        if not file.tensors:
+            self._fail_broken("it has no tensors")
+        self.changes = (
+            {name: AdapterChange(instead=name) for name in file.tensors}
+            if whole
+            else self._read_changes()
+        )
 
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
         """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
         return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
 
-    def _map_replacements(self) -> dict[str, AdapterChange]:
-        """Map each tensor to a replacement under its own name. E0530 if there are none."""
-        if not self.file.tensors:
-            self._fail_broken("", "it has no tensors")
-        return {name: AdapterChange(instead=name) for name in self.file.tensors}
-
     def _read_changes(self) -> dict[str, AdapterChange]:
-        """Assign every tensor of the file to a change. E0530 for an unknown tensor, and for a file
-        without tensors.
-        """
-        if not self.file.tensors:
-            self._fail_broken("", "it has no tensors")
+        """Assign every tensor of the file to a change. E0530 for an unknown tensor."""
         parts: dict[str, dict[str, str]] = {}
         found: dict[str, AdapterChange] = {}
         for name in self.file.tensors:
-            if not name.startswith(MODULE_PREFIX):
-                self._fail_unknown(name)
             rest = name.removeprefix(MODULE_PREFIX)
             known = ((end, part) for end, part in _LORA_SUFFIXES if rest.endswith(f".{end}"))
             end, part = next(known, ("", ""))
+            # another kind of LoRA, such as one with magnitudes: its product differs, and ignoring
+            # the tensor would be wrong
+            if rest == name or (".lora_" in rest and not part):
+                self._fail_broken(f"it has `{name}`, which is not a LoRA tensor")
             if part:
                 module = rest.removesuffix(f".{end}")
                 parts.setdefault(module, {})[part] = name
-            elif ".lora_" in rest:
-                # another kind of LoRA, such as one with magnitudes: its product differs, and
-                # ignoring the tensor would be wrong
-                self._fail_unknown(name)
             else:
                 # a tensor that was trained in full, under its own name; peft nests a module that it
                 # wraps one level deeper
@@ -135,27 +129,21 @@ class LoraAdapter:
         """
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
-            self._fail_broken(module, f"it has no `lora_{half}` for `{module}`")
+            self._fail_broken(f"it has no `lora_{half}` for `{module}`")
         if self.targets is not None and not self.targets.has(module):
-            self._fail_broken(
-                module, f"it changes `{module}`, which is not in the modules of its config"
-            )
+            self._fail_broken(f"it changes `{module}`, which is not in the modules of its config")
         a, b = (parts[end] for end in ends)
         # The scale is alpha over the config's rank: with a file of another rank every product would
         # silently be off by a factor.
         rank = self.file.tensors[a].shape[:1]
         if rank != (self.scaling.rank(module),):
             self._fail_broken(
-                module,
                 f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
-                f"says {self.scaling.rank(module)}",
+                f"says {self.scaling.rank(module)}"
             )
         return a, b
 
-    def _fail_unknown(self, name: str) -> NoReturn:
-        self._fail_broken(name, f"it has `{name}`, which is not a LoRA tensor")
-
-    def _fail_broken(self, name: str, why: str) -> NoReturn:
+    def _fail_broken(self, why: str) -> NoReturn:
         raise_error(
             "E0530",
             f"the adapter `{escape_text(str(self.file.path))}` cannot be read",
@@ -265,7 +253,12 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         naming.name(name, base.tensors.keys()): change for name, change in adapter.changes.items()
     }
     if adapter.targets is not None:
-        _check_whole(base, adapter, adapter.targets, placed)
+        absent = [n for n in base.tensors if adapter.targets.is_whole(n) and n not in placed]
+        if absent:
+            # the checkpoint's own would be used silently
+            names = escape_text(format_names(sorted(absent)))
+            why = f"it lacks {names}, which its config says was trained"
+            _fail_unfit(base, adapter, why, "is it all of the adapter? Save it again")
     if adapter.whole and (left := find_missing_language_weights(base.tensors, placed)):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
         _fail_unfit(base, adapter, why, "is it the adapter of this model, all of it?")
@@ -281,22 +274,6 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             "no separate weight to adapt",
         )
     return placed
-
-
-def _check_whole(
-    base: Checkpoint,
-    adapter: LoraAdapter,
-    targets: LoraTargets,
-    placed: Mapping[str, AdapterChange],
-) -> None:
-    """Raise E0531 if the config lists a fully trained module (modules_to_save) that the file lacks:
-    the checkpoint's own would be used silently.
-    """
-    absent = [n for n in base.tensors if targets.is_whole(n) and n not in placed]
-    if absent:
-        names = escape_text(format_names(sorted(absent)))
-        why = f"it lacks {names}, which its config says was trained"
-        _fail_unfit(base, adapter, why, "is it all of the adapter? Save it again")
 
 
 def _describe_entry(
@@ -317,16 +294,12 @@ def _describe_entry(
             _fail_unfit(base, adapter, why, "is it the adapter of this model?")
     read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
     kinds = [first.dtype, *(brought[n].dtype for n in read)]
-    if not all(map(_is_numpy_float, kinds)):
+    if not CONVERTIBLE_FLOATS.issuperset(kinds):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
         _fail_unfit(base, adapter, why, "is it the adapter of this model?")
     dtype = "f64" if first.dtype == "f64" else "f32"
     nbytes = math.prod(first.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, first.shape, 0, nbytes)
-
-
-def _is_numpy_float(dtype: str) -> bool:
-    return dtype in FLOAT_DTYPES and dtype in NUMPY_DTYPES
 
 
 def _read_pair(

@@ -11,13 +11,8 @@ import numpy as np
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.ops.quantized import NormFold
-from specc.weights.parameter_values import (
-    CHECKED_VALUES,
-    ByteRange,
-    ValuesOverlay,
-    convert_dtype,
-    read_parameter,
-)
+from specc.weights.parameter_values import ByteRange, ValuesOverlay, read_parameter
+from specc.weights.value_checks import CHECKED_VALUES, convert_dtype
 
 MAX_EXPONENT = 40
 """Maximum power of two that is folded; the rest of a larger gain stays in the norm."""

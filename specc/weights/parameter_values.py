@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specc.diagnostics.diagnostic import Diagnostic, raise_error
+from specc.diagnostics.diagnostic import Diagnostic
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.weights.checkpoint import Checkpoint
@@ -21,13 +21,45 @@ from specc.weights.expression_evaluation import (
     infer_expression_shape,
     slice_expression,
 )
-from specc.weights.finite_check import check_finite
 from specc.weights.formats.safetensors import CHUNK_BYTES, TensorFile
-from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
-from specc.weights.initial_values import initial_value_chunks as initial_chunks
-from specc.weights.initializers import parse_initializer
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES
+from specc.weights.initializers import Initializer, parse_initializer
+from specc.weights.random_stream import (
+    BLOCK_WORDS,
+    Floats,
+    fill_array,
+    normal_chunks,
+    uniform_chunks,
+)
+from specc.weights.value_checks import check_finite, convert_dtype, to_little_endian
 from specc.weights.weight_expressions import Expr, Shape, list_tensors, split_expression
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
+
+
+def initial_value_chunks(
+    initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
+) -> Iterator[Floats]:
+    """Yield the elements of a parameter in C order, f32, in blocks."""
+    count = math.prod(shape)
+    match initializer.kind:
+        case "zeros" | "ones" | "constant":
+            return _same(1.0 if initializer.kind == "ones" else initializer.number, count)
+        case "normal":
+            return normal_chunks(seed, name, count, initializer.number)
+    bound = initializer.bound(shape)
+    return uniform_chunks(seed, name, count, -bound, bound)
+
+
+def initial_values(
+    initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
+) -> Floats:
+    """Return the initial f32[*shape] of a parameter; depends only on seed and name."""
+    return fill_array(shape, initial_value_chunks(initializer, seed, name, shape))
+
+
+def _same(value: float, count: int) -> Iterator[Floats]:
+    for start in range(0, count, BLOCK_WORDS):
+        yield np.full(min(BLOCK_WORDS, count - start), value, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +192,7 @@ class CheckpointBinding:
                 blocks = self._read_stored(view, bound.dtype)
             for block in blocks:
                 check_finite(block, place)
-                yield _bytes(convert_dtype(block, dtype, place))
+                yield to_little_endian(convert_dtype(block, dtype, place))
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of every file of these parameters. Fails with E0507 or E0512."""
@@ -276,8 +308,8 @@ class SeededValues:
         wanted = self.wanted[self.tied_to(name) or name]
         initializer = parse_initializer(self.initial[wanted.name], wanted.span)
         place = f"`{escape_text(wanted.name)}`, started as {initializer}"
-        for block in initial_chunks(initializer, self.seed, wanted.name, wanted.shape):
-            yield _bytes(convert_dtype(block, dtype, place))
+        for block in initial_value_chunks(initializer, self.seed, wanted.name, wanted.shape):
+            yield to_little_endian(convert_dtype(block, dtype, place))
 
 
 def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
@@ -295,42 +327,6 @@ def _split_rows(expr: Expr, shapes: Mapping[str, Shape]) -> list[Expr]:
 MAX_DECODED_ELEMENTS = 1 << 20
 """Maximum elements of a decoded tensor in memory, unless one row has more."""
 
-WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
-"""Pairs of a type and a type that represents all its values."""
-
-
-CHECKED_VALUES = "values checked, the largest"
-"""Description of out-of-range values, and of the worst."""
-
-
-def convert_dtype(
-    block: Array, dtype: str, place: str, *fixes: str, counted: str = CHECKED_VALUES
-) -> Array:
-    """Convert a block to another dtype. E0517 if a value is out of range; `fixes` are fixes other
-    than another dtype, `counted` names the block's elements.
-    """
-    kind = NUMPY_DTYPES[dtype]
-    if block.dtype == kind:
-        return block
-    if (block.dtype.name, dtype) in WIDENING_CASTS:
-        return block.astype(kind)
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = block.astype(kind)
-        # rounding is allowed, an overflow is not; an integer has to stay exact
-        if dtype in FLOAT_DTYPES:
-            lost = ~np.isfinite(result)
-        else:
-            lost = result.astype(block.dtype) != block
-    if lost.any():
-        worst = float(np.abs(block[lost].astype(np.float64)).max())
-        raise_error(
-            "E0517",
-            f"the weights hold values that {dtype} cannot",
-            notes=[f"in {place}, {int(lost.sum())} of {block.size} {counted} {worst:g}"],
-            helps=[*fixes, "compile with another --dtype"],
-        )
-    return result
-
 
 def _iterate_blocks(array: Array) -> Iterator[Array]:
     """Yield the elements in C order, a few megabytes at a time, without copying the whole."""
@@ -345,16 +341,6 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
         rows = max(1, CHUNK_BYTES // (array.nbytes // array.shape[0]))
         for start in range(0, array.shape[0], rows):
             yield np.ascontiguousarray(array[start : start + rows]).reshape(-1)
-
-
-def _bytes(block: Array) -> memoryview:
-    """Return a block as little-endian bytes."""
-    little = (
-        block.astype(block.dtype.newbyteorder("<"), copy=False)
-        if block.dtype.kind in "fiuc"
-        else block
-    )
-    return little.view(np.uint8).data
 
 
 @dataclass(frozen=True)

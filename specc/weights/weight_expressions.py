@@ -346,10 +346,6 @@ def _pattern(text: str) -> RearrangePattern:
     return pattern
 
 
-def _divides(part: int, length: int) -> bool:
-    return part != 0 and length % part == 0
-
-
 def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]) -> None:
     """Infer the lengths of the names of one axis; at most one may be unknown."""
     told = {n: sizes[n] for n in group if n in sizes}
@@ -360,7 +356,7 @@ def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[
         raise PatternMismatch(
             f"give the length of `{left[0]}` or `{left[1]}`: both are unknown in `({text})`"
         )
-    if left and not _divides(given, length):
+    if left and (given == 0 or length % given):
         raise PatternMismatch(
             f"an axis of {length} cannot be split as `({text})`: {given} does not divide it"
         )

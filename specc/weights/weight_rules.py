@@ -1,10 +1,11 @@
 """Rules of a spec for weights: tie, load, ignore; the prefix of parameter names in a file."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
@@ -77,23 +78,21 @@ class WeightRules:
         def prefix_name(name: str) -> str:
             return f"{path}.{name}" if path else name
 
-        return WeightRules(
-            tuple(
-                TieRule(prefix_name(r.name), prefix_name(r.source), r.span, from_used_spec=True)
-                for r in self.ties
-            ),
-            tuple(
-                LoadRule(
-                    prefix_name(r.name),
-                    rename_tensors(r.value, prefix_name),
-                    r.span,
-                    from_used_spec=True,
-                )
-                for r in self.loads
-            ),
-            tuple(IgnoreRule(prefix_name(r.pattern), r.span) for r in self.ignores),
-            (path,) if path else (),
+        ties = (
+            replace(r, name=prefix_name(r.name), source=prefix_name(r.source), from_used_spec=True)
+            for r in self.ties
         )
+        loads = (
+            LoadRule(
+                prefix_name(r.name),
+                rename_tensors(r.value, prefix_name),
+                r.span,
+                from_used_spec=True,
+            )
+            for r in self.loads
+        )
+        ignores = (IgnoreRule(prefix_name(r.pattern), r.span) for r in self.ignores)
+        return WeightRules(tuple(ties), tuple(loads), tuple(ignores), (path,) if path else ())
 
     def add_fallback_rules(self, more: "WeightRules") -> "WeightRules":
         """Return these rules, followed by fallback rules."""
@@ -331,60 +330,39 @@ def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> Paramet
         naming
         for naming in _list_candidates(names, present)
         # the base is under a prefix, not one head next to a base stored as declared
-        if not naming.plus or _count_prefixed(naming, names, present) > plain
+        if not naming.plus or sum(naming.plus + n in present for n in names - present) > plain
     ]
     found = {naming: len(list_names(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few coincidental matches decide nothing
         return ParameterNaming()
-    winners = sorted((n for n in found if found[n] == best), key=_cut_and_put)
+    winners = sorted((n for n in found if found[n] == best), key=lambda n: (n.minus, n.plus))
     # Two spellings of one prefix find the same tensors; then either will do.
     if len(set(map(list_names, winners))) > 1:
-        _fail_several(path, [f"{best} of {len(names)} names match {n}" for n in winners])
+        raise_error(
+            "E0515",
+            f"`{escape_text(path)}` has the weights under several prefixes",
+            notes=[f"{best} of {len(names)} names match {n}" for n in winners[:6]],
+            helps=[
+                "select one: add the prefix to the spec's names with `under`, and `ignore` the "
+                "others"
+            ],
+        )
     return winners[0]
-
-
-def _count_prefixed(naming: ParameterNaming, names: Set[str], present: Set[str]) -> int:
-    """Count the names that match only with the prefix added."""
-    return sum(naming.plus + name in present for name in names - present)
-
-
-def _cut_and_put(naming: ParameterNaming) -> tuple[str, str]:
-    return naming.minus, naming.plus
-
-
-def _fail_several(path: Path, notes: list[str]) -> NoReturn:
-    raise_error(
-        "E0515",
-        f"`{escape_text(str(path))}` has the weights under several prefixes",
-        notes=notes[:6],
-        helps=[
-            "select one: add the prefix to the spec's names with `under`, and `ignore` the others"
-        ],
-    )
 
 
 def _list_candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming]:
     """Return prefixes that match at least one more name, most frequent first."""
     counts: Counter[ParameterNaming] = Counter()
-    for name in names:
-        for cut in _list_cuts(name):
-            if name[cut:] in present:
-                counts[ParameterNaming(minus=name[:cut])] += 1
-    for tensor in present:
-        for cut in _list_cuts(tensor):
-            if tensor[cut:] in names:
-                counts[ParameterNaming(plus=tensor[:cut])] += 1
+    for longer, others in ((names, present), (present, names)):
+        for name in longer:
+            # prefixes that end at one of the first four dots
+            for dot in islice(re.finditer(r"\.", name), 4):
+                prefix = name[: dot.end()]
+                naming = ParameterNaming(minus=prefix)
+                if longer is present:
+                    naming = ParameterNaming(plus=prefix)
+                counts[naming] += name[dot.end() :] in others
     # deterministic order of equally frequent prefixes, independent of set order
-    ordered = sorted(counts, key=lambda n: (-counts[n], n.minus, n.plus))
+    ordered = sorted(+counts, key=lambda n: (-counts[n], n.minus, n.plus))
     return ordered[:16]
-
-
-def _list_cuts(name: str) -> list[int]:
-    """Return the indices after the first four dots."""
-    cuts: list[int] = []
-    at = name.find(".")
-    while at >= 0 and len(cuts) < 4:
-        cuts.append(at + 1)
-        at = name.find(".", at + 1)
-    return cuts

@@ -18,8 +18,8 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import required_parameters
 from specc.weights.formats.safetensors import write_safetensors
-from specc.weights.initial_values import initial_values
 from specc.weights.initializers import parse_initializer
+from specc.weights.parameter_values import initial_values
 
 TINY = {
     "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 2, "hidden_dim": 12,

@@ -17,6 +17,7 @@ from specc.artifact.package_index import INDEX_FILE, is_path_below, is_plain_fil
 from specc.backend import ExtraFile
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.io.safe_read import file_sha256
 from specc.runtime.model_package import open_package
 from specc.runtime.open_model import open_compiled
 
@@ -215,7 +216,7 @@ def test_a_graph_reads_no_weights_that_the_index_does_not_list(pair: Path, tmp_p
         (other / "score.onnx").write_bytes(model.SerializeToString())
         facts = {
             "bytes": (other / "score.onnx").stat().st_size,
-            "sha256": package_index.file_sha256(other / "score.onnx"),
+            "sha256": file_sha256(other / "score.onnx"),
         }
         changed(other, lambda data, facts=facts: data["files"].update({"score.onnx": facts}))  # type: ignore[misc]
         found = fault(other)

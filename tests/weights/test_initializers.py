@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.initial_values import initial_values
 from specc.weights.initializers import Initializer, parse_initializer
+from specc.weights.parameter_values import initial_values
 
 ALL: list[Initializer] = [
     Initializer("zeros"),

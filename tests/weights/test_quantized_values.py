@@ -14,8 +14,9 @@ from support.quantized_linear import pack_int4
 from specc.ir.array import Array
 from specc.ir.ops.quantized import QuantizationFormat
 from specc.weights import int_quantization
-from specc.weights.parameter_values import ByteRange, convert_dtype
+from specc.weights.parameter_values import ByteRange
 from specc.weights.quantized_values import QuantizedValues
+from specc.weights.value_checks import convert_dtype
 from specc.weights.weight_rules import RequiredParameter
 
 RNG = np.random.default_rng(7)

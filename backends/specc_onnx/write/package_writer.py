@@ -14,7 +14,6 @@ from pathlib import Path
 from specc.artifact.package_index import (
     INDEX_FILE,
     PackageIndex,
-    file_sha256,
     find_superseded_files,
     is_plain_file_name,
     read_former_index,
@@ -30,6 +29,7 @@ from specc.io.output_paths import (
     reject_input_overwrite,
     reject_unportable_name,
 )
+from specc.io.safe_read import file_sha256
 from specc.ir.target import Target
 from specc.version import __version__
 from specc.weights.parameter_values import ParameterValues

@@ -9,8 +9,8 @@ import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import open_tensors
-from specc.weights.initial_values import initial_values
 from specc.weights.initializers import parse_initializer
+from specc.weights.parameter_values import initial_values
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")

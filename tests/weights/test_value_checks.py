@@ -13,10 +13,10 @@ import pytest
 import specc
 from specc.artifact import package_index
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.finite_check import check_finite
 from specc.weights.formats import safetensors
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
+from specc.weights.value_checks import check_finite
 
 KINDS = sorted(name for name in FLOAT_DTYPES if name in NUMPY_DTYPES)
 

@@ -1,9 +1,10 @@
-"""Check weights for NaN and infinity."""
+"""Check weights for NaN and infinity, and convert them to another dtype."""
 
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
+from specc.weights.formats.safetensors_header import FLOAT_DTYPES, NUMPY_DTYPES
 
 _FIRST_NONFINITE = {
     "float16": 0x7C00,
@@ -58,3 +59,50 @@ def _not_finite(block: Array) -> int:
     """Count the non-finite values."""
     with np.errstate(invalid="ignore"):  # ml_dtypes raises a warning on NaN
         return int(block.size - np.isfinite(block).sum())
+
+
+WIDENING_CASTS = {("bfloat16", "f32"), ("float16", "f32"), ("float32", "f64")}
+"""Pairs of a type and a type that represents all its values."""
+
+
+CHECKED_VALUES = "values checked, the largest"
+"""Description of out-of-range values, and of the worst."""
+
+
+def convert_dtype(
+    block: Array, dtype: str, place: str, *fixes: str, counted: str = CHECKED_VALUES
+) -> Array:
+    """Convert a block to another dtype. E0517 if a value is out of range; `fixes` are fixes other
+    than another dtype, `counted` names the block's elements.
+    """
+    kind = NUMPY_DTYPES[dtype]
+    if block.dtype == kind:
+        return block
+    if (block.dtype.name, dtype) in WIDENING_CASTS:
+        return block.astype(kind)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = block.astype(kind)
+        # rounding is allowed, an overflow is not; an integer has to stay exact
+        if dtype in FLOAT_DTYPES:
+            lost = ~np.isfinite(result)
+        else:
+            lost = result.astype(block.dtype) != block
+    if lost.any():
+        worst = float(np.abs(block[lost].astype(np.float64)).max())
+        raise_error(
+            "E0517",
+            f"the weights hold values that {dtype} cannot",
+            notes=[f"in {place}, {int(lost.sum())} of {block.size} {counted} {worst:g}"],
+            helps=[*fixes, "compile with another --dtype"],
+        )
+    return result
+
+
+def to_little_endian(block: Array) -> memoryview:
+    """Return a block as little-endian bytes."""
+    little = (
+        block.astype(block.dtype.newbyteorder("<"), copy=False)
+        if block.dtype.kind in "fiuc"
+        else block
+    )
+    return little.view(np.uint8).data
