@@ -25,7 +25,7 @@ Shapes = Mapping[tuple[int, int], tuple[str, ...]]
 @dataclass(frozen=True, kw_only=True)
 class DocumentAnalysis:
     """The analysis of one version of a text: its tree `file`, the `module` for lookup, the
-    program `spec`, and the elaborations `readings`, which record the types at positions.
+    program `spec`, and the `elaborations`, which record the types at positions.
     """
 
     path: Path
@@ -77,21 +77,19 @@ class DocumentAnalysis:
             [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
         )
 
-    def _collect_types(self, readings: list[ElaborationRecord]) -> Shapes:
+    def _collect_types(self, elaborations: list[ElaborationRecord]) -> Shapes:
         found: dict[tuple[int, int], tuple[str, ...]] = {}
-        for reading in readings:
-            for span, diagnostics in reading.values_by_span.items():
+        for elaboration in elaborations:
+            for span, types in elaboration.values_by_span.items():
                 if self.is_in_document(span):
-                    found.setdefault((span.start, span.end), tuple(diagnostics))
+                    found.setdefault((span.start, span.end), tuple(types))
         return found
 
     def is_in_document(self, span: Span) -> bool:
         """Return whether a location is in this text, not in a file that it uses."""
-        there = span.source
+        source = span.source
         # a cached tree has a separate source with the same name and text
-        return there is self.source or (
-            there.name == self.source.name and there.text == self.source.text
-        )
+        return (source.name, source.text) == (self.source.name, self.source.text)
 
     def get_path(self, span: Span) -> Path | None:
         """Return the path of the file that a span is in; None for text without a file."""
@@ -99,8 +97,7 @@ class DocumentAnalysis:
             return self.path
         name = span.source.name
         for path, module in self.library.modules.items():
-            there = module.file.span
-            if there is not None and there.source.name == name:
+            if module.file.span is not None and module.file.span.source.name == name:
                 return path
         if name.startswith("std/"):
             return get_specs_directory() / name
@@ -187,7 +184,7 @@ def analyze_document(
 def resolve_used_file(
     analysis: DocumentAnalysis, module: SpecModule, use: ast.Use
 ) -> SpecModule | None:
-    """Return the path of the file that a `use` names; None if it cannot be read."""
+    """Return the module that a `use` names; None if it cannot be read."""
     with suppress(Failed):
         return analysis.library.load_used_module(use.path, module, None)
     return None
@@ -278,8 +275,8 @@ def config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
 def enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ast.Block | ast.Definition | None:
-    """Return the block or definition around a character; in a text with newer changes
-    (`begun`), the last one before it.
+    """Return the block or definition around a character; if the text is newer than the items
+    (`is_incomplete`), the last one before it.
     """
     blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
     before = [item for item in blocks if item.span and item.span.start <= offset]

@@ -17,7 +17,7 @@ FixedDiagnostic = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 @dataclass(kw_only=True)
 class OpenDocument:
-    """An open text. `known` is the analysis of this version, `good` of the last one that parsed."""
+    """An open text, with the analyses of this version and of the last version that parsed."""
 
     uri: str
     path: Path
@@ -73,7 +73,7 @@ class OpenDocuments:
             self._queue.pop(uri, None)
 
     def get(self, uri: str) -> OpenDocument | None:
-        """Return the analysis of a text; None if it is not open."""
+        """Return an open document; None if it is not open."""
         with self._condition:
             return self._documents.get(uri)
 
@@ -104,7 +104,7 @@ class OpenDocuments:
         self._condition.notify_all()
 
     def _run_worker(self) -> None:
-        """Read what waits, for ever."""
+        """Analyze queued documents until the process ends."""
         while True:
             with self._condition:
                 self._condition.wait_for(lambda: bool(self._queue))

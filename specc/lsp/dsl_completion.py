@@ -58,8 +58,8 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
 def complete_terminals(
     analysis: DocumentAnalysis, here: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
-    """Yield completions for terminals of the grammar; `begun`: the block may be longer than its
-    tree.
+    """Return completions for terminals of the grammar. `is_incomplete`: the block may be longer
+    than its tree.
     """
     found: list[CompletionItem] = []
     last = here.preceding[-1].kind if here.preceding else ""

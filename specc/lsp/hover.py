@@ -50,8 +50,8 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NameMeaning:
-    """The meaning of the name from `start` to `end`: code `shown`, types `stands` with symbolic
-    lengths and `numbers` with those of the config, and the `place` of its definition.
+    """The meaning of the name from `start` to `end`: its code, documentation, types with symbolic
+    lengths and with those of the config, and the location of its definition.
     """
 
     start: int = 0
@@ -64,7 +64,7 @@ class NameMeaning:
 
 
 def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
-    """Return what the name at a character means, None if it is not known."""
+    """Return the meaning of the name at a character; None if it is unknown."""
     nodes = nodes_at(analysis.file, offset) if analysis.file else []
     # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):
@@ -128,8 +128,12 @@ def _describe_declaration(
 
 def _describe_binding(analysis: DocumentAnalysis, code: str, span: Span) -> NameMeaning:
     at = span.start, span.end
-    stands, numbers = analysis.shapes.get(at, ()), analysis.concrete_shapes.get(at, ())
-    return NameMeaning(code=code, symbolic_types=stands, concrete_types=numbers, definition=span)
+    return NameMeaning(
+        code=code,
+        symbolic_types=analysis.shapes.get(at, ()),
+        concrete_types=analysis.concrete_shapes.get(at, ()),
+        definition=span,
+    )
 
 
 def _find_field(field: ast.Field) -> NameMeaning:

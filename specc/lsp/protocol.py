@@ -115,7 +115,7 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 
 
 def to_diagnostics(analysis: DocumentAnalysis, lines: DocumentLines) -> list[lsp.Diagnostic]:
-    """Yield every diagnostic of a text with its range."""
+    """Convert the diagnostics of a text."""
     return [to_diagnostic(analysis, lines, d) for d in analysis.diagnostics]
 
 
@@ -153,7 +153,7 @@ def diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple
 
 
 def _list_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
-    """Return where this text refers to another file, first the one that it extends."""
+    """Yield the locations where this text refers to other files, first the extended one."""
     if analysis.file is None:
         return
     if analysis.file.extends_span is not None:

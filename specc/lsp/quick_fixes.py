@@ -44,13 +44,18 @@ class FixEdit:
         return text[: self.start] + self.text + text[self.end :]
 
 
+def replace_span(span: Span, text: str) -> FixEdit:
+    """Return the edit that replaces the text of a span."""
+    return FixEdit(f"write `{text}`", span.start, span.end, text)
+
+
 def place_fix(
     analysis: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
 ) -> Iterator[FixEdit]:
     """Yield possible edits for a suggested piece of code, the likeliest first; `spans[0]` is the
     error.
     """
-    # `… @ name` appends a name to existing code; other ellipses only the author can fill
+    # `… @ name` appends a name to existing code; other ellipses have no known content
     piece = piece.removeprefix("… ")
     if "…" in piece or "..." in piece:
         return
@@ -97,7 +102,7 @@ def _option_edits(
     for call in _find_calls(analysis, spans):
         given = [o.span for o in call.options if o.name == option[1] and o.span]
         for span in given:
-            yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
+            yield replace_span(span, piece)
         closer = _end_of_inputs(call)
         if not given and closer is not None:
             comma = ", " if call.args or call.options else ""
@@ -186,16 +191,15 @@ def _mask_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
             if option.name == "mask" and value is not None:
                 # `|` has lower precedence than the added operator
                 text = f"({value.text})" if "|" in value.text else value.text
-                made = f"{text} {piece}"
-                yield FixEdit(f"write `{made}`", value.start, value.end, made)
+                yield replace_span(value, f"{text} {piece}")
 
 
 def _insertion_edits(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
     """Yield edits at the label of a diagnostic: replace its text, append to it, insert above it."""
     if not added and not piece.startswith("@ "):
-        yield FixEdit(f"write `{piece}`", span.start, span.end, piece)
-    title = f"add `{piece}`"
-    if added or piece.startswith("@ "):
+        yield replace_span(span, piece)
+    else:
+        title = f"add `{piece}`"
         blank = " " if piece[0].isalnum() or piece[0] == "@" else ""
         yield FixEdit(title, span.end, span.end, blank + piece)
         yield FixEdit(title, span.start, span.start, f"{piece}\n")
@@ -206,7 +210,7 @@ def _call_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
     name = CALLED_NAME.match(piece)
     for call in _find_calls(analysis, spans) if name else ():
         if name and call.function.path == name[1] and call.span is not None:
-            yield FixEdit(f"write `{piece}`", call.span.start, call.span.end, piece)
+            yield replace_span(call.span, piece)
 
 
 def _placeholder_edits(
@@ -217,8 +221,7 @@ def _placeholder_edits(
         return
 
     def make_edit(target: Span, replacement: Span) -> FixEdit:
-        text = PLACEHOLDER_NAME.sub(lambda _: replacement.text, piece)
-        return FixEdit(f"write `{text}`", target.start, target.end, text)
+        return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, piece))
 
     whole = spans[0]
     for call in _find_calls(analysis, spans[:1]):
@@ -240,7 +243,7 @@ def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:
 
 
 def _find_line(text: str, at: int) -> tuple[int, int]:
-    """Return the offsets where a line and the next line start."""
+    """Return the offsets of the starts of a line and of the next line."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     return start, len(text) if end < 0 else end + 1
@@ -288,7 +291,7 @@ def candidate_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Itera
     """Yield the edits that a diagnostic may suggest, the most certain first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
-            yield FixEdit(f"write `{fix.text}`", fix.span.start, fix.span.end, fix.text)
+            yield replace_span(fix.span, fix.text)
     labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
     spans = [label.span for label in labels if label and analysis.is_in_document(label.span)]
     # a suggested name is more certain than other advice
@@ -331,15 +334,14 @@ def _list_pieces(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
 def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterator[FixEdit]:
     """Yield edits that replace a misspelled name by the suggested one."""
     if NAME_CHARACTERS.fullmatch(span.text):
-        yield FixEdit(f"write `{suggestion}`", span.start, span.end, suggestion)
+        yield replace_span(span, suggestion)
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # in `side.linaer` only the last part is misspelled
         last = word.rpartition(".")[2] if "." not in suggestion else word
         near = did_you_mean(last, [suggestion]) == suggestion
         if near and last != suggestion and last in diagnostic.title:
             start = span.start + span.text.index(word) + len(word) - len(last)
-            title = f"write `{suggestion}`"
-            yield FixEdit(title, start, start + len(last), suggestion)
+            yield FixEdit(f"write `{suggestion}`", start, start + len(last), suggestion)
 
 
 @dataclass

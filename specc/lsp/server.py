@@ -1,4 +1,4 @@
-"""The language server: protocol requests, their answers, and bounded standard input."""
+"""The language server: requests, notifications, and bounded standard input."""
 
 import asyncio
 import io
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from lsprotocol import types as lsp
@@ -35,7 +35,7 @@ WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 @dataclass(frozen=True)
 class RequestHandlers:
-    """`lines` counts a text as client and server have agreed."""
+    """The answers to requests. `split_lines` uses the negotiated position encoding."""
 
     documents: OpenDocuments
     split_lines: Callable[[str], DocumentLines]
@@ -43,8 +43,8 @@ class RequestHandlers:
     async def _wait_for_document(
         self, uri: str, *, is_complete: bool = False
     ) -> tuple[OpenDocument, DocumentAnalysis, DocumentLines] | None:
-        """Return an open document once its first analysis, or all that is `is_complete`, is
-        there.
+        """Return an open document after its first analysis, or if `is_complete`, after all of
+        them.
         """
         document = self.documents.get(uri)
         if document is None:
@@ -136,7 +136,7 @@ class RequestHandlers:
         return list(protocol.to_document_symbols(*read[1:])) if read else []
 
     async def actions(self, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        """Return the quick fixes of messages in a range of a text, each of which was tried."""
+        """Return the verified quick fixes of diagnostics in a range of a text."""
         read = await self._wait_for_document(params.text_document.uri, is_complete=True)
         if read is None:
             return []
@@ -159,7 +159,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """A stream that ends at a message that is too long; `heard` is whether any message arrived."""
+    """A stream that ends at a message that is too long."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -201,12 +201,16 @@ class SpeccLanguageServer:
         handlers = RequestHandlers(self.documents, self._get_lines)
         register = self.editor.feature
         triggers = [".", "(", ",", "=", ":", " ", "@", '"']
-        register(lsp.INITIALIZED)(_make_handler(self._on_start))
-        register(lsp.SHUTDOWN)(_make_handler(self._on_stop))
-        register(lsp.TEXT_DOCUMENT_DID_OPEN)(_make_handler(self._on_open))
-        register(lsp.TEXT_DOCUMENT_DID_CHANGE)(_make_handler(self._on_change))
-        register(lsp.TEXT_DOCUMENT_DID_SAVE)(_make_handler(self._on_save))
-        register(lsp.TEXT_DOCUMENT_DID_CLOSE)(_make_handler(self._on_close))
+        notifications: dict[str, Callable[[Any], None]] = {
+            lsp.INITIALIZED: self._on_start,
+            lsp.SHUTDOWN: self._on_stop,
+            lsp.TEXT_DOCUMENT_DID_OPEN: self._on_text,
+            lsp.TEXT_DOCUMENT_DID_CHANGE: self._on_text,
+            lsp.TEXT_DOCUMENT_DID_SAVE: self._on_save,
+            lsp.TEXT_DOCUMENT_DID_CLOSE: self._on_close,
+        }
+        for feature, on_notification in notifications.items():
+            register(feature)(_make_handler(on_notification))
         register(lsp.TEXT_DOCUMENT_HOVER)(_run_safely(handlers.hover))
         register(lsp.TEXT_DOCUMENT_DEFINITION)(_run_safely(handlers.definition))
         register(lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=triggers))(
@@ -242,22 +246,12 @@ class SpeccLanguageServer:
         self.stopped = True
         self.documents.close()
 
-    def _on_open(self, params: lsp.DidOpenTextDocumentParams) -> None:
+    def _on_text(
+        self, params: lsp.DidOpenTextDocumentParams | lsp.DidChangeTextDocumentParams
+    ) -> None:
+        """Queue a new text for analysis if it is a spec."""
         self.loop = asyncio.get_running_loop()
-        self._put_text(params.text_document.uri)
-
-    def _on_change(self, params: lsp.DidChangeTextDocumentParams) -> None:
-        self._put_text(params.text_document.uri)
-
-    def _on_save(self, params: lsp.DidSaveTextDocumentParams) -> None:
-        self.documents.reanalyze_others(params.text_document.uri)
-
-    def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
-        self.documents.remove(params.text_document.uri)
-        self._publish(params.text_document.uri, [], None)
-
-    def _put_text(self, uri: str) -> None:
-        """Queue a text for analysis if it is a spec."""
+        uri = params.text_document.uri
         document = self.editor.workspace.get_text_document(uri)
         path = path_from_uri(uri, document.language_id or "")
         if path is None or not _is_spec(path, document.source):
@@ -266,13 +260,20 @@ class SpeccLanguageServer:
             return
         self.documents.set_text(uri, path, document.source, document.version or 0)
 
-    def _get_lines(self, text: str) -> DocumentLines:
-        agreed = self.editor.workspace.position_encoding
-        if isinstance(agreed, lsp.PositionEncodingKind):
-            return split_document_lines(text, agreed.value)
-        return split_document_lines(text, agreed or "utf-16")
+    def _on_save(self, params: lsp.DidSaveTextDocumentParams) -> None:
+        self.documents.reanalyze_others(params.text_document.uri)
 
-    # --- notifications ---------- ------------------------------------------------------
+    def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
+        self.documents.remove(params.text_document.uri)
+        self._publish(params.text_document.uri, [], None)
+
+    def _get_lines(self, text: str) -> DocumentLines:
+        encoding = self.editor.workspace.position_encoding or "utf-16"
+        if isinstance(encoding, lsp.PositionEncodingKind):
+            encoding = encoding.value
+        return split_document_lines(text, encoding)
+
+    # --- notifications ----------------------------------------------------------------
 
     def _publish_found(self, uri: str, version: int) -> None:
         """Publish the diagnostics of an analysis. Runs in the analysis thread."""
