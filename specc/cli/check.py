@@ -1,5 +1,5 @@
-"""Check a spec without weights: shapes for all sizes, causality and padding, then with the
-numbers of the config.
+"""Check a spec without weights: shapes for all sizes, causality and padding, then with the config
+values.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -21,7 +21,7 @@ def add_check_arguments(parser: ArgumentParser) -> None:
 
 
 def run_check(args: Namespace) -> int:
-    """Print what holds; warnings go to stderr."""
+    """Print the proved facts; warnings go to stderr."""
     spec = open_spec_from_arguments(args)
     checked = check_spec(spec, args.graph)
     model = checked.model or checked.trials[0].model
@@ -60,7 +60,7 @@ def _report_as_json(
 
 
 def _list_other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
-    """Name the graphs of the spec that are not checked."""
+    """List the graphs of the spec that are not checked."""
     blocks = [block for block, _ in spec.program.iterate_items(ast.Block)]
     others = [b.name for b in blocks if b.kind == "graph" and b.name != model.graph.name]
     return [f"other graphs, checked with --graph NAME: {', '.join(others)}"] if others else []

@@ -14,7 +14,7 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Candidates at a place: `words`, those that `specc _complete` prints, and files."""
+    """Completion candidates: `words`, those that `specc _complete` prints, and files."""
 
     words: tuple[str, ...] = ()
     dynamic_kind: str = ""

@@ -69,7 +69,7 @@ def add_fmt_arguments(parser: ArgumentParser) -> None:
 
 
 def run_fmt(args: Namespace) -> int:
-    """Format each file; print which changed. Standard input is formatted to standard output."""
+    """Format each file and print the changed ones; format standard input to standard output."""
     changed, text = [], None
     written = not (args.check or args.diff)
     for name in args.files:

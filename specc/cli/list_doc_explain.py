@@ -32,7 +32,7 @@ DEFINITION_PLURALS = {
     "normalizer": "normalizers",
 }
 LISTED_KINDS = ["specs", "types", "blocks", *DEFINITION_PLURALS.values(), "functions"]
-PLAIN_TITLE = re.compile(r'^(?:model \w+ "([^"\\\n]*)"|doc: ([^\s"\'][^\n]*?))$', re.MULTILINE)
+TITLE_PATTERN = re.compile(r'^(?:model \w+ "([^"\\\n]*)"|doc: ([^\s"\'][^\n]*?))$', re.MULTILINE)
 
 
 def add_list_arguments(parser: ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_list_arguments(parser: ArgumentParser) -> None:
 
 
 def run_list(args: Namespace) -> int:
-    """Print one line each."""
+    """Print one line per name."""
     kinds = [args.kind] if args.kind else LISTED_KINDS
     listed = {kind: dict(sorted(_list_rows(kind).items())) for kind in kinds}
     items = [
@@ -72,8 +72,8 @@ def _list_rows(kind: str) -> dict[str, str]:
 
 
 def read_title(path: Path) -> str:
-    """Return the title of a spec. Only a spec whose header is not written plainly is parsed."""
-    meanings = PLAIN_TITLE.search(path.read_text(encoding="utf-8"))
+    """Return the title of a spec, parsed only if its header has an unusual form."""
+    meanings = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
 
 
@@ -171,7 +171,7 @@ OTHER_DOCS = {
     "weight transformation": WEIGHT_RULE_DOCS,
     "config": CONFIG_DOCS,
 }
-"""Names that are written in one section of a spec alone, by kind."""
+"""Names that are valid in one section of a spec only, by kind."""
 
 DOC_OPTIONS = {
     "source": Option(BOOLEAN_OPTION, "", "print the whole definition; for a built-in spec its file")
@@ -185,7 +185,7 @@ def add_doc_arguments(parser: ArgumentParser) -> None:
 
 
 def run_doc(args: Namespace) -> int:
-    """Print its signature and text."""
+    """Print the signature and documentation of a name."""
     library = SpecLibrary()
     if args.source and _is_only_spec_name(args.name, library):
         meanings = [_document_spec(args.name)]
@@ -199,7 +199,7 @@ def run_doc(args: Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class NameDocumentation:
-    """One thing that a name means: `text` is its head or its whole definition."""
+    """A definition of a name: `text` is its header or its source."""
 
     kind: str
     text: str
@@ -211,8 +211,8 @@ class NameDocumentation:
         # the spec's file is printed verbatim, for redirection to a file
         if self.kind == "spec":
             return self.text.removesuffix("\n")
-        behind = (self.doc, f"({self.file})" if self.file else "")
-        return "\n\n".join([self.text, *filter(None, behind)])
+        details = (self.doc, f"({self.file})" if self.file else "")
+        return "\n\n".join([self.text, *filter(None, details)])
 
 
 def _document_spec(name: str) -> NameDocumentation:
@@ -222,7 +222,7 @@ def _document_spec(name: str) -> NameDocumentation:
 
 
 def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[NameDocumentation]:
-    """Return everything that a spec can call by this name. Raise E0204 if there is nothing."""
+    """Return the functions and definitions of a name. Raise E0204 if there are none."""
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
         [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]

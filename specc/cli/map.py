@@ -100,7 +100,7 @@ def add_map_arguments(parser: ArgumentParser) -> None:
 
 
 def run_map(args: Namespace) -> int:
-    """Run the job, and print its report."""
+    """Run the job and print its report."""
     refuse_uncompiled(args.model)
     job = JobRequest(
         model=args.model,
@@ -179,18 +179,18 @@ def _parse_columns(words: list[str]) -> dict[str, str]:
 
 @dataclass
 class _JobProgressLine:
-    """A progress line on a terminal. `begun`: notes were printed."""
+    """A progress line on a terminal."""
 
     terminal: bool
     width: int = 0
-    begun: bool = False
+    has_printed_notes: bool = False
 
     def show(self, report: JobReport) -> None:
         """Update the progress line; the first call prints the notes of the plan."""
-        if not self.begun:
+        if not self.has_printed_notes:
             for note in _iterate_notes(report.plan):
                 print_note(note)
-        self.begun = True
+        self.has_printed_notes = True
         if self.terminal:
             text = format_progress(report)
             print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)

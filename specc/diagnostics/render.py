@@ -18,9 +18,7 @@ TAB_WIDTH = 4
 
 
 def escape_control_characters(text: str) -> str:
-    r"""A text whose control characters, direction marks and line separators are shown
-    as `\u{1b}`.
-    """
+    r"""Escape control characters, direction marks and line separators as `\u{1b}`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == " " else f"\\u{{{ord(c):x}}}" for c in text)
@@ -135,11 +133,10 @@ def locate_mark(span: Span) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class SourceLineView:
-    """The visible part of a source line: columns `start` to `start + WIDEST` of its
-    characters from `base` on.
+    """The visible part of a source line: MAX_EXCERPT_WIDTH columns from `start` on.
 
-    `places[n]` is the column of character `base + n`, counted from the column of
-    character `base`.
+    `text` begins at `first_character` of the line; `columns[n]` is the column of the nth
+    character of `text`, relative to the first.
     """
 
     text: str
@@ -151,39 +148,34 @@ class SourceLineView:
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
         """Return a whole short line; of a long one, the part around the first mark."""
-        first = min(a[1] for a in anchors)
-        base = max(0, first - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
-        part = line[base : base + LONG_LINE_LENGTH]
-        text, places = expand_source_line(part)
-        whole = base == 0 and len(part) == len(line) and places[-1] <= MAX_EXCERPT_WIDTH
-        start = 0 if whole else max(0, places[first - base] - MAX_EXCERPT_WIDTH // 2)
-        return cls(text, places, base, start, len(part) < len(line) - base)
+        mark = min(a[1] for a in anchors)
+        first = max(0, mark - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
+        part = line[first : first + LONG_LINE_LENGTH]
+        text, columns = expand_source_line(part)
+        is_whole = len(part) == len(line) and columns[-1] <= MAX_EXCERPT_WIDTH
+        start = 0 if is_whole else max(0, columns[mark - first] - MAX_EXCERPT_WIDTH // 2)
+        return cls(text, columns, first, start, len(part) < len(line) - first)
 
     def column(self, character: int) -> int:
         """Return the column at which a character is shown, from 0."""
-        place = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
-        return max(
-            0, min(place - self.start + (1 if self.is_cut_before else 0), MAX_EXCERPT_WIDTH + 1)
-        )
+        column = self.columns[max(0, min(character - self.first_character, len(self.columns) - 1))]
+        return max(0, min(column - self.start + self.is_cut_before, MAX_EXCERPT_WIDTH + 1))
 
     @property
     def is_cut_before(self) -> bool:
-        """Return whether text before the shown part is left out."""
+        """Return whether text before the visible part is omitted."""
         return self.start > 0 or self.first_character > 0
 
     def render(self) -> str:
         """Return the visible text, with `…` for omitted parts."""
-        at, out = 0, []
-        # a wide character counts where it starts
+        column, stop, out = 0, self.start + MAX_EXCERPT_WIDTH, ""
+        # a wide character counts at its first column
         for character in self.text:
-            if self.start <= at < self.start + MAX_EXCERPT_WIDTH:
-                out.append(character)
-            at += measure_display_width(character)
-        return (
-            ("…" if self.is_cut_before else "")
-            + "".join(out)
-            + ("…" if self.is_cut_after or at > self.start + MAX_EXCERPT_WIDTH else "")
-        )
+            if self.start <= column < stop:
+                out += character
+            column += measure_display_width(character)
+        end = "…" if self.is_cut_after or column > stop else ""
+        return ("…" if self.is_cut_before else "") + out + end
 
 
 def render_numbered_line(number: int, view: SourceLineView, rim: str, paint: Colorizer) -> str:
@@ -229,8 +221,8 @@ SYNTAX_CODE_PREFIX = "E01"
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """Render the full form, separated by empty lines. Repeated messages are
-    shown at the first location.
+    """Render the full form, separated by empty lines. Repeated messages are shown at the first
+    location.
     """
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
@@ -280,7 +272,7 @@ def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
 
 
 def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
-    """`file:line:column: error[E0101]: title`."""
+    """Render `file:line:column: error[E0101]: title`."""
     place = (
         f"{escape_control_characters(str(diagnostic.primary.span))}: " if diagnostic.primary else ""
     )
@@ -296,12 +288,12 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
     firsts: dict[object, Diagnostic] = {}
     for found in diagnostics:
         label = found.primary.text if found.primary else ""
-        said = (found.code, found.title, found.notes, found.helps, label)
+        message = (found.code, found.title, found.notes, found.helps, label, found.severity)
         # without a location they cannot be distinguished
-        alone = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
-        key = found if alone else (*said, found.severity)
+        is_unique = found.primary is None or found.code.startswith(SYNTAX_CODE_PREFIX)
+        key = found if is_unique else message
         first = firsts.setdefault(key, found)
-        if first is not found and found.primary and not alone:
+        if first is not found and found.primary and not is_unique:
             elsewhere = (*first.other_locations, found.primary.span)
             firsts[key] = replace(first, other_locations=elsewhere)
     return list(firsts.values())
@@ -314,25 +306,25 @@ MAX_CELL_LENGTH = 500
 
 
 def format_repr(text: str) -> str:
-    """`<specc text>`, cut where it is long."""
-    room = MAX_REPR_LENGTH - len("<specc >")
-    return f"<specc {_truncate(escape_control_characters(text), room)}>"
+    """Format `<specc text>`, truncated if long."""
+    length = MAX_REPR_LENGTH - len("<specc >")
+    return f"<specc {_truncate(escape_control_characters(text), length)}>"
 
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """Render an HTML table of names and values, without empty values."""
-    kept = [(name, text) for name, text in rows if text]
-    more = len(kept) - MAX_TABLE_ROWS
-    kept = [*kept[:MAX_TABLE_ROWS], *([("…", f"{more} more")] if more > 0 else [])]
+    shown = [(name, text) for name, text in rows if text]
+    if (more := len(shown) - MAX_TABLE_ROWS) > 0:
+        shown = [*shown[:MAX_TABLE_ROWS], ("…", f"{more} more")]
     lines = "".join(
         f"<tr><th>{_escape_html_cell(name)}</th><td>{_escape_html_cell(text)}</td></tr>"
-        for name, text in kept
+        for name, text in shown
     )
     return f"<table><caption>{_escape_html_cell(title)}</caption>{lines}</table>"
 
 
 def format_port_types(types: Mapping[str, object]) -> str:
-    """`pixels f32[batch, 3, 224, 224], keep bool[batch, seq]`."""
+    """Format `pixels f32[batch, 3, 224, 224], keep bool[batch, seq]`."""
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
@@ -352,8 +344,8 @@ def _escape_html_cell(text: str) -> str:
     return escape(_truncate(escape_control_characters(text), MAX_CELL_LENGTH))
 
 
-def _truncate(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _truncate(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def extract_docstring_summary(doc: str | None) -> str:

@@ -23,7 +23,7 @@ class Source:
         return line, offset - self._line_starts[line - 1] + 1
 
     def line(self, number: int) -> str:
-        """The text of line `number` (from 1), without its end."""
+        """Return the text of line `number` (from 1), without its end."""
         start = self._line_starts[number - 1]
         end = self._line_starts[number] - 1 if number < len(self._line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r")
@@ -33,8 +33,8 @@ class Source:
 class Span:
     """Characters `start` up to, not including, `end` of `source`.
 
-    Of text in the standard library, `caller` is the user's own text that led there; of
-    what a normalizer computes, `normalizer` is its name.
+    For text of the standard library, `caller` is the user's code that calls it; for values that
+    a normalizer computes, `normalizer` is its name.
     """
 
     source: Source
@@ -50,12 +50,12 @@ class Span:
 
     @property
     def line(self) -> int:
-        """Line of the first character, from 1."""
+        """Return the line of the first character, from 1."""
         return self.source.position(self.start)[0]
 
     @property
     def column(self) -> int:
-        """Column of the first character, from 1."""
+        """Return the column of the first character, from 1."""
         return self.source.position(self.start)[1]
 
     def to(self, other: "Span") -> "Span":

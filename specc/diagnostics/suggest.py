@@ -6,13 +6,13 @@ MAX_LISTED_NAMES = 12
 """Maximum number of names in a list."""
 
 
-def compute_edit_distance(a: str, b: str, most: int) -> int:
-    """Return the number of insertions, deletions, replacements and swaps from `a` to `b`; `most +
+def compute_edit_distance(a: str, b: str, limit: int) -> int:
+    """Return the number of insertions, deletions, replacements and swaps from `a` to `b`; `limit +
     1` if more.
     """
     # each additional or missing character is an edit
-    if abs(len(a) - len(b)) > most:
-        return most + 1
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
@@ -23,8 +23,8 @@ def compute_edit_distance(a: str, b: str, most: int) -> int:
             if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
                 row[j] = min(row[j], last[j - 2] + 1)
         # row minima never decrease
-        if min(row) > most:
-            return most + 1
+        if min(row) > limit:
+            return limit + 1
     return row[-1]
 
 
@@ -34,16 +34,13 @@ def did_you_mean(word: str, names: Iterable[str]) -> str | None:
     best: tuple[int, str] | None = None
     for name in names:
         other = normalize_identifier(name)
-        most = max(1, max(len(plain), len(other)) // 3)
-        edits = compute_edit_distance(plain, other, most)
-        # `kv_heads` for `heads_kv` has a large edit distance, but is meant all the same
-        if edits > most and plain and sorted(plain) == sorted(other):
-            edits = most
-        if (
-            edits <= most
-            and edits < max(len(plain), len(other))
-            and (best is None or (edits, name) < best)
-        ):
+        length = max(len(plain), len(other))
+        limit = max(1, length // 3)
+        edits = compute_edit_distance(plain, other, limit)
+        # the anagram `kv_heads` of `heads_kv` has a large edit distance
+        if edits > limit and plain and sorted(plain) == sorted(other):
+            edits = limit
+        if edits <= limit and edits < length and (best is None or (edits, name) < best):
             best = edits, name
     return best[1] if best else None
 

@@ -1,6 +1,6 @@
 """Attention maps as data: weights with labeled axes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -23,7 +23,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """Patches of an image as rows and columns, after `lead` tokens without a patch."""
+    """Patches of an image as rows and columns, after `prefix_tokens` such as a class token."""
 
     rows: int
     columns: int
@@ -32,8 +32,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MapAxis:
-    """The queries or keys of a map with a label each: `lasts` seconds of audio, or the `grid` of
-    an image.
+    """The queries or keys of a map with a label each; the duration of audio, the patch grid of an
+    image.
     """
 
     role: Role
@@ -43,7 +43,7 @@ class MapAxis:
 
     @property
     def caption(self) -> str:
-        """`written, 14 tokens`."""
+        """Format `generated, 14 tokens`."""
         # a token before the patches is not one of them
         count = len(self.labels) - (self.grid.prefix_tokens if self.grid else 0)
         name = "" if self.role == "unnamed" else f"{self.role}, "
@@ -56,8 +56,8 @@ class MapAxis:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """The weights `f[heads, query, key]` of one attention for one batch element; `hidden` is bool
-    of the same shape where the mask hides a key, `heads` are the numbers of the heads.
+    """The weights `f[heads, query, key]` of one attention for one batch element; `masked` is bool
+    of the same shape, `heads` are the indices of the heads.
     """
 
     scope: str
@@ -79,17 +79,10 @@ class AttentionMap:
         return np.where(self.masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
-        self, weights: Doubles, hidden: NDArray[np.bool_], heads: tuple[int, ...]
+        self, weights: Doubles, masked: NDArray[np.bool_], heads: tuple[int, ...]
     ) -> "AttentionMap":
         """Return a copy with only the given heads."""
-        return AttentionMap(
-            scope=self.scope,
-            weights=weights,
-            masked=hidden,
-            heads=heads,
-            queries=self.queries,
-            keys=self.keys,
-        )
+        return replace(self, weights=weights, masked=masked, heads=heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +96,8 @@ class AttentionMaps:
 
 
 def max_pool_map(values: Doubles, max_side: int) -> tuple[Doubles, int]:
-    """Max-pool maps `f[heads, query, key]` to sides of at most `most`; return them with the block
-    size.
+    """Max-pool maps `f[heads, query, key]` to sides of at most `max_side`; return them with the
+    block size.
     """
     step = max(1, -(-max(values.shape[1:]) // max_side))
     if step == 1:

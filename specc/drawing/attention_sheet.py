@@ -43,7 +43,7 @@ LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all maps of `looks`, one block below the other, with a common color scale."""
+    """Draw all maps, one block below the other, with a common color scale."""
     scale = ColorScale.over(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
@@ -57,7 +57,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     ]
     marks: list[Mark] = [*heading]
     top = MARGIN + 44.0
-    right = max(_get_right_edge(mark) for mark in heading)
+    right = max(mark.x + estimate_text_width(mark.text, mark.size) for mark in heading)
     right = max(right, *(MARGIN + block.width for block in blocks), 200)
     first = top + (blocks[0].heading_height if blocks else 0)
     for block in blocks:
@@ -65,8 +65,8 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
         top += block.height + MARGIN
     # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
-    hidden = any(m.masked.any() for m in plot.maps)
-    marks += _draw_color_bar(scale, right + MARGIN, first, hidden=hidden)
+    has_masked = any(m.masked.any() for m in plot.maps)
+    marks += _draw_color_bar(scale, right + MARGIN, first, has_masked=has_masked)
     drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(plot))
     drawing.add(marks)
     return drawing
@@ -78,27 +78,18 @@ def _describe_plot(plot: AttentionMaps) -> str:
     return printable_label(f"{printable_label(plot.model, 60)}: {'; '.join(maps)}", 500)
 
 
-def _is_overlaid(attention: AttentionMap, plot: AttentionMaps) -> bool:
-    """Return whether a map is overlaid on the image."""
-    return plot.image is not None and attention.keys.grid is not None
-
-
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
     """Return the visible weights, which determine the color scale."""
-    if _is_overlaid(attention, plot):
+    if plot.image is not None and attention.keys.grid is not None:
         return [weights for _, weights in attention_panels(attention)]
     return [attention.masked_weights()]
-
-
-def _get_right_edge(mark: TextMark) -> float:
-    return mark.x + estimate_text_width(mark.text, mark.size)
 
 
 def _draw_block(
     attention: AttentionMap, plot: AttentionMaps, scale: ColorScale, max_heads: int
 ) -> PanelBlock:
     """Draw all heads of one attention, with its scope as heading."""
-    if plot.image is not None and _is_overlaid(attention, plot):
+    if plot.image is not None and attention.keys.grid is not None:
         return overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
 
@@ -131,13 +122,9 @@ class _Side:
 
     def caption(self, what: str) -> str:
         """Return the caption of an axis."""
-        panels_by_title = self.label_interval * self.step
-        some = (
-            f"; every {panels_by_title}{_get_ordinal_suffix(panels_by_title)} is named"
-            if panels_by_title > 1
-            else ""
-        )
-        return f"{what}: {self.axis.caption}{some}"
+        n = self.label_interval * self.step
+        note = f"; every {n}{_get_ordinal_suffix(n)} is named" if n > 1 else ""
+        return f"{what}: {self.axis.caption}{note}"
 
     def measure_widest_label(self) -> float:
         """Return the width of the longest label in points."""
@@ -244,7 +231,7 @@ def _get_cell_size(cells: int, heads: int) -> float:
     return max(preferred, MIN_LEGIBLE if cells <= MAX_LEGIBLE else 0.5)
 
 
-def _draw_color_bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> Sequence[Mark]:
+def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) -> Sequence[Mark]:
     """Draw the color scale, the maximum at the top, and the color of masked cells."""
     height = 120.0
     ramp = np.linspace(1, 0, 128)[:, None]
@@ -255,27 +242,19 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, hidden: bool) -> S
     marks: list[Mark] = [
         CellsMark(x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.colors(values))
     ]
-    for zoom, value in ((0, scale.high), (0.5, scale.middle()), (1, scale.low)):
-        # the lowest color of a logarithmic scale includes all smaller values
-        least = "≤ " if scale.log and zoom == 1 else ""
-        base = y + 4 + zoom * height
-        marks.append(
-            TextMark(
-                x=x + COLORBAR_WIDTH + 4, y=base, text=least + format_scale_number(value), size=9
-            )
-        )
-    if hidden:
-        gray = MASKED_COLOR[None, None]
-        marks.append(
-            CellsMark(
-                x=x, y=y + height + 12, width=COLORBAR_WIDTH, height=COLORBAR_WIDTH, colors=gray
-            )
-        )
-        marks.append(TextMark(x=x + COLORBAR_WIDTH + 4, y=y + height + 22, text="masked", size=9))
-    return marks
+    # the lowest color of a logarithmic scale includes all smaller values
+    low = ("≤ " if scale.log else "") + format_scale_number(scale.low)
+    high, middle = map(format_scale_number, (scale.high, scale.middle()))
+    labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
+    if has_masked:
+        size, gray = COLORBAR_WIDTH, MASKED_COLOR[None, None]
+        marks.append(CellsMark(x=x, y=y + height + 12, width=size, height=size, colors=gray))
+        labels.append((height + 22, "masked"))
+    left = x + COLORBAR_WIDTH + 4
+    return [*marks, *(TextMark(x=left, y=y + base, text=text, size=9) for base, text in labels)]
 
 
-LARGE, SMALL = 210.0, 150.0
+LARGE_PANEL, SMALL_PANEL = 210.0, 150.0
 MAX_PIXELS = 384
 
 
@@ -283,14 +262,14 @@ def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> 
     """Draw the image and attention over it: per head of the class token or of the mean patch, or
     per generated token the mean of heads.
     """
-    panels_by_title = list(attention_panels(attention))
-    target_width = LARGE if len(panels_by_title) <= 3 else SMALL
+    maps = list(attention_panels(attention))
+    target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
     shown = scale_image(image, 64, MAX_PIXELS)
     zoom = target_width / max(shown.shape[:2])
     width, height = shown.shape[1] * zoom, shown.shape[0] * zoom
     # first the image alone, since overlaid colors hide its content
     panels = [_draw_panel(shown, "input", width, height)]
-    for title, weights in panels_by_title:
+    for title, weights in maps:
         panels.append(_draw_panel(blend_over_image(shown, weights, scale), title, width, height))
     return arrange_panels(
         panels, (width, height), left=0, top=0, title_room=16, title=_overlay_title(attention)
@@ -339,5 +318,5 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
 
 
 def reshape_to_grid(row: Doubles, grid: PatchGrid) -> Doubles:
-    """Reshape the weights of patches `f[lead + rows·columns]` to the image grid."""
+    """Reshape the weights of patches `f[prefix_tokens + rows·columns]` to the image grid."""
     return np.asarray(row[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

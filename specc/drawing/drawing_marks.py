@@ -12,20 +12,19 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 Doubles = NDArray[np.float64]
 
-# Dark violet over blue and green to yellow: the lightness grows evenly, so that the
-# order is seen in gray and by people who tell few colors apart.
+# viridis: perceptually uniform, readable in gray and with color vision deficiency
 COLOR_STOPS = np.array(
     [(68, 1, 84), (71, 45, 123), (59, 82, 139), (44, 114, 142), (33, 145, 140),
      (40, 174, 128), (94, 201, 98), (173, 220, 48), (253, 231, 37)],
     np.float64,
 )  # fmt: skip
 
-# steps of this share of a turn around the color wheel never come close to each other
+# hues at multiples of the golden ratio are well separated
 GOLDEN_RATIO_STEP = 0.61803398875
 
 
 def apply_colormap(values: NDArray[Any]) -> Bytes:
-    """`f[*s]` from 0 to 1 → `u8[*s 3]`; what is not a number is gray."""
+    """Map values `f[*s]` from 0 to 1 to colors `u8[*s 3]`; NaN is gray."""
     position = np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1) * (len(COLOR_STOPS) - 1)
     stops = np.arange(len(COLOR_STOPS))
     channels = [np.interp(position, stops, COLOR_STOPS[:, c]) for c in range(3)]
@@ -34,8 +33,8 @@ def apply_colormap(values: NDArray[Any]) -> Bytes:
     return result
 
 
-def class_colors(count: int) -> Bytes:
-    """`u8[count 3]`: black for class 0, as backgrounds are, and hues that differ for the others."""
+def make_class_colors(count: int) -> Bytes:
+    """Return a color per class, `u8[count 3]`: black for class 0, the background."""
     palette = np.zeros((count, 3), np.uint8)
     for i in range(1, count):
         hue = (i * GOLDEN_RATIO_STEP) % 1.0
@@ -80,7 +79,7 @@ class ColorScale:
         return np.clip(shares, 0, 1)
 
     def colors(self, values: Doubles) -> Bytes:
-        """`f[*s]` → `u8[*s 3]`; minus infinity is masked."""
+        """Map values `f[*s]` to colors `u8[*s 3]`; minus infinity is masked."""
         hidden = np.isneginf(values)
         result = apply_colormap(self.shares(np.where(hidden, 0.0, values)))
         result[hidden] = MASKED_COLOR
@@ -114,7 +113,7 @@ def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes
 
 
 def scale_image(image: Bytes, min_side: int, max_length: int) -> Bytes:
-    """Return an image with sides from `least` to `most` pixels, scaled by integer factors."""
+    """Scale an image by integer factors to sides from `min_side` to `max_length` pixels."""
     step = -(-max(image.shape[:2]) // max_length)
     image = image[::step, ::step]
     zoom = max(1, -(-min_side // max(1, min(image.shape[:2]))))
@@ -218,7 +217,7 @@ def _measure_ems(character: str) -> float:
 
 
 def printable_label(text: str, max_length: int = MAX_LABEL) -> str:
-    """Return a label of at most `most` characters, with control characters and edge spaces
+    """Return a label of at most `max_length` characters, with control characters and edge spaces
     visible.
     """
     shown = "".join(
@@ -237,8 +236,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelBlock:
-    """Marks relative to a corner, with their size. `head` is the height above the first panel;
-    `first_column` and `first_row` are corners of panels.
+    """Marks relative to a corner, with their size; `first_column` and `first_row` are the corners
+    of the panels at the left and at the top.
     """
 
     width: float

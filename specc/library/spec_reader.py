@@ -85,13 +85,13 @@ def is_builtin_spec(spec: str) -> bool:
 
 
 def make_explicit_path(name: str) -> str:
-    """Return a path so that it is not read as the name of a built-in spec: `./llama`."""
+    """Return an explicit path, `./llama`, for a path that is the name of a built-in spec."""
     return os.path.join(".", name) if is_builtin_spec(name) else name
 
 
 def find_shadowed_path(spec: str) -> str:
-    """Return the path to write for a file or directory that has the name of the built-in
-    spec `spec`; empty where there is none.
+    """Return the explicit path of a file or directory with the name of a built-in spec; "" if
+    there is none.
     """
     if is_builtin_spec(spec) and os.path.lexists(spec):
         return make_explicit_path(spec)
@@ -99,8 +99,8 @@ def find_shadowed_path(spec: str) -> str:
 
 
 def format_shadow_note(spec: str) -> str:
-    """Return the note that a file or directory has the name of the built-in spec; empty
-    where there is none.
+    """Return the note that a file or directory has the name of the built-in spec; "" if there is
+    none.
     """
     path = find_shadowed_path(spec)
     return path and (
@@ -109,7 +109,7 @@ def format_shadow_note(spec: str) -> str:
 
 
 def _raise_missing_config(directory: str) -> NoReturn:
-    """Raise the error for a directory that is given as a spec, but is not a checkpoint."""
+    """Raise E0222 for a directory that is no checkpoint."""
     cached = safe_read.suggest_for_cache_directory(Path(directory))
     raise_error(
         "E0222",
@@ -124,7 +124,7 @@ def _raise_missing_config(directory: str) -> NoReturn:
 
 
 WEIGHT_FILES = {
-    ".gguf": "it tells its own architecture: specc compile FILE",
+    ".gguf": "it contains its architecture: specc compile FILE",
     ".safetensors": "compile the directory with its config.json, or SPEC --weights FILE",
     **dict.fromkeys(
         (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl"),
@@ -135,7 +135,7 @@ WEIGHT_FILES = {
 
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
-    """Raise the error for a name of neither a spec nor a directory."""
+    """Raise E0222 for a name that is neither a spec nor a directory."""
     if explained := WEIGHT_FILES.get(Path(spec).suffix.lower()):
         raise_error(
             "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[explained]
@@ -218,14 +218,14 @@ class SpecLibrary:
         """
         made = build_module(parse_spec(source), source.name)
         made.directory = _resolve_spec_path(Path(), source.name, None)
-        # no file name, whatever the text
+        # a key that is no file name
         self.modules[made.directory / "\0"] = made
         return made
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
         """Return the module of a file. Cached."""
         key = _resolve_spec_path(path, spec, span)
-        # By location, not by name: `./a.specc` and `a.specc` are one module, with one set of items.
+        # by resolved path: `./a.specc` and `a.specc` are one module
         if key not in self.modules:
             text = self.unsaved.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
@@ -245,7 +245,7 @@ class SpecLibrary:
         if target.suffix not in SPEC_SUFFIXES:
             if path in models:
                 return self.module(models[path], models[path].name, span)
-            # Without a suffix it may be either; if both files exist, the order of suffixes decides.
+            # without a suffix, the order of suffixes decides
             found = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]

@@ -30,7 +30,7 @@ def read_spec_source(path: Path, shown: str, span: Span | None = None) -> Source
     """Read a spec file. Raise E0802 if it cannot be read."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            # one more than a spec may have is enough to refuse it (E0109)
+            # one byte more than the limit is enough for E0109
             data = file.read(lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFile as error:
         raise_error("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
@@ -60,9 +60,7 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 @dataclass(eq=False)
 class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
-    """Definitions of std by name, with their modules; a file is parsed
-    on access.
-    """
+    """Definitions of std by name, with their modules; a file is parsed on access."""
 
     directory: Path
     table: Path
@@ -129,20 +127,19 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     bool, None, `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
     """
     out: list[list[Any]] = []
-    number: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
-    # The text determines the depth, so nodes wait in a list.
+    # the depth depends on the text, so the traversal is not recursive
     while stack:
         node, ready = stack.pop()
         # one node may be the child of several, such as the shared empty `Comments`
-        if id(node) in number:
+        if id(node) in numbers:
             continue
-        # Fields in the order of the class, which the table records too: a table of other classes is
-        # rejected.
+        # in the order of the class, which the table records: one of other classes is rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if ready:
-            number[id(node)] = len(out)
-            out.append([type(node).__name__, *(encode_field(v, number) for v in values)])
+            numbers[id(node)] = len(out)
+            out.append([type(node).__name__, *(encode_field(v, numbers) for v in values)])
             continue
         # children are written first, then the node itself
         stack.append((node, True))
@@ -158,14 +155,14 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     }
 
 
-def encode_field(value: Any, number: dict[int, int]) -> Any:
+def encode_field(value: Any, numbers: dict[int, int]) -> Any:
     """Convert the value of a field to JSON data."""
     if isinstance(value, NODE_CLASSES):
-        return {"n": number[id(value)]}
+        return {"n": numbers[id(value)]}
     if isinstance(value, Span):
         return {"s": [value.start, value.end]}
     if isinstance(value, tuple):
-        return {"t": [encode_field(v, number) for v in value]}
+        return {"t": [encode_field(v, numbers) for v in value]}
     assert value is None or isinstance(value, str | int | bool)
     return value
 
@@ -177,36 +174,27 @@ def tree_from_json(data: dict[str, Any], source: Source) -> ast.File:
         assert tuple(known) == FIELD_NAMES[CLASSES_BY_NAME[name]], (
             f"{name} has different fields now"
         )
-    made: list[Any] = []
+    nodes: list[Any] = []
     for name, *values in data["nodes"]:
         kind = CLASSES_BY_NAME[name]
-        made.append(
-            kind(
-                **dict(
-                    zip(
-                        FIELD_NAMES[kind],
-                        (decode_field(v, made, source) for v in values),
-                        strict=True,
-                    )
-                )
-            )
-        )
-    file = made[-1]
+        decoded = (decode_field(v, nodes, source) for v in values)
+        nodes.append(kind(**dict(zip(FIELD_NAMES[kind], decoded, strict=True))))
+    file = nodes[-1]
     assert isinstance(file, ast.File)
     return file
 
 
-def decode_field(value: Any, made: list[Any], source: Source) -> Any:
+def decode_field(value: Any, nodes: list[Any], source: Source) -> Any:
     """Convert JSON data to the value of a field."""
     if not isinstance(value, dict):
         return value
     if "n" in value:
-        return made[value["n"]]
+        return nodes[value["n"]]
     if "s" in value:
         start, end = value["s"]
         assert 0 <= start <= end <= len(source.text)
         return Span(source, start, end)
-    return tuple(decode_field(v, made, source) for v in value["t"])
+    return tuple(decode_field(v, nodes, source) for v in value["t"])
 
 
 def render_std_table(directory: Path) -> str:

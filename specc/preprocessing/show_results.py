@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.drawing.drawing_marks import class_colors
+from specc.drawing.drawing_marks import make_class_colors
 from specc.drawing.png import encode_png
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
@@ -293,7 +293,7 @@ def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str
 def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
     """Return an image per map, and the classes in it, the largest first."""
     maps, known = _class_ids(name, record, value)
-    palette = np.array(record.palette, np.uint8) if record.palette else class_colors(known)
+    palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(known)
     labels = [escape_text(label) for label in record.labels]
     labels = labels or [f"class {i}" for i in range(known)]
     lines: list[str] = []

@@ -9,7 +9,7 @@ from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_runs
 from specc.driver.tied_weights import count_own_parameters
 from specc.ir import ops
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node
 from specc.ir.ir_text import format_ir
 from specc.transforms import pass_pipeline
@@ -45,7 +45,7 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B. `unlike`: they have almost no block in common."""
+    """All changes from A to B; `reason` is why two unrelated architectures are not compared."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -67,7 +67,7 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     total = [*_diff_totals(a.graph, b.graph)]
     if len(common) < MIN_COMMON_SHARE * len(left.keys() | right.keys()):
         reason = (
-            f"these are unlike models: of {len(left)} blocks of {a.name} and {len(right)} "
+            f"these are unrelated models: of {len(left)} blocks of {a.name} and {len(right)} "
             f"of {b.name}, {len(common)} have paths in common"
         )
         return ArchitectureDifference(changes=(*changes, *total), reason=reason)
@@ -259,20 +259,14 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
 
 def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     """Count the weights and the cost of both."""
-    facts = [
-        ("weights", [format_dim_formula(count_own_parameters(g), {}) for g in (a, b)]),
-        ("multiply-adds", [format_dim_formula(_format_work(g), {}) for g in (a, b)]),
-    ]
-    for name, (before, after) in facts:
+    totals = {
+        "weights": [count_own_parameters(g) for g in (a, b)],
+        "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
+    }
+    for name, counts in totals.items():
+        before, after = (format_dim_formula(count, {}) for count in counts)
         if before != after:
             yield ArchitectureChange(kind="in all", path=name, change=f"{before} → {after}")
-
-
-def _format_work(graph: Graph) -> Dim:
-    total = Dim.of(0)
-    for node, _ in graph.nodes:
-        total = total + count_multiply_adds(node)
-    return total
 
 
 def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:

@@ -37,8 +37,8 @@ MAX_SOURCE = 400_000
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureView:
-    """The graphs of a page by name, the whole first; `at` fixes lengths, `count` is the parameter
-    count.
+    """The graphs of a page by name, the whole first; `sizes` are the fixed lengths, `count` is the
+    formatted parameter count.
     """
 
     name: str
@@ -56,7 +56,7 @@ def render_architecture_svg(view: ArchitectureView) -> str:
 
 
 def render_architecture_page(view: ArchitectureView) -> str:
-    """Return the page: one file without network access and with no code but ours."""
+    """Return a self-contained page without network access."""
     trees = {name: build_block_tree(g, view.sizes) for name, g in view.graphs.items()}
     anchors = _Anchors(trees)
     cost = compute_cost_curves(next(iter(view.graphs.values())))
@@ -250,8 +250,8 @@ def _render_costs(cost: CostCurves | None) -> str:
     """Return the cost plot and its numbers; a sentence if there is nothing to plot."""
     if cost is None:
         return (
-            '<section class="costs"><h3>Cost</h3><p class="doc">No length is open but the number '
-            "of examples: the formulas above are all there is to say.</p></section>"
+            '<section class="costs"><h3>Cost</h3><p class="doc">The cost does not depend on a '
+            "sequence length.</p></section>"
         )
     head = "".join(f"<th>{escape(c.name)}</th>" for c in cost.curves)
     rows = "".join(

@@ -31,12 +31,12 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
 
 
 def _find_build_scope(graph: Graph, node: Node) -> str:
-    made = graph.node_origins.get(node)
-    return _find_common_scope(made.scopes) if made and made.scopes else ""
+    origin = graph.node_origins.get(node)
+    return _find_common_scope(origin.scopes) if origin and origin.scopes else ""
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the nodes that read each node; none for what is a result of the graph."""
+    """Return the consumers of each node; none for a result of the graph."""
     found: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:

@@ -38,8 +38,8 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingPiece:
-    """Marks relative to a corner, with their size; lines enter and leave in the middle. `bare`:
-    of `port` and `result`, those to which a line leads from the frame.
+    """Marks relative to a corner, with their size; lines enter and leave in the middle.
+    `frame_ports` are the roles, `port` or `result`, that are lines to the frame.
     """
 
     width: float
@@ -51,7 +51,7 @@ class DrawingPiece:
 def draw_block(
     block: Block, is_expanded: BlockPredicate, title: str, *, headed: bool = True
 ) -> Drawing:
-    """Draw the inside of a block, with the blocks in `opens` expanded, under its title."""
+    """Draw the inside of a block under its title; `is_expanded` selects expanded blocks."""
     piece = _draw_flow(block, is_expanded)
     heading = [TextMark(x=24, y=32, text=printable_label(title, 60), size=15, bold=True)]
     top = 50 if headed else 20
@@ -98,10 +98,10 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
     rows = _arrange_rows(flow)
     skip_edges = _assign_lanes(flow, rows)
     outermost = max(skip_edges.values(), default=-1)
-    # The same space is left free on the right, so that the layout is centered.
+    # the same space is free on the right, which centers the layout
     left = LANE * (outermost + 1) + (8 if skip_edges else 0)
     placed, (inner, height) = _place_rows(pieces, rows, left)
-    # Lines first: later marks are drawn above them.
+    # lines first, below all other marks
     sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in skip_edges.items()}
     marks: list[Mark] = [_draw_edge(placed[a], placed[b], sides.get((a, b))) for a, b in flow.edges]
     marks += [
@@ -144,7 +144,7 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
     reader.
     """
     depth = [0] * len(flow.items)
-    # In reader order: all that an item reads has its depth before the item asks for it.
+    # in the order of consumers, so that the depth of every input is known
     for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
         # an edge that closes a cycle points upward
         depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
@@ -156,7 +156,7 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
     rows: dict[int, list[int]] = {}
     for n, at in enumerate(depth):
         rows.setdefault(at, []).append(n)
-    # without the row that all of its items have left
+    # rows that became empty are dropped
     return [rows[at] for at in sorted(rows)]
 
 

@@ -60,7 +60,7 @@ class Block:
     outer: str = ""
     """The outermost scope whose operations belong to it; `path` is the innermost."""
     members: tuple[str, ...] = ()
-    """Return the scopes that it represents, in the enclosing block."""
+    """The scopes that it represents, in the enclosing block."""
 
     @property
     def label(self) -> str:
@@ -153,9 +153,9 @@ class _BlockBuilder:
             merged_names = self._make_scope(node).removeprefix(path).strip(".")
             if merged_names.count(".") > 0 and path:
                 continue
-            made = self.graph.node_origins.get(node)
-            for span in made.spans[:1] if made else ():
-                line = _make_line(_of_user(span) if not path else span)
+            origin = self.graph.node_origins.get(node)
+            for span in origin.spans[:1] if origin else ():
+                line = _make_line(_find_user_span(span) if not path else span)
                 if (line.file, line.number) not in seen:
                     seen.add((line.file, line.number))
                     yield line
@@ -167,7 +167,7 @@ def _get_meaning(op: str, nodes: list[Node]) -> str:
     return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
 
 
-def _of_user(span: Span) -> Span:
+def _find_user_span(span: Span) -> Span:
     """Return the span of the user's call that led to a span in the standard library."""
     while span.caller is not None:
         span = span.caller
@@ -211,8 +211,8 @@ def _get_child_name(scope: str, path: str) -> str:
 
 def find_build_scope(graph: Graph, node: Node) -> str:
     """Return the path that a node was first built under."""
-    made = graph.node_origins.get(node)
-    return made.scopes[0] if made and made.scopes else ""
+    origin = graph.node_origins.get(node)
+    return origin.scopes[0] if origin and origin.scopes else ""
 
 
 WHOLE_MODEL = "whole"
@@ -233,7 +233,7 @@ BlockPredicate = Callable[[Block], bool]
 
 
 def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
-    """Open blocks from the outside in while at most `most` items are shown."""
+    """Expand blocks from the outside in while at most `max_items` items are shown."""
     expanded: set[str] = set()
     for depth in range(1, 8):
         trial = {b.path for b in _iterate_within(block, depth) if _is_composed(b)}

@@ -38,7 +38,7 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Curves over lengths of the axes `symbols`, for one example; `stops` is why they end."""
+    """Curves over lengths of the axes `symbols`, for one example, up to `limit_reason`."""
 
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -68,7 +68,7 @@ def compute_cost_curves(graph: Graph) -> CostCurves | None:
 def _make_curves(
     graph: Graph, work: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
-    """The curves of a graph at each of some places."""
+    """Yield the cost curves of a graph at some sizes."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
@@ -78,8 +78,10 @@ def _make_curves(
     ]
     none = [0.0] * len(sizes_by_length)
 
-    def evaluate_curve(name: str, dim: Dim, minus: Sequence[float]) -> CostCurve:
-        return _evaluate_curve(name, dim, minus, sizes_by_length)
+    def evaluate_curve(name: str, dim: Dim, saved: Sequence[float]) -> CostCurve:
+        values = [float(_evaluate_formula(dim, sizes) or 0) for sizes in sizes_by_length]
+        remaining = tuple(v - s for v, s in zip(values, saved, strict=True))
+        return CostCurve(name=name, values=remaining, dashed=name not in SOLID_CURVES)
 
     yield evaluate_curve("all of it", work, saved_work)
     if not attention.terms:
@@ -91,15 +93,6 @@ def _make_curves(
     saved = [sum(_compute_saved(node, sizes) for node in attends) for sizes in sizes_by_length]
     if any(saved) and not _has_window(graph, attends):
         yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
-
-
-def _evaluate_curve(
-    name: str, dim: Dim, minus: Sequence[float], sizes_by_length: Sequence[Mapping[str, int]]
-) -> CostCurve:
-    """Evaluate a formula at each length, minus the skipped work."""
-    values = [float(_evaluate_formula(dim, sizes) or 0) for sizes in sizes_by_length]
-    remaining = tuple(v - m for v, m in zip(values, minus, strict=True))
-    return CostCurve(name=name, values=remaining, dashed=name not in SOLID_CURVES)
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
@@ -118,7 +111,7 @@ def _choose_sizes(
 
 
 def _choose_lengths(max_length: int) -> Iterator[int]:
-    """Powers of two, and the longest that is possible."""
+    """Yield powers of two up to the maximum length, and that length."""
     n = MIN_LENGTH
     while n <= max_length:
         yield n
@@ -137,7 +130,7 @@ def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
-    """A formula at these lengths; None where they do not fit the model."""
+    """Evaluate a formula; None if the model does not support the sizes."""
     try:
         return dim.substitute(sizes).number
     except DimError:
@@ -145,7 +138,7 @@ def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
 
 
 def _compute_saved(node: Node, sizes: Mapping[str, int]) -> float:
-    """Multiply-adds of an attention that a window would save."""
+    """Return the multiply-adds of an attention that a window would save."""
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
     else:
@@ -166,8 +159,8 @@ LABEL_SPACING = 15.0  # points between the names of two curves
 
 
 def plot_cost(cost: CostCurves, title: str) -> Drawing:
-    """The curves of a cost; each axis by powers, so that n² is a steeper line than n."""
-    # A curve may reach 0, which a logarithmic axis cannot show.
+    """Plot the curves with logarithmic axes, so that n² is a steeper line than n."""
+    # a logarithmic axis cannot show 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
@@ -198,35 +191,23 @@ def plot_cost(cost: CostCurves, title: str) -> Drawing:
     return drawing
 
 
-def _draw_grid_line(power: int, sizes: float) -> Iterator[Mark]:
+def _draw_grid_line(power: int, y: float) -> Iterator[Mark]:
     """Draw a grid line at a power of ten, with its label."""
-    yield LineMark(points=((LEFT, sizes), (LEFT + WIDTH, sizes)), color=GRID_COLOR, weight=1)
-    yield TextMark(
-        x=LEFT - 8,
-        y=sizes + 4,
-        text=format_magnitude(10**power),
-        size=10,
-        color=FAINT,
-        anchor="end",
-    )
+    label = format_magnitude(10**power)
+    yield LineMark(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, weight=1)
+    yield TextMark(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
 
 
-def _draw_axis(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
-    """The axis of lengths."""
+def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Mark]:
+    """Draw the axis of lengths."""
     yield BoxMark(x=LEFT, y=TOP, width=WIDTH, height=HEIGHT, stroke=GRID_COLOR)
     # label only as many lengths as fit without overlap
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
-        sizes = x(n)
-        yield LineMark(points=((sizes, TOP), (sizes, TOP + HEIGHT)), color=GRID_COLOR, weight=1)
-        yield TextMark(
-            x=sizes,
-            y=TOP + HEIGHT + 17,
-            text=group_digits(n),
-            size=10,
-            color=FAINT,
-            anchor="middle",
-        )
+        x, y = get_x(n), TOP + HEIGHT
+        yield LineMark(points=((x, TOP), (x, y)), color=GRID_COLOR, weight=1)
+        label = group_digits(n)
+        yield TextMark(x=x, y=y + 17, text=label, size=10, color=FAINT, anchor="middle")
     label = f"{' = '.join(cost.symbols)}, one example"
     yield TextMark(x=LEFT + WIDTH / 2, y=TOP + HEIGHT + 38, text=label, size=11, anchor="middle")
 
@@ -234,6 +215,6 @@ def _draw_axis(cost: CostCurves, x: Callable[[float], float]) -> Iterator[Mark]:
 def _place_names(curve_ends: Sequence[tuple[float, str, str]]) -> Iterator[Mark]:
     """Draw the name of each curve next to its end, without overlaps."""
     last = -math.inf
-    for sizes, name, color in sorted(curve_ends):
-        last = max(sizes, last + LABEL_SPACING)
+    for y, name, color in sorted(curve_ends):
+        last = max(y, last + LABEL_SPACING)
         yield TextMark(x=LEFT + WIDTH + 8, y=last + 4, text=name, size=11.5, color=color)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 
-from specc.drawing.drawing_marks import apply_colormap, class_colors
+from specc.drawing.drawing_marks import apply_colormap, make_class_colors
 from specc.drawing.png import encode_png
 
 
@@ -28,6 +28,6 @@ def test_colors_grow_in_lightness():
 
 
 def test_class_colors_differ():
-    palette = class_colors(30).astype(int)
+    palette = make_class_colors(30).astype(int)
     apart = np.abs(palette[:, None] - palette[None]).sum(-1) + 1000 * np.eye(30, dtype=int)
     assert apart.min() > 20
