@@ -1,6 +1,6 @@
 """Evaluate convolutions and pooling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -10,12 +10,11 @@ from specc.ir.array import Array
 from specc.ir.evaluation import (
     count_kept_rows,
     count_transposed_positions,
+    count_window_elements,
     count_windows,
     evaluate_length,
 )
 from specc_numpy.numpy_interpreter import LengthValues, evaluate
-
-FULL_SLICE = slice(None)
 
 
 @evaluate
@@ -23,15 +22,14 @@ def conv(
     op: ops.Conv, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
-    x, groups = to_channels_first(op.kernel, x), evaluate_length(op.groups, env)
+    x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
     counts = count_windows(op, x.shape[2:])
     count = prod(counts)
     batch = x.shape[0]
     out, channels = weight.shape[:2]
     own = out // groups
-    padded = _pad_window_axes(op, x, 0.0).reshape(
-        batch, groups, channels, *_get_padded_sizes(op, x)
-    )
+    padded = _pad_window_axes(op, x, 0.0)
+    padded = padded.reshape(batch, groups, channels, *padded.shape[2:])
     y: Array = np.zeros((batch, groups, own, count))
     # A window is a sum over kernel positions: one product per position, for all windows at once.
     for place in np.ndindex(*op.kernel):
@@ -39,7 +37,7 @@ def conv(
         seen = seen.reshape(batch, groups, channels, count)
         here = weight[(..., *place)].reshape(groups, own, channels)
         y += here @ seen
-    return to_channels_last(op.kernel, _add_bias(y.reshape(batch, out, *counts), bias))
+    return swap_channels(op.kernel, _add_bias(y.reshape(batch, out, *counts), bias))
 
 
 @evaluate
@@ -47,7 +45,7 @@ def conv_transpose(
     op: ops.ConvTranspose, env: LengthValues, x: Array, weight: Array, bias: Array | None = None
 ) -> Array:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
-    x, groups = to_channels_first(op.kernel, x), evaluate_length(op.groups, env)
+    x, groups = swap_channels(op.kernel, x), evaluate_length(op.groups, env)
     batch, channels, *sizes = x.shape
     out = weight.shape[1] * groups
     counts = count_transposed_positions(op, sizes)
@@ -60,9 +58,9 @@ def conv_transpose(
         added = kernels[(..., *place)].swapaxes(1, 2) @ given
         steps = zip(place, op.dilation, op.stride, sizes, strict=True)
         here = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
-        y[FULL_SLICE, FULL_SLICE, *here] += added.reshape(batch, out, *sizes)
+        y[:, :, *here] += added.reshape(batch, out, *sizes)
     kept = [slice(a, a + n) for a, n in zip(op.padding_before, counts, strict=True)]
-    return to_channels_last(op.kernel, _add_bias(y[FULL_SLICE, FULL_SLICE, *kept], bias))
+    return swap_channels(op.kernel, _add_bias(y[:, :, *kept], bias))
 
 
 def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
@@ -75,25 +73,34 @@ def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: 
 @evaluate
 def max_pool(op: ops.MaxPool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
-    x = to_channels_first(op.kernel, x)
-    counts = count_windows(op, x.shape[2:])
-    padded = _pad_window_axes(op, x, -np.inf)
-    y: Array = np.full((*x.shape[:2], *counts), -np.inf)
-    for place in np.ndindex(*op.kernel):
-        y = np.maximum(y, _select_window_place(op, padded, place, counts))
-    return to_channels_last(op.kernel, y)
+    pooled = _combine_windows(op, swap_channels(op.kernel, x), -np.inf, np.maximum)
+    return swap_channels(op.kernel, pooled)
 
 
 @evaluate
 def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
-    x = to_channels_first(op.kernel, x)
+    x = swap_channels(op.kernel, x)
+    total = _combine_windows(op, x, 0.0, np.add)
+    number: Array = np.ones(())
+    for elements in count_window_elements(op, x.shape[2:], total.shape[2:]):
+        number = number[..., None] * np.array(elements)
+    return swap_channels(op.kernel, total / number)
+
+
+def _combine_windows(
+    op: ops.MaxPool | ops.AveragePool,
+    x: Array,
+    start: float,
+    combine: Callable[[Array, Array], Array],
+) -> Array:
+    """Return the elements of each window combined, from `start`, which is also the padding."""
     counts = count_windows(op, x.shape[2:])
-    padded = _pad_window_axes(op, x, 0.0)
-    total: Array = np.zeros((*x.shape[:2], *counts))
+    padded = _pad_window_axes(op, x, start)
+    y: Array = np.full((*x.shape[:2], *counts), start)
     for place in np.ndindex(*op.kernel):
-        total = total + _select_window_place(op, padded, place, counts)
-    return to_channels_last(op.kernel, total / _count_window_elements(op, x.shape[2:], counts))
+        y = combine(y, _select_window_place(op, padded, place, counts))
+    return y
 
 
 @evaluate
@@ -111,20 +118,9 @@ def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
     return made
 
 
-def to_channels_first(kernel: Sequence[int], x: Array) -> Array:
-    """Return [b, t, c] as [b, c, t]; an image unchanged."""
+def swap_channels(kernel: Sequence[int], x: Array) -> Array:
+    """Return [b, t, c] as [b, c, t], and back; an image unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
-
-
-def to_channels_last(kernel: Sequence[int], y: Array) -> Array:
-    """The opposite of `to_channels_first`."""
-    return y.swapaxes(1, 2) if len(kernel) == 1 else y
-
-
-def _get_padded_sizes(op: ops.Sliding, x: Array) -> list[int]:
-    """Return the axes of a padded image."""
-    sides = zip(x.shape[2:], op.padding_before, op.end_padding, strict=True)
-    return [size + before + ends for size, before, ends in sides]
 
 
 def _pad_window_axes(op: ops.Sliding, x: Array, value: float) -> Array:
@@ -138,24 +134,8 @@ def _select_window_place(
     """Return the element at one offset of every window."""
     steps = zip(place, op.dilations, op.stride, counts, strict=True)
     here = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
-    before = [FULL_SLICE] * (padded.ndim - len(here))
+    before = [slice(None)] * (padded.ndim - len(here))
     return padded[*before, *here]
-
-
-def _count_window_elements(
-    op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
-) -> Array:
-    """Count the valid positions of every window, multiplied over the axes."""
-    number: Array = np.ones(())
-    for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-        # Explicit padding may count; positions past it, which only ceil_mode adds, never do.
-        least, most = 0, size
-        if op.counted:
-            least, most = -op.padding_before[n], size + op.padding_after[n]
-        first = np.arange(count) * op.stride[n] - op.padding_before[n]
-        here = np.minimum(first + op.kernel[n], most) - np.maximum(first, least)
-        number = number[..., None] * here
-    return number
 
 
 def _add_bias(y: Array, b: Array | None) -> Array:

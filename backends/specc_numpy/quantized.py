@@ -78,19 +78,14 @@ def embedding_q(
     return whole[ids]
 
 
-@evaluate
-def quantize(op: ops.Quantize, env: LengthValues, x: Array, scale: Array) -> Array:
-    """f[b h t d], f[h #t d] -> q[b h t d]"""
-    units = x.astype(np.float32) / scale.astype(np.float32)
-    made: Array = np.clip(np.rint(units), -128, 127).astype(np.int8)
-    return made
-
-
-@evaluate
-def dequantize(op: ops.Dequantize, env: LengthValues, x: Array, scale: Array) -> Array:
-    """q[b h t d], f[h #t d] -> f[b h t d]"""
-    made: Array = x.astype(np.float64) * scale
-    return made
+evaluate.add_rules(
+    {
+        ops.Quantize: lambda op, env, x, scale: np.clip(
+            np.rint(x.astype(np.float32) / scale.astype(np.float32)), -128, 127
+        ).astype(np.int8),
+        ops.Dequantize: lambda op, env, x, scale: x.astype(np.float64) * scale,
+    }
+)
 
 
 def dequantize_matrix(

@@ -1,6 +1,7 @@
 """Evaluate elementwise ops, reductions and reshapes."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -31,32 +32,26 @@ def sigmoid(x: Array) -> Array:
     return result
 
 
+NUMPY_FUNCTIONS = (
+    *("abs", "ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "round", "sign", "sin"),
+    *("sqrt", "tanh"),
+)
+"""Pointwise functions of the same name in NumPy."""
+
 POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "abs": np.abs,
-    "ceil": np.ceil,
-    "cos": np.cos,
+    **{name: getattr(np, name) for name in NUMPY_FUNCTIONS},
     "erf": _erf,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "floor": np.floor,
     # arXiv:1606.08415, sec. 2
     "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "log": np.log,
-    "log1p": np.log1p,
     "neg": np.negative,
     "quick_gelu": lambda x: x * sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
     "reciprocal": lambda x: 1 / x,
     "relu": lambda x: np.maximum(x, 0),
     "relu2": lambda x: np.maximum(x, 0) ** 2,  # arXiv:2109.08668
-    "round": np.round,
     "sigmoid": sigmoid,
-    "sign": np.sign,
     "silu": lambda x: x * sigmoid(x),
-    "sin": np.sin,
     "softplus": lambda x: np.logaddexp(0.0, x),
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
 }
 
 
@@ -80,12 +75,7 @@ ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
 }
 
 COMPARISON_FUNCTIONS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "same_group": lambda left, right: (left == right) & (left > 0),
 }
 

@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import specc_onnx
     from specc.backend import CompilerBackend, RunnerBackend
-    from specc_onnx.compiler import (
-        DEFAULT_OPSET,
-        TARGETS,
-        BuiltModel,
-        build_generation_model,
-        build_model,
-        find_kv_buffers,
-        get_target,
-        write_model,
-        write_package,
-    )
+    from specc_onnx.emit.onnx_graph import BuiltModel, build_model
+    from specc_onnx.generate.generation_model import build_generation_model
+    from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
+    from specc_onnx.lower.onnx_targets import DEFAULT_OPSET, TARGETS, get_target
     from specc_onnx.write.model_file import parse_model, read_model
+    from specc_onnx.write.model_writer import write_model
+    from specc_onnx.write.package_writer import write_package
 
     _COMPILER: CompilerBackend = specc_onnx
     _RUNNER: RunnerBackend = specc_onnx
@@ -41,13 +36,17 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a public name: the model reader or the compiler."""
+    """Import the modules of the public names: the model reader, or the compiler."""
     if name not in __all__:
         raise AttributeError(f"module 'specc_onnx' has no attribute {name!r}")
     if name in ("parse_model", "read_model"):
         from specc_onnx.write import model_file
 
         return vars(model_file)[name]
-    from specc_onnx import compiler
+    from specc_onnx.emit import onnx_graph
+    from specc_onnx.generate import generation_model
+    from specc_onnx.lower import kv_buffer_attention, onnx_targets
+    from specc_onnx.write import model_writer, package_writer
 
-    return vars(compiler)[name]
+    compiler = (onnx_targets, kv_buffer_attention, onnx_graph, generation_model, model_writer)
+    return next(vars(m)[name] for m in (*compiler, package_writer) if name in vars(m))

@@ -10,7 +10,6 @@ silent fallback would make GPU measurements wrong.
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NoReturn
 
@@ -18,15 +17,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TensorProto,
-    ValueInfoProto,
-    helper,
-)
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
@@ -41,74 +32,58 @@ def gather_on_device(
     tensor: onnxruntime.OrtValue, axis: int, rows: Array, provider: str
 ) -> onnxruntime.OrtValue:
     """Gather positions `rows` of an axis of `tensor` on the provider's device."""
-    kinds = (tensor.element_type(), TensorProto.INT64)
-    ranks = (len(tensor.shape()), 1)
-    session = _make_helper_session("Gather", kinds, ranks, kinds[0], provider, axis=axis)
     indices = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows, np.int64))
-    return _run_helper_model(session, (tensor, indices), PROVIDER_DEVICES.get(provider, "cpu"))
+    return _run_operator("Gather", (tensor, indices), provider, axis=axis)
 
 
 def concat_on_device(
     parts: Sequence[onnxruntime.OrtValue], axis: int, provider: str
 ) -> onnxruntime.OrtValue:
     """Concatenate tensors of one type along an axis, on the provider's device."""
-    kind = parts[0].element_type()
-    kinds, ranks = (kind,) * len(parts), (len(parts[0].shape()),) * len(parts)
-    session = _make_helper_session("Concat", kinds, ranks, kind, provider, axis=axis)
-    return _run_helper_model(session, parts, PROVIDER_DEVICES.get(provider, "cpu"))
+    return _run_operator("Concat", parts, provider, axis=axis)
 
 
 def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
     """Copy a tensor to the host; bfloat16, which NumPy lacks, is copied as float32."""
-    kind = tensor.element_type()
-    if kind != TensorProto.BFLOAT16:
+    if tensor.element_type() != TensorProto.BFLOAT16:
         array: Array = tensor.numpy()
         return array
-    rank, to = len(tensor.shape()), TensorProto.FLOAT
-    session = _make_helper_session("Cast", (kind,), (rank,), to, provider, to=to)
-    wide: Array = _run_helper_model(session, (tensor,), "cpu").numpy()
+    wide: Array = _run_operator("Cast", (tensor,), provider, to=TensorProto.FLOAT).numpy()
     return wide.astype(ml_dtypes.bfloat16)
 
 
-def _run_helper_model(
-    session: onnxruntime.InferenceSession, inputs: Sequence[onnxruntime.OrtValue], device: str
+def _run_operator(
+    operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
-    """Run a model of one node on a device."""
+    """Run one operator; a `Cast` returns its result on the host, others on the device."""
+    types = tuple((x.element_type(), len(x.shape())) for x in inputs)
+    session = _make_operator_session(operator, types, provider, **attributes)
     binding = session.io_binding()
     for n, value in enumerate(inputs):
         binding.bind_ortvalue_input(f"x{n}", value)
-    binding.bind_output("y", device)
+    on_host = operator == "Cast"
+    binding.bind_output("y", "cpu" if on_host else PROVIDER_DEVICES.get(provider, "cpu"))
     session.run_with_iobinding(binding)
     return binding.get_outputs()[0]
 
 
 @cache
-def _make_helper_session(
-    operator: str,
-    kinds: tuple[int, ...],
-    ranks: tuple[int, ...],
-    result_type: int,
-    provider: str,
-    **attributes: Any,
+def _make_operator_session(
+    operator: str, types: tuple[tuple[int, int], ...], provider: str, **attributes: Any
 ) -> onnxruntime.InferenceSession:
-    """Build a one-node model for the given ONNX element types and ranks."""
+    """Build a one-node model for operands of the given ONNX element types and ranks."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
-    names = [f"x{n}" for n in range(len(kinds))]
+    names = [f"x{n}" for n in range(len(types))]
     node = helper.make_node(operator, names, ["y"], name="one", **attributes)
     infos = [
         helper.make_tensor_value_info(name, kind, [f"{name}{n}" for n in range(rank)])
-        for name, kind, rank in zip(names, kinds, ranks, strict=True)
+        for name, (kind, rank) in zip(names, types, strict=True)
     ]
-    graph = GraphProto(
-        name="one",
-        node=[node],
-        input=infos,
-        output=[helper.make_tensor_value_info("y", result_type, None)],
-    )
+    result = helper.make_tensor_value_info("y", attributes.get("to", types[0][0]), None)
     model = ModelProto(
         ir_version=HELPER_IR_VERSION,
-        graph=graph,
+        graph=GraphProto(name="one", node=[node], input=infos, output=[result]),
         opset_import=[helper.make_opsetid("", HELPER_OPSET)],
     )
     return onnxruntime.InferenceSession(
@@ -143,38 +118,19 @@ def _classify_nodes(
     graph: GraphProto, outside: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
     """Yield every node, also in bodies, and whether it computes only lengths and scalars."""
-    scope = _ScalarScope(dict(outside))
-    scope.is_scalar.update((t.name, True) for t in graph.initializer)
-    scope.is_scalar.update((t.values.name, True) for t in graph.sparse_initializer)
-    scope.is_scalar.update((i.name, _is_scalar_input(i)) for i in graph.input)
+    # values by name: True for lengths, constants, scalars and values computed from these
+    is_scalar = dict(outside)
+    is_scalar.update((t.name, True) for t in graph.initializer)
+    is_scalar.update((t.values.name, True) for t in graph.sparse_initializer)
+    is_scalar.update((i.name, _is_scalar_input(i)) for i in graph.input)
     for node in graph.node:
-        lengths_only = scope.reads_scalars(node)
-        scope.is_scalar.update(
-            (name, lengths_only or node.op_type in LENGTH_OPERATORS) for name in node.output
-        )
-        yield ((node.op_type, node.name), lengths_only or node.op_type in LENGTH_OPERATORS)
-        for attribute in node.attribute:
-            for body in _list_attribute_graphs(attribute):
-                yield from _classify_nodes(body, scope.is_scalar)
-
-
-@dataclass
-class _ScalarScope:
-    """Values by name: True for lengths, constants, scalars and values computed from these."""
-
-    is_scalar: dict[str, bool] = field(default_factory=dict)
-
-    def reads_scalars(self, node: NodeProto) -> bool:
-        """Return True if a node reads scalars and constants only; False for nodes with bodies."""
-        if any(_list_attribute_graphs(attribute) for attribute in node.attribute):
-            return False
-        return all(self.is_scalar.get(name, False) for name in node.input if name)
-
-
-def _list_attribute_graphs(attribute: AttributeProto) -> list[GraphProto]:
-    if attribute.type == AttributeProto.GRAPH:
-        return [attribute.g]
-    return list(attribute.graphs)
+        bodies = [b for a in node.attribute for b in ((a.g,) if a.HasField("g") else a.graphs)]
+        reads_scalars = not bodies and all(is_scalar.get(n, False) for n in node.input if n)
+        lengths_only = reads_scalars or node.op_type in LENGTH_OPERATORS
+        is_scalar.update(dict.fromkeys(node.output, lengths_only))
+        yield (node.op_type, node.name), lengths_only
+        for body in bodies:
+            yield from _classify_nodes(body, is_scalar)
 
 
 def _is_scalar_input(given: ValueInfoProto) -> bool:
@@ -234,28 +190,17 @@ def get_ort_provider(provider: str) -> str:
         if ort_name in onnxruntime.get_available_providers()
     ]
     if known is None:
-        suggestion = (
-            "cuda"
-            if provider.lower() in ("gpu", "nvidia")
-            else did_you_mean(provider, ORT_PROVIDER_NAMES)
-        )
+        is_gpu = provider.lower() in ("gpu", "nvidia")
+        suggestion = "cuda" if is_gpu else did_you_mean(provider, ORT_PROVIDER_NAMES)
+        known_names = f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
         raise_error(
             "E0921",
             f"unknown provider `{escape_text(provider)}`",
-            helps=[
-                format_suggestion(suggestion)
-                if suggestion
-                else f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
-            ],
+            helps=[format_suggestion(suggestion) if suggestion else known_names],
         )
     if provider not in installed:
-        raise_missing_provider(
-            provider,
-            [
-                f"the installed ONNX Runtime does not include it; it has "
-                f"{format_quoted_names(installed)}"
-            ],
-        )
+        has = f"it has {format_quoted_names(installed)}"
+        raise_missing_provider(provider, [f"the installed ONNX Runtime does not include it; {has}"])
     return known
 
 

@@ -14,7 +14,6 @@ from onnx import ModelProto
 
 from specc.backend import TensorSlot
 from specc.ir.array import Array
-from specc_onnx.denormals import flush_denormals
 from specc_onnx.execution_providers import PROVIDER_DEVICES
 from specc_onnx.ort_session import OrtModel
 
@@ -62,10 +61,10 @@ class FixedShapeModel:
         invalid inputs, E0924 if the run fails.
         """
         given = self.model.prepare_inputs(inputs)
-        with self.lock, flush_denormals():
+        with self.lock, self.model.running():
             for name, array in given.items():
                 self.input_buffers[name].update_inplace(array)
-            self.model.run_with_io_binding(self.binding)
+            self.model.session.run_with_iobinding(self.binding)
             return {n: np.array(v.numpy()) for n, v in self.output_buffers.items()}
 
 

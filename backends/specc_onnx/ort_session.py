@@ -4,8 +4,9 @@ Inputs are checked first (`specc_onnx.ort_input_check`). ONNX Runtime's errors b
 diagnostics; nothing is printed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -79,12 +80,18 @@ class OrtModel:
         if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
             held = self.tensors(given)
             return {name: self.numbers(held[name]) for name in names}
+        with self.running():
+            results = self.session.run(names, given)
+        return dict(zip(names, results, strict=True))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Flush denormals inside the context; raise E0924 if the run fails."""
         try:
             with flush_denormals():
-                results = self.session.run(names, given)
+                yield
         except Exception as error:  # ONNX Runtime has no base class of its exceptions
             _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
-        return dict(zip(names, results, strict=True))
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
@@ -97,23 +104,21 @@ class OrtModel:
             except KeyboardInterrupt:
                 options.terminate = True
                 raise
-            except Exception as error:  # as above
-                _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
         return dict(zip(self.outputs, results, strict=True))
 
     def tensor(self, array: Array) -> DeviceTensor:
         """Copy an array to a tensor on the device of the model."""
         array = np.asarray(array, order="C")
+        held: DeviceTensor
         if array.dtype == ml_dtypes.bfloat16:
             # the bits of bfloat16 are passed as integers
-            bits: DeviceTensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
             on_host = self.provider not in PROVIDER_DEVICES or not array.ndim
-            return bits if on_host else self.joined([bits], 0)
-        held: DeviceTensor = onnxruntime.OrtValue.ortvalue_from_numpy(
-            array, PROVIDER_DEVICES.get(self.provider, "cpu")
-        )
+            return held if on_host else self.joined([held], 0)
+        device = PROVIDER_DEVICES.get(self.provider, "cpu")
+        held = onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
         return held
 
     def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
@@ -153,18 +158,11 @@ class OrtModel:
             binding.bind_ortvalue_output(name, value)
         return OrtBoundRuns(self, binding, into)
 
-    def run_with_io_binding(self, binding: onnxruntime.IOBinding) -> None:
-        """Run with bound inputs and outputs. Raise E0924 if the run fails."""
-        try:
-            self.session.run_with_iobinding(binding)
-        except Exception as error:  # as above
-            _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
-
     def _run_session(
         self, given: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
-        """Run on the calling thread, with denormals flushed; return all outputs."""
-        with flush_denormals():
+        """Run on the calling thread; return all outputs."""
+        with self.running():
             results: list[Array] = self.session.run(list(self.outputs), given, options)
         return results
 
@@ -198,8 +196,8 @@ class OrtBoundRuns:
         made = [name for name in model.outputs if name not in self.bound_outputs]
         for name in made:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
-        with flush_denormals():
-            model.run_with_io_binding(binding)
+        with model.running():
+            model.session.run_with_iobinding(binding)
         if not made:
             return dict(self.bound_outputs)
         names = (*self.bound_outputs, *made)
@@ -260,21 +258,13 @@ def _create_session(
         )
     if provider != "cpu" and can_report_placement():
         check_node_placement(session, model, name, provider)
-    inputs, outputs, optional = (
-        {known.name: _make_slot(known) for known in listed()}
-        for listed in (
-            session.get_inputs,
-            session.get_outputs,
-            session.get_overridable_initializers,
-        )
-    )
     return OrtModel(
         session=session,
         name=name,
         provider=provider,
-        inputs=inputs,
-        outputs=outputs,
-        optional=optional,
+        inputs=_make_slots(session.get_inputs()),
+        outputs=_make_slots(session.get_outputs()),
+        optional=_make_slots(session.get_overridable_initializers()),
     )
 
 
@@ -346,10 +336,12 @@ def _format_directory(directory: Path, name: str) -> str:
     return where
 
 
-def _make_slot(known: onnxruntime.NodeArg) -> TensorSlot:
-    return TensorSlot(
-        known.name, NUMPY_DTYPES_BY_ORT_TYPE.get(known.type, np.dtype(np.void)), tuple(known.shape)
-    )
+def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
+    unknown = np.dtype(np.void)
+    return {
+        v.name: TensorSlot(v.name, NUMPY_DTYPES_BY_ORT_TYPE.get(v.type, unknown), tuple(v.shape))
+        for v in values
+    }
 
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:

@@ -81,17 +81,14 @@ def embedding_q(
     return functional.embedding(ids.long(), whole)
 
 
-@evaluate
-def quantize(op: ops.Quantize, place: ForwardContext, x: Tensor, scale: Tensor) -> Tensor:
-    """f[b h t d], f[h #t d] -> q[b h t d]"""
-    units = (x.float() / scale.float()).round()
-    return units.clamp(-128, 127).to(torch.int8)
-
-
-@evaluate
-def dequantize(op: ops.Dequantize, place: ForwardContext, x: Tensor, scale: Tensor) -> Tensor:
-    """q[b h t d], f[h #t d] -> f[b h t d]"""
-    return x.to(scale.dtype) * scale
+evaluate.add_rules(
+    {
+        ops.Quantize: lambda op, place, x, scale: (
+            (x.float() / scale.float()).round().clamp(-128, 127).to(torch.int8)
+        ),
+        ops.Dequantize: lambda op, place, x, scale: x.to(scale.dtype) * scale,
+    }
+)
 
 
 def _dequantize_matrix(

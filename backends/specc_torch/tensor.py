@@ -19,32 +19,23 @@ from specc.ir.evaluation import (
 from specc.ir.types import FLOAT32_INTEGER_RANGES
 from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, evaluate
 
+TORCH_FUNCTIONS = (
+    *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal"),
+    *("round", "sigmoid", "sin", "sqrt", "tanh"),
+)
+"""Pointwise functions of the same name in PyTorch."""
+
 POINTWISE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "abs": torch.abs,
-    "ceil": torch.ceil,
-    "cos": torch.cos,
-    "erf": torch.erf,
-    "exp": torch.exp,
-    "expm1": torch.expm1,
-    "floor": torch.floor,
+    **{name: getattr(torch, name) for name in TORCH_FUNCTIONS},
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-    "log": torch.log,
-    "log1p": torch.log1p,
-    "neg": torch.neg,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # arXiv:1606.08415, sec. 2
-    "reciprocal": torch.reciprocal,
     "relu": functional.relu,
     "relu2": lambda x: functional.relu(x) ** 2,  # arXiv:2109.08668
-    "round": torch.round,
-    "sigmoid": torch.sigmoid,
     "sign": lambda x: torch.where(torch.isnan(x), x, torch.sign(x)),
     "silu": functional.silu,
-    "sin": torch.sin,
     # not functional.softplus, which is linear above 20
     "softplus": lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype, device=x.device)),
-    "sqrt": torch.sqrt,
-    "tanh": torch.tanh,
 }
 
 
@@ -79,12 +70,7 @@ ARITHMETIC_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 COMPARISON_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "eq": torch.eq,
-    "ne": torch.ne,
-    "lt": torch.lt,
-    "le": torch.le,
-    "gt": torch.gt,
-    "ge": torch.ge,
+    **{name: getattr(torch, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "same_group": lambda left, right: (left == right) & (left > 0),
 }
 

@@ -262,6 +262,21 @@ def count_kept_rows(op: ops.KeepRows, size: int) -> int:
     return count
 
 
+def count_window_elements(
+    op: ops.AveragePool, sizes: Sequence[int], counts: Sequence[int]
+) -> list[list[int]]:
+    """Count the valid positions of every window, along each axis."""
+    found = []
+    for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        # Explicit padding may count; positions past it, which only ceil_mode adds, never do.
+        least, most = 0, size
+        if op.counted:
+            least, most = -op.padding_before[n], size + op.padding_after[n]
+        starts = [t * op.stride[n] - op.padding_before[n] for t in range(count)]
+        found.append([min(t + op.kernel[n], most) - max(t, least) for t in starts])
+    return found
+
+
 def raise_too_short(size: int, least: int) -> NoReturn:
     """Raise E0912: an axis of `size` positions is shorter than a window."""
     raise_error(

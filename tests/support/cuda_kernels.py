@@ -26,8 +26,8 @@ from specc.transforms.mixed_precision import (
     convert_graph_to_half,
 )
 from specc_onnx import build_model, get_target
-from specc_onnx.emit.kv_buffers import build_kv_buffer_model, find_kv_buffers
 from specc_onnx.execution_providers import find_computing_nodes
+from specc_onnx.lower.kv_buffer_attention import find_kv_buffers
 from specc_onnx.lower.onnx_targets import DEFAULT_OPSET
 from specc_onnx.verifier.onnx_verifier import make_weights_inputs
 from support.elaborated_specs import elaborate_with_config
@@ -125,7 +125,7 @@ def build_spec_models(
             yield f"{name} {role}", _for_card(part)
     card = get_target("ort-cuda")
     if caches := find_kv_buffers(derived.step, derived.states, card, DEFAULT_OPSET):
-        built = build_kv_buffer_model(KVBufferGraph(derived.step, caches), card)
+        built = build_model(KVBufferGraph(derived.step, caches), card)
         yield f"{name} buffers", make_weights_inputs(built)
 
 

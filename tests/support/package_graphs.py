@@ -8,7 +8,6 @@ from specc.decode.generation_settings import merge_settings
 from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelDefinition, SelfDecodingGraph
 from specc.transforms import pass_pipeline
 from specc_onnx import BuiltModel, build_generation_model, build_model, find_kv_buffers, get_target
-from specc_onnx.emit.kv_buffers import build_kv_buffer_model
 from support.generation_models import make_decoding
 
 
@@ -49,7 +48,7 @@ def _buffers(model: ModelDefinition, where: str, opset: int) -> BuiltModel | Non
     caches = find_kv_buffers(derived.step, derived.states, get_target(where), opset)
     if not caches:
         return None
-    return build_kv_buffer_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
+    return build_model(KVBufferGraph(derived.step, caches), get_target(where), opset)
 
 
 def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel]:

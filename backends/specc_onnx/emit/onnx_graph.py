@@ -6,13 +6,14 @@ scope is `h/3/attn/Attention`. Weights are initializers without data, which
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from specc.analysis.length_limits import find_length_limits
 from specc.ir.graph import Graph, Input, Value
+from specc.ir.model import PAST_LENGTH_INPUT, KVBufferGraph, KVCache
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc.version import __version__
@@ -26,6 +27,7 @@ from specc_onnx.lower.emitter import (
     Tensor,
     list_value_infos,
 )
+from specc_onnx.lower.kv_buffer_attention import get_buffer_type
 from specc_onnx.lower.onnx_nodes import (
     find_live_nodes,
     iterate_node_bodies,
@@ -67,40 +69,24 @@ def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
 
 def assign_final_names(
     nodes: Iterable[NodeProto],
-    fixed: Mapping[str, str],
-    preferred_names: Mapping[str, str],
-    taken: set[str],
-) -> dict[str, str]:
-    """Return final names of all nodes and values: `fixed` ones, else the preferred name, numbered
-    if taken.
-    """
-    names = dict(fixed)
-    _assign_names(nodes, names, preferred_names, taken)
-    return names
-
-
-def _assign_names(
-    nodes: Iterable[NodeProto],
     names: dict[str, str],
     preferred_names: Mapping[str, str],
     taken: set[str],
 ) -> None:
-    """Add the names of these nodes and of the nodes in their bodies."""
+    """Add the final names of all nodes and values to `names`, also of those in bodies: the
+    preferred name, numbered if taken.
+    """
     for node in nodes:
-        first = node.output[0]
         own = make_unique_name(preferred_names.get(node.name, node.name), taken)
         for name in node.output:
             if name and name not in names:
-                names[name] = (
-                    own if name == first else make_unique_name(f"{own}:{len(names)}", taken)
-                )
+                is_first = name == node.output[0]
+                names[name] = own if is_first else make_unique_name(f"{own}:{len(names)}", taken)
         names[f"node {node.name}"] = own
         for body in iterate_node_bodies(node):
-            for value in body.input:
-                names[value.name] = make_unique_name(
-                    preferred_names.get(value.name, value.name), taken
-                )
-            _assign_names(body.node, names, preferred_names, taken)
+            for name in (value.name for value in body.input):
+                names[name] = make_unique_name(preferred_names.get(name, name), taken)
+            assign_final_names(body.node, names, preferred_names, taken)
 
 
 def apply_value_names(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
@@ -150,33 +136,47 @@ class BuiltModel:
 
 
 def build_model(
-    graph: Graph,
+    graph: Graph | KVBufferGraph,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
     stored: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the ONNX model of `graph`. `stored` maps parameters to a different storage dtype,
-    `ties` to the parameter that is stored in their place.
+    """Build the ONNX model of `graph`; KV buffers are filled up to the input `PAST_LENGTH_INPUT`.
+    `stored` maps parameters to a different storage dtype, `ties` to the parameter that is stored in
+    their place.
     """
     onnx_targets.check_opset(opset)
+    caches: tuple[KVCache, ...] = ()
+    buffers: tuple[str, ...] = ()
+    if isinstance(graph, KVBufferGraph):
+        caches, buffers, graph = graph.caches, graph.buffer_names, graph.graph
     types = {name: value.type for name, value in graph.inputs.items()}
+    types |= {name: get_buffer_type(types[name]) for name in buffers}
+    length_inputs = {}
+    if caches:
+        # The length of a buffer is its capacity, so the past length is a separate input.
+        types[PAST_LENGTH_INPUT] = Type("i64", ())
+        past = graph.inputs[caches[0].key].type.shape[2]
+        length_inputs[str(past)] = PAST_LENGTH_INPUT
     g = Emitter(
         target=target,
         opset=opset,
-        lengths=LengthResolver(types, graph.length_equations, graph.min_lengths),
-        names=NameTable({*graph.inputs, *graph.outputs}, graph=graph.name),
+        lengths=LengthResolver(types, graph.length_equations, graph.min_lengths, length_inputs),
+        names=NameTable({*types, *graph.outputs}, graph=graph.name),
     )
     limits = find_length_limits(graph)
     g.facts.max_lengths = {symbol: limit.most for symbol, limit in limits.items()}
     for name, value in graph.inputs.items():
         g.values.tensors[value] = Tensor(name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].keep
+    g.values.buffers.update(graph.inputs[name] for name in buffers)
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
-    return finish_model(
-        g, graph, types, {n: g.values.tensors[v] for n, v in graph.outputs.items()}, weights
-    )
+    outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
+    for name in (n for cache in caches for n in (cache.next_key, cache.next_value)):
+        outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
+    return finish_model(g, graph, types, outputs, weights)
 
 
 def finish_model(
@@ -277,7 +277,8 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> d
     """Remove unused nodes and rename the others; return the final names by old name."""
     main = g.bodies.open[0]
     main.nodes = find_live_nodes(main.nodes, outputs)
-    names = assign_final_names(main.nodes, outputs, g.names.preferred, taken)
+    names = dict(outputs)
+    assign_final_names(main.nodes, names, g.names.preferred, taken)
     apply_value_names(main.nodes, names)
     main.types = {names[name]: type for name, type in main.types.items() if name in names}
     return names

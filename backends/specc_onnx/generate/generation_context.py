@@ -1,6 +1,6 @@
 """State shared by all parts of a standalone generator while it is built, and its scalar inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,6 +29,9 @@ SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p"
 """The scalar inputs of a sampling model. 0 (`top_k`, `min_p`) and 1 (`temperature`, `top_p`) have
 no effect."""
 
+GENERATED_DIM = Dim.symbol("written")
+"""Number of tokens that are generated so far."""
+
 NO_TOKEN = -1
 """The token id that is returned if all logits are NaN, with a log-probability of NaN."""
 
@@ -41,6 +44,27 @@ def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
     if decoding.has_repetition_penalty:
         scalars[PENALTY_INPUT] = "f32"
     return scalars
+
+
+@dataclass(frozen=True, slots=True)
+class LoopCarry:
+    """A loop-carried value: its type inside the loop and its initial value `first`."""
+
+    name: str
+    type: Type
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDecision:
+    """The next `tokens` i64[rows], their parent rows i64[rows] (None: the same row), whether
+    generation `continues`, bool[], and the carries `after` the step.
+    """
+
+    tokens: str
+    parents: str | None
+    continues: str
+    after: Sequence[str]
 
 
 @dataclass(frozen=True)

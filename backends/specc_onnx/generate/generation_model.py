@@ -19,11 +19,12 @@ from specc.ir.model import DecodeState, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.emit.onnx_graph import BuiltModel, add_parameters, finish_model
-from specc_onnx.generate.decoding_strategies import LoopCarry, StrategyInputs, make_strategy
+from specc_onnx.generate.decoding_strategies import StrategyInputs, make_strategy
 from specc_onnx.generate.generation_context import (
     MAX_TOKENS_INPUT,
     GenerationContext,
     GenerationParts,
+    LoopCarry,
     list_scalar_inputs,
 )
 from specc_onnx.generate.generation_loop_body import (
@@ -40,6 +41,7 @@ from specc_onnx.lower.rules import lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
+    emit_count,
     emit_full,
     emit_indices_without_padding,
     make_typed_tensor,
@@ -314,6 +316,4 @@ def find_empty_prompts(context: GenerationContext) -> str | None:
     mask, g = find_prompt_mask(context), context.g
     if mask is None:
         return None
-    # the maximum over no tokens is 0
-    count = g.node("ReduceSum", emit_cast(g, mask, "i64"), [1], keepdims=True)
-    return g.node("Equal", count, 0)
+    return g.node("Equal", emit_count(g, mask, 1, keep=True), 0)

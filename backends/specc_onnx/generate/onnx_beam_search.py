@@ -13,9 +13,15 @@ import numpy as np
 from specc.ir.dim import Dim
 from specc.ir.model import DecodingConfig
 from specc.ir.types import Type
-from specc_onnx.generate.generation_context import NO_TOKEN
+from specc_onnx.generate.generation_context import GENERATED_DIM, NO_TOKEN, LoopCarry, TokenDecision
 from specc_onnx.lower.emitter import Emitter
-from specc_onnx.lower.tensor_helpers import emit_axis_length, emit_cast, emit_slice, emit_unsqueeze
+from specc_onnx.lower.tensor_helpers import (
+    emit_axis_length,
+    emit_cast,
+    emit_count,
+    emit_slice,
+    emit_unsqueeze,
+)
 
 NO_SCORE = float("-inf")
 """The score of an unused beam and of a token that cannot be chosen."""
@@ -23,7 +29,7 @@ NO_SCORE = float("-inf")
 MIN_SCORE = float(np.finfo(np.float32).min)
 """The lowest score of a sequence."""
 
-SEQUENCES_DIM, GENERATED_DIM = Dim.symbol("sentences"), Dim.symbol("written")
+SEQUENCES_DIM = Dim.symbol("sentences")
 
 
 class BeamState(NamedTuple):
@@ -41,18 +47,6 @@ class BeamState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BeamDecision:
-    """The `beams` after a step, next `tokens` and their `parents`, i64[s·n] each, and whether the
-    search `continues`, bool[].
-    """
-
-    beams: BeamState
-    tokens: str
-    parents: str
-    continues: str
-
-
-@dataclass(frozen=True, slots=True)
 class BeamCandidates:
     """The best continuations: `scores` f32[s, c], `parents` and `tokens` i64[s, c], tokens
     `written` i64[s, c, t + 1], and `is_finished` bool[s, c].
@@ -65,36 +59,32 @@ class BeamCandidates:
     is_finished: str
 
 
-def list_beam_types(beams: int) -> tuple[Type, ...]:
-    """Return the types of the fields of `BeamState`, in field order."""
-    scores = Type.of("f32", SEQUENCES_DIM, beams)
-    tokens = Type.of("i64", SEQUENCES_DIM, beams, GENERATED_DIM)
-    return (
-        scores,
-        tokens,
-        scores,
-        tokens,
-        Type.of("bool", SEQUENCES_DIM, beams),
-        Type.of("bool", SEQUENCES_DIM, 1),
-    )
-
-
-def emit_initial_beams(g: Emitter, d: DecodingConfig, sentences: str) -> BeamState:
-    """Emit the initial state, where only the first of the equal beams has a score."""
+def make_beam_carries(g: Emitter, d: DecodingConfig, sequences: str) -> list[LoopCarry]:
+    """Return the fields of `BeamState` as loop carries for `sequences`, i64[1]. At first only one
+    of the equal beams has a score.
+    """
     n = d.num_beams
-    shape = g.node("Concat", sentences, [n], axis=0)
+    shape = g.node("Concat", sequences, [n], axis=0)
     first_only = g.node("Expand", g.constant([[0.0, *[NO_SCORE] * (n - 1)]], "f32"), shape)
     no_tokens = g.node("Expand", 0, g.node("Concat", shape, [0], axis=0))
-    no_scores = g.node("Expand", NO_SCORE, shape)
-    all_false = g.node("Expand", False, shape)
-    all_true = g.node("Expand", True, g.node("Concat", sentences, [1], axis=0))
-    return BeamState(first_only, no_tokens, no_scores, no_tokens, all_false, all_true)
+    is_open = g.node("Expand", True, g.node("Concat", sequences, [1], axis=0))
+    scores = Type.of("f32", SEQUENCES_DIM, n)
+    tokens = Type.of("i64", SEQUENCES_DIM, n, GENERATED_DIM)
+    fields = (
+        (scores, first_only),
+        (tokens, no_tokens),
+        (scores, g.node("Expand", NO_SCORE, shape)),
+        (tokens, no_tokens),
+        (Type.of("bool", SEQUENCES_DIM, n), g.node("Expand", False, shape)),
+        (Type.of("bool", SEQUENCES_DIM, 1), is_open),
+    )
+    return [LoopCarry(n, *field) for n, field in zip(BeamState._fields, fields, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearchStep:
     """One beam search step: the previous `state`, the number of generated tokens including this
-    one, `length` i64[], its maximum `limit` i64[], and whether that is reached, `is_last` bool[].
+    one, `length` i64[], and its maximum `limit` i64[].
     """
 
     g: Emitter
@@ -103,7 +93,6 @@ class BeamSearchStep:
     vocabulary: int
     length: str
     limit: str
-    is_last: str
 
     @property
     def candidates(self) -> int:
@@ -113,7 +102,7 @@ class BeamSearchStep:
         return min(wanted, self.d.num_beams * self.vocabulary)
 
 
-def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDecision:
+def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> TokenDecision:
     """Emit a step from log-probabilities `[s·n, vocabulary]`, or `[s, vocabulary]` at first.
     `invalid_logits` of a live beam end the search with `NO_TOKEN` and a NaN score.
     """
@@ -125,18 +114,18 @@ def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDec
     logs = g.node("Reshape", logs, g.node("Concat", batch, [-1, s.vocabulary], axis=0))
     candidates = _emit_candidates(s, logs)
     # Among equal scores `TopK` selects the first, like Python's stable sort.
-    scores, indices = g.nodes(
-        "TopK", 2, _emit_masked(g, candidates.scores, candidates.is_finished), [n], axis=1
-    )
+    unfinished = _emit_masked(g, candidates.scores, candidates.is_finished)
+    scores, indices = g.nodes("TopK", 2, unfinished, [n], axis=1)
     tokens = g.node("GatherElements", candidates.tokens, indices, axis=1)
     parents = _emit_flat(s, g.node("GatherElements", candidates.parents, indices, axis=1), n)
     parents = g.node("Div", parents, beams_per_row)
     written = _emit_gathered_beams(s, candidates.written, indices, s.candidates)
     done_scores, done, ended = _emit_finished_beams(s, candidates)
     is_open = _emit_is_open(s, scores, done_scores, ended)
-    has_failed = _emit_failed_sequences(
-        s, g.node("Reshape", invalid_logits, g.node("Concat", batch, [-1], axis=0))
-    )
+    is_invalid = g.node("Reshape", invalid_logits, g.node("Concat", batch, [-1], axis=0))
+    # open sequences fail with invalid logits of a live beam
+    is_live = g.node("Greater", s.state.scores, NO_SCORE)
+    has_failed = g.node("And", s.state.open, _emit_any(g, g.node("And", is_live, is_invalid)))
     # NaN logits end the search of all sequences; the caller sees a score of NaN.
     continues = g.node("And", _emit_any(g, is_open, 0), g.node("Not", _emit_any(g, has_failed, 0)))
     continues = g.node("Squeeze", continues, [0, 1])
@@ -144,14 +133,7 @@ def emit_beam_step(s: BeamSearchStep, logs: str, invalid_logits: str) -> BeamDec
     done = g.node("Where", emit_unsqueeze(g, has_failed, 2), NO_TOKEN, done)
     after = BeamState(scores, written, done_scores, done, ended, is_open)
     flat = g.node("Reshape", tokens, [-1])
-    return BeamDecision(after, flat, parents, continues)
-
-
-def _emit_failed_sequences(s: BeamSearchStep, invalid_logits: str) -> str:
-    """Emit which open sequences have a live beam with invalid logits, bool[s, 1]."""
-    g = s.g
-    is_live = g.node("Greater", s.state.scores, NO_SCORE)
-    return g.node("And", s.state.open, _emit_any(g, g.node("And", is_live, invalid_logits)))
+    return TokenDecision(flat, parents, continues, after)
 
 
 def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
@@ -162,11 +144,10 @@ def _emit_candidates(s: BeamSearchStep, logs: str) -> BeamCandidates:
     total = g.node("Where", is_live, g.node("Add", logs, state), NO_SCORE)
     total = g.node("Reshape", total, [-1, n * s.vocabulary])
     scores, indices = g.nodes("TopK", 2, total, [s.candidates], axis=1)
-    size = g.constant(s.vocabulary, "i64")
-    parents, tokens = g.node("Div", indices, size), g.node("Mod", indices, size)
+    parents, tokens = (g.node(kind, indices, s.vocabulary) for kind in ("Div", "Mod"))
     state = _emit_gathered_beams(s, s.state.written, parents, n)
     written = g.node("Concat", state, emit_unsqueeze(g, tokens, 2), axis=2)
-    is_finished = s.is_last
+    is_finished = g.node("GreaterOrEqual", s.length, s.limit)
     for stop in s.d.stop:
         is_finished = g.node("Or", is_finished, g.node("Equal", tokens, stop))
     if not s.d.stop:
@@ -184,7 +165,8 @@ def _emit_finished_beams(s: BeamSearchStep, candidates: BeamCandidates) -> tuple
     scores = _emit_masked(
         g, _emit_normalized_scores(s, candidates.scores, s.length), g.node("Not", ends_now)
     )
-    filler = g.node("Expand", s.d.fill_token, _emit_column_shape(s))
+    column = g.node("Concat", g.node("Shape", s.state.scores), [1], axis=0)
+    filler = g.node("Expand", s.d.fill_token, column)
     # Beams that finished earlier are filled up to the current length.
     done_before = g.node("Concat", s.state.done, filler, axis=2)
     written = g.node("Concat", done_before, candidates.written, axis=1)
@@ -209,13 +191,12 @@ def _emit_is_open(s: BeamSearchStep, scores: str, done_scores: str, ended: str) 
     best = emit_slice(g, scores, 1, 0, 1)
     if s.d.early_stopping is True:
         is_live = g.node("Greater", best, NO_SCORE)
-        return g.node(
-            "And", s.state.open, g.node("And", is_live, _emit_any(g, g.node("Not", ended)))
-        )
+        better = g.node("And", is_live, _emit_any(g, g.node("Not", ended)))
+        return g.node("And", s.state.open, better)
     # Sums of log-probabilities only decrease: the best reachable score is the sum divided by the
     # maximum length divisor, which early_stopping="never" waits for.
     best = _emit_normalized_scores(s, best, s.limit if never else s.length)
-    worst = emit_slice(g, done_scores, 1, Dim.of(s.d.num_beams - 1), s.d.num_beams)
+    worst = emit_slice(g, done_scores, 1, s.d.num_beams - 1, s.d.num_beams)
     worst = g.node("Where", ended, worst, NO_SCORE)
     better = _emit_any(g, g.node("Greater", best, worst))
     return g.node("And", s.state.open, better)
@@ -239,14 +220,7 @@ def _emit_masked(g: Emitter, scores: str, condition: str) -> str:
 def _emit_any(g: Emitter, x: str, axis: int = 1) -> str:
     """Emit a logical "any" along `axis`, which is kept with length 1."""
     # ONNX has no `or` reduction, and `ReduceMax` takes booleans from opset 20 on.
-    count = g.node("ReduceSum", emit_cast(g, x, "i64"), [axis], keepdims=True)
-    return g.node("Greater", count, 0)
-
-
-def _emit_column_shape(s: BeamSearchStep) -> str:
-    """Emit the shape of one token per hypothesis, `[s, n, 1]`."""
-    g = s.g
-    return g.node("Concat", g.node("Shape", s.state.scores), [1], axis=0)
+    return g.node("Greater", emit_count(g, x, axis, keep=True), 0)
 
 
 def _emit_flat(s: BeamSearchStep, indices: str, width: int) -> str:

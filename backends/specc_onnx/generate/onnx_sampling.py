@@ -6,7 +6,7 @@ ordered by id. Probabilities are f64, so that Python samples the same token. Ran
 tensors of any shape, so all streams of a batch advance at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -26,10 +26,10 @@ from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
     emit_cast,
+    emit_count,
     emit_reduce,
     emit_slice,
     emit_unsqueeze,
-    emit_where,
 )
 
 
@@ -113,42 +113,37 @@ def make_sampler(
     temperature = settings["temperature"]
     is_sampling = g.node("Greater", temperature, 0.0)
     # Temperature 0 is greedy decoding: one candidate, divided by 1.
-    divisor = emit_where(g, "f32", is_sampling, temperature, 1.0)
+    divisor = g.node("Where", is_sampling, temperature, 1.0)
     row_ids = g.node("Range", 0, rows, 1)
     keys = emit_substream_key(g, emit_stream_key(g, seed, "sample"), emit_cast(g, row_ids, "u64"))
-    candidate_count = emit_where(
-        g, "i64", is_sampling, _emit_candidate_count(g, vocabulary, settings), 1
-    )
+    most = _emit_candidate_count(g, vocabulary, settings)
+    candidate_count = g.node("Where", is_sampling, most, 1)
     top_p, min_p = (emit_cast(g, settings[name], PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
     return SamplerState(divisor, emit_unsqueeze(g, candidate_count, 0), top_p, min_p, keys)
 
 
 def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str]) -> str:
     """Emit the number of most likely tokens that sampling considers, i64[]."""
-    vocabulary_size = g.constant(vocabulary, "i64")
-    has_cutoff = g.node(
-        "Or", g.node("Less", settings["top_p"], 1.0), g.node("Greater", settings["min_p"], 0.0)
-    )
+    has_top_p = g.node("Less", settings["top_p"], 1.0)
+    has_cutoff = g.node("Or", has_top_p, g.node("Greater", settings["min_p"], 0.0))
     # Top-p and min-p sort only this many candidates instead of the whole vocabulary.
-    default_count = emit_where(
-        g, "i64", has_cutoff, min(MAX_SAMPLED_CANDIDATES, vocabulary), vocabulary_size
-    )
+    cutoff_count = min(MAX_SAMPLED_CANDIDATES, vocabulary)
+    default_count = g.node("Where", has_cutoff, cutoff_count, vocabulary)
     has_top_k = g.node("Greater", settings["top_k"], 0)
-    return emit_where(
-        g, "i64", has_top_k, g.node("Min", settings["top_k"], vocabulary_size), default_count
-    )
+    top_k = g.node("Min", settings["top_k"], vocabulary)
+    return g.node("Where", has_top_k, top_k, default_count)
 
 
 def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: int) -> str:
     """Emit which tokens each prompt i64[rows, n] contains, bool[rows, vocabulary]."""
-    size = g.constant(vocabulary, "i64")
-    is_counted = g.node("And", g.node("GreaterOrEqual", prompt, 0), g.node("Less", prompt, size))
+    is_token, is_known = g.node("GreaterOrEqual", prompt, 0), g.node("Less", prompt, vocabulary)
+    is_counted = g.node("And", is_token, is_known)
     if keep is not None:
         is_counted = g.node("And", is_counted, keep)
     # padding goes to an extra column, which is sliced off
-    columns = g.node("Where", is_counted, prompt, size)
-    rows = emit_axis_length(g, prompt, 0)
-    no_tokens = g.node("Expand", False, g.node("Concat", rows, [vocabulary + 1], axis=0))
+    columns = g.node("Where", is_counted, prompt, vocabulary)
+    shape = g.node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
+    no_tokens = g.node("Expand", False, shape)
     return emit_slice(g, emit_seen_tokens(g, no_tokens, columns), 1, 0, vocabulary)
 
 
@@ -162,10 +157,8 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) ->
     """Divide positive logits `[rows, vocab]` of seen tokens, and multiply negative ones
     (arXiv:1909.05858, sec. 4.1, divides only).
     """
-    is_positive = g.node("Greater", logits, 0.0)
-    changed = g.node(
-        "Where", is_positive, g.node("Div", logits, penalty), g.node("Mul", logits, penalty)
-    )
+    divided, multiplied = (g.node(kind, logits, penalty) for kind in ("Div", "Mul"))
+    changed = g.node("Where", g.node("Greater", logits, 0.0), divided, multiplied)
     return g.node("Where", seen, changed, logits)
 
 
@@ -183,7 +176,7 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
     step_keys = emit_substream_key(g, s.keys, emit_cast(g, step, "u64"))
     uniform = emit_cast(g, emit_uniform(g, step_keys), PROBABILITY_DTYPE)
     is_below = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
-    index = g.node("ReduceSum", emit_cast(g, is_below, "i64"), [1], keepdims=True)
+    index = emit_count(g, is_below, 1, keep=True)
     return g.node("Squeeze", g.node("GatherElements", ids, index, axis=1), [1])
 
 
@@ -197,14 +190,9 @@ def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
     is_kept = g.node(
         "And", is_kept, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p))
     )
-    first = g.node("Equal", before, g.constant(0, PROBABILITY_DTYPE))
-    return emit_where(
-        g,
-        PROBABILITY_DTYPE,
-        g.node("Or", is_kept, first),
-        probabilities,
-        g.constant(0, PROBABILITY_DTYPE),
-    )
+    zero = g.constant(0, PROBABILITY_DTYPE)
+    is_kept = g.node("Or", is_kept, g.node("Equal", before, zero))
+    return g.node("Where", is_kept, probabilities, zero)
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
@@ -214,11 +202,6 @@ def emit_invalid_logits(g: Emitter, logits: str) -> str:
     has_nan = g.node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
     best = g.node("Abs", emit_reduce(g, "ReduceMax", logits, 1))
     return g.node("Or", has_nan, g.node("Not", g.node("Less", best, float("inf"))))
-
-
-def emit_argmax_tokens(g: Emitter, logits: str) -> str:
-    """Emit the most likely token of each batch element, i64[rows]; ties go to the lower id."""
-    return g.node("ArgMax", logits, axis=1, keepdims=False)
 
 
 def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
@@ -281,12 +264,15 @@ def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: 
     for length, runs in groupby(ordered, key=len):
         found.append(_emit_completed_runs(g, history, length, [*runs], vocabulary))
     if d.min_length and d.stop:
-        is_token = g.node("GreaterOrEqual", history, 0)
-        candidate_count = g.node("ReduceSum", emit_cast(g, is_token, "i64"), [1])
-        is_early = g.node("Less", candidate_count, d.min_length)
-        stops = g.constant([[i in d.stop for i in range(vocabulary)]], "bool")
-        found.append(g.node("And", is_early, stops))
+        token_count = emit_count(g, g.node("GreaterOrEqual", history, 0), 1, keep=True)
+        is_early = g.node("Less", token_count, d.min_length)
+        found.append(g.node("And", is_early, emit_token_set(g, d.stop, vocabulary)))
     return found
+
+
+def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
+    """Emit which tokens are in a set, bool[1, vocabulary]."""
+    return g.constant([[i in tokens for i in range(vocabulary)]], "bool")
 
 
 def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) -> str:
@@ -307,14 +293,11 @@ def _emit_completed_runs(
 ) -> str:
     """Emit the last tokens of `runs` whose preceding tokens the history ends with."""
     if length == 1:
-        single_tokens = {run[0] for run in runs}
-        return g.constant([[i in single_tokens for i in range(vocabulary)]], "bool")
+        return emit_token_set(g, {run[0] for run in runs}, vocabulary)
     tail = g.node("Slice", history, [1 - length], [SLICE_TO_END], [1])
     prefixes = g.constant([[list(run[:-1]) for run in runs]], "i64")
-    matches = emit_cast(g, g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes), "i64")
-    candidate_count = g.node("ReduceSum", matches, [2], keepdims=False)
-    hits = g.node("Equal", candidate_count, length - 1)
+    matches = g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
+    hits = g.node("Equal", emit_count(g, matches, 2), length - 1)
     last_tokens = g.constant([[run[-1] for run in runs]], "i64")
-    return emit_prompt_tokens(
-        g, g.node("Expand", last_tokens, g.node("Shape", hits)), hits, vocabulary
-    )
+    tokens = g.node("Expand", last_tokens, g.node("Shape", hits))
+    return emit_prompt_tokens(g, tokens, hits, vocabulary)

@@ -37,7 +37,7 @@ from specc_onnx.lower.emitter import (
     make_branch,
 )
 from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_attention_parts
-from specc_onnx.lower.tensor_helpers import emit_cast, emit_full
+from specc_onnx.lower.tensor_helpers import emit_count, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
 """Number of keys per block, if blocks differ in it."""
@@ -106,9 +106,8 @@ def prepare_short_parts(
     mask, add = parts.mask, parts.add
 
     def emit_mask() -> Tensor:
-        name = emit_combined_mask(
-            g, replace(parts, mask=_recompute_whole(g, mask), add=_recompute_whole(g, add))
-        )
+        whole = _recompute_whole(g, mask), _recompute_whole(g, add)
+        name = emit_combined_mask(g, *whole, parts.grid[2:])
         # Attention without a mask is not blocked.
         assert name is not None
         dtype = "bool" if add is None else add.dtype
@@ -202,8 +201,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum, since the batch may be empty.
-            as_integers = emit_cast(g, name, "i32")
-            total = g.node("ReduceSum", as_integers, [*other_axes], keepdims=0)
+            total = emit_count(g, name, *other_axes, dtype="i32")
             name = g.node("Greater", total, g.constant(0, "i32"))
         any_condition = g.node("Or", any_condition, name) if any_condition else name
     return g.node("Squeeze", g.node("NonZero", any_condition), [0]) if any_condition else ""

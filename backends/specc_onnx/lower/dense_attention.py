@@ -5,7 +5,7 @@ become one float mask; queries without visible keys give zeros. `is_causal` is n
 opsets align its positions differently.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,9 +63,9 @@ class AttentionResult:
 
 def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
     """Emit attention of all queries at once."""
-    return (
-        emit_fused_attention if can_fuse_attention(op, g, parts) else emit_decomposed_attention
-    )(op, g, parts)
+    if can_fuse_attention(op, g, parts):
+        return emit_fused_attention(op, g, parts)
+    return emit_decomposed_attention(op, g, parts)
 
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
@@ -85,10 +85,15 @@ def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: D
     """Emit the result as `[b, h, t, e]`; unused nodes are removed later."""
     if not made.packed:
         return made.result
+    return emit_split_heads(g, made.result, heads, width)
+
+
+def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
+    """Emit `[b, t, h·d]` as `[b, h, t, d]`; the packed form is kept for reuse."""
     last = -1 if width.number is None else width.number
-    split = g.node("Reshape", made.result, [0, 0, heads.number or 0, last])
+    split = g.node("Reshape", packed, [0, 0, heads.number or 0, last])
     result = g.node("Transpose", split, perm=[0, 2, 1, 3])
-    g.layouts.packed[result] = made.result
+    g.layouts.packed[result] = packed
     return result
 
 
@@ -107,24 +112,17 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
     if op.scale != 1.0:
         queries = g.node("Mul", queries, g.constant(op.scale, dtype))
     scores = g.node("MatMul", queries, keys)
-    grouped_scores_shape = (
-        (b, parts.groups, group_size, q, k) if group_size is not None else parts.grid
-    )
-    scores = emit_reshape(g, scores, parts.grid, before=grouped_scores_shape)
+    lead = (b, h) if group_size is None else (b, parts.groups, group_size)
+    scores = emit_reshape(g, scores, parts.grid, before=(*lead, q, k))
     if op.cap > 0:
         cap = g.constant(op.cap, dtype)
         scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
     if parts.add is not None:
         scores = g.node("Add", scores, parts.add)
     weights = _emit_attention_weights(g, parts, scores)
-    result = g.node(
-        "MatMul", emit_reshape(g, weights, grouped_scores_shape, before=parts.grid), values
-    )
+    result = g.node("MatMul", emit_reshape(g, weights, (*lead, q, k), before=parts.grid), values)
     e = parts.v.shape[3]
-    grouped_result_shape = (
-        (b, parts.groups, group_size, q, e) if group_size is not None else (b, h, q, e)
-    )
-    result = emit_reshape(g, result, (b, h, q, e), before=grouped_result_shape)
+    result = emit_reshape(g, result, (b, h, q, e), before=(*lead, q, e))
     notes = {"weights": weights}
     return AttentionResult(result=result, packed=False, weights=weights, notes=notes)
 
@@ -155,30 +153,47 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit one `Attention` node, on packed heads where all three operands have them."""
-    b, h, q, _ = parts.grid
-    e = parts.v.shape[3]
-    three = (parts.q, parts.k, parts.v)
+    """Emit one `Attention` node, on packed heads where all three operands have them; inside an `If`
+    that returns zeros where an axis may be empty.
+    """
+    b, h, q, k = parts.grid
+    e, dtype = parts.v.shape[3], parts.q.dtype
     options: dict[str, Any] = {"scale": op.scale, "softcap": op.cap if op.cap > 0 else None}
     packed = find_packed_heads(g, parts)
-    names: list[str | None] = [t.name for t in three]
+    # Packed heads need no transposes around the operator.
     if packed is not None:
-        # Packed heads need no transposes around the operator.
-        names = [*packed]
         options |= {"q_num_heads": h.number, "kv_num_heads": parts.groups.number}
-    shape = (b, q, h * e) if packed else (b, h, q, e)
-    weights_read = g.site.is_used[1]
-    # Without users, the kernel need not materialize the weights.
-    if weights_read:
+    # Without users, the kernel need not materialize the weights, its fourth output.
+    count, outputs = (2, 4) if g.site.is_used[1] else (1, 1)
+    if count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
-    names.append(parts.combined_mask or emit_combined_mask(g, parts))
-    is_packed = packed is not None
-    return _emit_guarded_attention(
-        g,
-        parts,
-        AttentionCall(
-            names=names, options=options, shape=shape, weights_read=weights_read, packed=is_packed
-        ),
+    operands = packed or (parts.q, parts.k, parts.v)
+    mask = parts.combined_mask or emit_combined_mask(g, parts.mask, parts.add, (q, k))
+    shape = (b, q, h * e) if packed else (b, h, q, e)
+    types = [Type(dtype, shape), Type(dtype, parts.grid)][:count]
+
+    def emit_attention() -> list[str]:
+        made = g.nodes("Attention", outputs, *operands, mask, **options)
+        return [made[0], made[-1]][:count]
+
+    def emit_zeros() -> list[str]:
+        return [emit_full(g, 0, dtype, t.shape) for t in types]
+
+    maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
+    if not maybe_empty:
+        results = emit_attention()
+        notes = {"node": results[0]}
+    else:
+        # The product is 0 if any length is 0.
+        with g.outside("lengths"):
+            is_nonempty = g.node("Greater", g.dim(multiply_dims(maybe_empty)), 0)
+        some = make_branch(g, "some", types, emit_attention)
+        none = make_branch(g, "none", types, emit_zeros)
+        results = [*g.nodes("If", count, is_nonempty, then_branch=some, else_branch=none)]
+        notes = {"node": some.output[0].name, "guard": results[0]}
+    weights = results[1] if count == 2 else ""
+    return AttentionResult(
+        result=results[0], packed=packed is not None, weights=weights, notes=notes
     )
 
 
@@ -191,77 +206,19 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
     return q, k, v
 
 
-def emit_combined_mask(g: Emitter, parts: AttentionParts) -> str | None:
-    """Emit mask and bias as one full-size tensor; None if all keys are visible."""
-    q, k = parts.grid[2:]
-    mask, add = parts.mask, parts.add
-    dtype = parts.q.dtype
-    if add is None:
-        return (
-            None
-            if mask is None or is_always_true(mask)
-            else emit_expand(g, mask, (*mask.shape[:2], q, k))
-        )
-    if mask is None or is_always_true(mask):
-        # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
-        return emit_expand(g, add, (*add.shape[:2], q, k))
-    both = g.node("Where", mask, add, g.constant(float("-inf"), dtype))
-    sides = [(m if a == 1 else a) for m, a in zip(mask.shape, add.shape, strict=True)]
-    return emit_expand(g, make_typed_tensor(both, dtype, sides), (*sides[:2], q, k))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCall:
-    """Inputs, attributes and result shape of an `Attention` node."""
-
-    names: Sequence[str | None]
-    options: Mapping[str, Any]
-    shape: tuple[Dim, ...]
-    weights_read: bool
-    packed: bool
-
-    @property
-    def results(self) -> int:
-        """Number of outputs of the node: the weights are the fourth."""
-        return 4 if self.weights_read else 1
-
-
-def _emit_guarded_attention(
-    g: Emitter, parts: AttentionParts, call: AttentionCall
-) -> AttentionResult:
-    """Emit the `Attention` node, inside an `If` that returns zeros where an axis may be empty."""
-    dtype, grid = parts.q.dtype, parts.grid
-    b, _, q, k = grid
-    maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
-    if not maybe_empty:
-        result, *more = g.nodes("Attention", call.results, *call.names, **call.options)
-        return AttentionResult(
-            result=result,
-            packed=call.packed,
-            weights=more[-1] if more else "",
-            notes={"node": result},
-        )
-    # The product is 0 if any length is 0.
-    with g.outside("lengths"):
-        is_nonempty = g.node("Greater", g.dim(multiply_dims(maybe_empty)), 0)
-    count = 1 + call.weights_read
-    types = [Type(dtype, call.shape), Type(dtype, grid)][:count]
-
-    def emit_attention() -> list[str]:
-        made = g.nodes("Attention", call.results, *call.names, **call.options)
-        return [made[0], made[-1]][:count]
-
-    def emit_zeros() -> list[str]:
-        return [emit_full(g, 0, dtype, t.shape) for t in types]
-
-    nonempty_branch = make_branch(g, "some", types, emit_attention)
-    empty_branch = make_branch(g, "none", types, emit_zeros)
-    results = g.nodes(
-        "If", count, is_nonempty, then_branch=nonempty_branch, else_branch=empty_branch
-    )
-    return AttentionResult(
-        result=results[0],
-        packed=call.packed,
-        weights=results[1] if call.weights_read else "",
-        notes={"node": nonempty_branch.output[0].name, "guard": results[0]},
-    )
+def emit_combined_mask(
+    g: Emitter, mask: Tensor | None, add: Tensor | None, grid: tuple[Dim, Dim]
+) -> str | None:
+    """Emit mask and bias as one tensor for a grid of queries and keys; None if all keys are
+    visible.
+    """
+    mask = None if mask is None or is_always_true(mask) else mask
+    combined = mask or add
+    if combined is None:
+        return None
+    if mask is not None and add is not None:
+        both = g.node("Where", mask, add, g.constant(float("-inf"), add.dtype))
+        sides = [(m if a == 1 else a) for m, a in zip(mask.shape, add.shape, strict=True)]
+        combined = make_typed_tensor(both, add.dtype, sides)
+    # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
+    return emit_expand(g, combined, (*combined.shape[:2], *grid))

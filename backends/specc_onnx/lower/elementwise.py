@@ -180,26 +180,11 @@ def _is_nonnegative_tensor(g: Emitter, x: Tensor) -> bool:
     return x.value is not None and is_nonnegative_value(x.value, g)
 
 
-DIRECT_OPERATORS = {
-    "abs": "Abs",
-    "ceil": "Ceil",
-    "cos": "Cos",
-    "erf": "Erf",
-    "exp": "Exp",
-    "floor": "Floor",
-    "log": "Log",
-    "neg": "Neg",
-    "reciprocal": "Reciprocal",
-    "relu": "Relu",
-    "round": "Round",
-    "sigmoid": "Sigmoid",
-    "sign": "Sign",
-    "sin": "Sin",
-    "softplus": "Softplus",
-    "sqrt": "Sqrt",
-    "tanh": "Tanh",
-}
-"""Functions that are one standard operator."""
+DIRECT_FUNCTIONS = (
+    *("abs", "ceil", "cos", "erf", "exp", "floor", "log", "neg", "reciprocal", "relu", "round"),
+    *("sigmoid", "sign", "sin", "softplus", "sqrt", "tanh"),
+)
+"""Functions that are one standard operator: `exp` is `Exp`."""
 
 FLOAT32_ONLY_FUNCTIONS = frozenset({"erf", "gelu", "softplus"})
 """Functions without a double kernel in ONNX Runtime; doubles are cast to f32."""
@@ -213,8 +198,8 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
         return emit_integer_sign(g, x)
     inner = "f32" if dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS else dtype
     name = emit_cast(g, x, inner)
-    if op.fn in DIRECT_OPERATORS:
-        result = g.node(DIRECT_OPERATORS[op.fn], name)
+    if op.fn in DIRECT_FUNCTIONS:
+        result = g.node(op.fn.capitalize(), name)
     else:
         result = FUNCTION_FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
     return emit_cast(g, result, dtype, before=inner)

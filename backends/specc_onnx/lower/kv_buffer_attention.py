@@ -1,16 +1,24 @@
-"""Attention over in-place KV buffers (`GroupQueryAttention`).
+"""Attention over in-place KV buffers, whose capacity the caller chooses (`GroupQueryAttention`).
 
-ONNX Runtime's `GroupQueryAttention` writes new keys and values into its buffer operand;
-`specc_onnx.emit.kv_buffers` selects the attentions that use it.
+`Attention` copies the whole cache at each step; ONNX Runtime's `GroupQueryAttention` appends to
+its buffer operand. It applies if keys and values have one attention as their only user, all
+heads share one mask (the kernel is causal, the rest of the mask becomes a bias), the weights
+have no user, and the kernel supports the head size. The runner splits steps that are too long
+for the kernel.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Value
+from specc.ir.graph import Graph, Node, Value
+from specc.ir.model import DecodeState, KVCache
+from specc.ir.target import Target
 from specc.ir.types import Type
+from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_heads
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor, emit_if
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
@@ -29,10 +37,6 @@ BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 def get_buffer_type(type: Type) -> Type:
     """Return the type of the buffer for such keys or values."""
     return Type(type.dtype, (*type.shape[:2], BUFFER_CAPACITY_DIM, type.shape[3]))
-
-
-MASKED_BIAS = float("-inf")
-"""The bias of a masked key. Results without visible keys are set to zero afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ def emit_kv_buffer_attention(
         result = emit_slice(g, result, 1, new_count - query_count, new_count)
     if mask is not None and has_mask:
         result = _emit_zeros_for_masked(g, result, mask, q.dtype)
-    return _emit_unpacked_heads(g, result, h, d)
+    return emit_split_heads(g, result, h, d)
 
 
 def _emit_fill_counts(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
@@ -205,14 +209,6 @@ def _get_int8_operands(
     return [None, keys.scale.name, values.scale.name], kinds
 
 
-def _emit_unpacked_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
-    """Transpose `[b, t, h·d]` to `[b, h, t, d]`; the packed form is kept for reuse."""
-    shape = [0, 0, heads.number or 0, width.number or 0]
-    is_transposed = g.node("Transpose", g.node("Reshape", packed, shape), perm=[0, 2, 1, 3])
-    g.layouts.packed[is_transposed] = packed
-    return is_transposed
-
-
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     """Emit `[b, h, t, d]` as `[b, t, h·d]`."""
     if (known := g.layouts.packed.get(x.name)) is not None:
@@ -231,19 +227,9 @@ def _emit_attention_bias(
     g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, add: Tensor | None
 ) -> str | None:
     """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
-    if mask is not None and not is_always_true(mask):
-        zero = add.name if add else g.constant(0.0, dtype)
-        masked = g.node("Where", mask, zero, g.constant(MASKED_BIAS, dtype))
-        shape = mask.shape
-        if add is not None:
-            shape = tuple(m if a == 1 else a for m, a in zip(shape, add.shape, strict=True))
-        bias = make_typed_tensor(masked, dtype, shape)
-    elif add is not None:
-        bias = add
-    else:
-        return None
-    wanted = (*bias.shape[:2], *grid)
-    return bias.name if bias.shape == wanted else g.node("Expand", bias, g.shape(wanted))
+    if add is None and mask is not None and not is_always_true(mask):
+        add = make_typed_tensor(g.constant(0.0, dtype), dtype, (1, 1, 1, 1))
+    return emit_combined_mask(g, mask, add, grid)
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
@@ -251,3 +237,90 @@ def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) ->
     visible_count = g.node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.node("Transpose", visible_count, perm=[0, 2, 1])
     return g.node("Where", emit_cast(g, has_visible_key, "bool"), result, g.constant(0, dtype))
+
+
+MIN_KV_BUFFER_OPSET = 18
+"""The first opset whose reductions take their axes as an input."""
+
+HEAD_WIDTH_MULTIPLE = 8
+"""The kernel supports head sizes that are multiples of this."""
+
+
+def find_kv_buffers(
+    graph: Graph, states: Sequence[DecodeState], target: Target, opset: int
+) -> tuple[KVCache, ...]:
+    """Return the KV caches of a step graph that can be written in place."""
+    if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
+        return ()
+    states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
+    readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
+    readers.update(graph.outputs.values())
+    found = []
+    for node, results in graph.nodes:
+        # the kernel does not return attention weights
+        if not isinstance(node.op, ops.Attend) or readers[results[1]]:
+            continue
+        if not _is_supported_by_kernel(node, target.in_place_cache_dtypes):
+            continue
+        cache = _find_attention_cache(node, node.op, states_by_input, readers)
+        if cache is not None:
+            found.append(cache)
+    return tuple(found)
+
+
+def _is_bufferable(state: DecodeState) -> bool:
+    """Return whether a state can be an in-place buffer: not a sliding window, whose front is
+    evicted, nor a cache with prefix positions, which is longer than `past`.
+    """
+    return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
+
+
+def _find_attention_cache(
+    node: Node,
+    op: ops.Attend,
+    states_by_input: Mapping[Value, DecodeState],
+    readers: Counter[Value],
+) -> KVCache | None:
+    """Return the key and value states that only this attention reads, or None."""
+    key = _find_appended_state(op.key(node), states_by_input, readers)
+    value = _find_appended_state(op.values(node), states_by_input, readers)
+    # a state that is both keys and values would be written twice
+    if key is None or value is None or key is value:
+        return None
+    return KVCache(key.name, value.name, key.next_output, value.next_output)
+
+
+def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
+    """Return whether the kernel supports this attention and its dtype."""
+    op = node.op
+    assert isinstance(op, ops.Attend)
+    q, k, v = op.query(node), op.key(node), op.values(node)
+    has_sinks = op.sinks(node) is not None
+    lengths = [q.type.shape[1].number, k.type.shape[1].number, q.type.shape[3].number]
+    has_equal_widths = q.type.shape[3] == v.type.shape[3] and None not in lengths
+    mask = op.mask(node)
+    # The kernel is always causal, so attention without a mask is not supported.
+    shares_mask = mask is not None and mask.type.shape[1] == 1
+    return (
+        has_equal_widths
+        and shares_mask
+        and not has_sinks
+        and op.scale > 0
+        and q.type.dtype in dtypes
+        and (lengths[2] or 0) % HEAD_WIDTH_MULTIPLE == 0
+    )
+
+
+def _find_appended_state(
+    value: Value | None, states_by_input: Mapping[Value, DecodeState], readers: Counter[Value]
+) -> DecodeState | None:
+    """Return the state that `value` appends to, if `value` is read only here and returned."""
+    if value is None:
+        return None
+    match value.node:
+        # The kernel does this concatenation itself, in the buffer.
+        case Node(ops.Concat(), (Value() as past, _)):
+            # Any other reader would see the buffer after the write.
+            has_single_reader = readers[past] == 1 and readers[value] == 2
+            return states_by_input.get(past) if has_single_reader else None
+    return None

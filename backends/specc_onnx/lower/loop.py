@@ -20,7 +20,7 @@ from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if
 from specc_onnx.lower.registry import lower, lower_expansion, lower_nodes
 from specc_onnx.lower.tensor_helpers import (
     emit_axis_length,
-    emit_cast,
+    emit_count,
     emit_full,
     emit_min_length_padding,
     emit_reshape,
@@ -271,8 +271,7 @@ def _has_early_exit(op: ops.Scan) -> bool:
 
 def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
     """Emit whether any sequence is not done, as a sum, which is defined for an empty batch."""
-    unfinished = emit_cast(g, g.node("Not", done), "i32")
-    count = g.node("ReduceSum", unfinished, keepdims=0)
+    count = emit_count(g, g.node("Not", done), dtype="i32")
     return g.node("Greater", count, g.constant(0, "i32"))
 
 

@@ -17,9 +17,9 @@ from specc_onnx.lower.registry import lower, lower_expansion
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
+    emit_count,
     emit_expand,
     emit_full,
-    emit_reduce,
     emit_unsqueeze,
     make_typed_tensor,
 )
@@ -92,10 +92,7 @@ class PackedSequence:
 
     def emit_lengths(self) -> str | None:
         """Emit the number of valid positions, i32[b]; None if all are valid."""
-        if self.keep is None:
-            return None
-        kept = emit_cast(self.g, self.keep.name, "i32")
-        return emit_reduce(self.g, "ReduceSum", kept, 1)
+        return emit_count(self.g, self.keep, 1, dtype="i32") if self.keep else None
 
     def pad_lengths(self, lengths: str) -> str:
         """Pad `lengths` as `pad_empty_axes` pads the batch; CUDA has no `Pad` for i32."""

@@ -19,6 +19,7 @@ from specc_onnx.lower.tensor_helpers import (
     emit_cast,
     emit_checked_indices,
     emit_checked_length,
+    emit_count,
     emit_full,
     emit_matmul,
     emit_reduce,
@@ -200,10 +201,9 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
         return emit_integer_sum(g, x, op.axis)
     if op.fn in kinds:
         return emit_reduce(g, kinds[op.fn], x.name, op.axis)
-    zero = g.constant(0, "i32")
-    counted = x.name if op.fn == "any" else g.node("Not", x)
-    count = emit_reduce(g, "ReduceSum", emit_cast(g, counted, "i32"), op.axis)
-    return g.node("Greater" if op.fn == "any" else "Equal", count, zero)
+    is_any = op.fn == "any"
+    count = emit_count(g, x if is_any else g.node("Not", x), op.axis, dtype="i32")
+    return g.node("Greater" if is_any else "Equal", count, g.constant(0, "i32"))
 
 
 @lower

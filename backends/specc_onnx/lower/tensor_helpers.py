@@ -96,6 +96,13 @@ def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keep: bool = False
     return g.node(kind, x, axes=[axis], keepdims=keep)
 
 
+def emit_count(
+    g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keep: bool = False
+) -> str:
+    """Emit the number of true elements along `axes`, or of all elements."""
+    return g.node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keep)
+
+
 def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Operand) -> str:
     """Emit `Where`, or its logic for booleans, which ONNX Runtime's `Where` rejects."""
     if dtype != "bool":

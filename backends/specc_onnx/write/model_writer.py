@@ -20,7 +20,6 @@ from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.target import Target
 from specc.weights.external_data import external_data_chunks
 from specc.weights.parameter_values import ParameterValues
-from specc_onnx.emit.kv_buffers import build_kv_buffer_model
 from specc_onnx.emit.onnx_graph import BuiltModel, add_model_docs, build_model
 from specc_onnx.generate.generation_context import GenerationParts
 from specc_onnx.generate.generation_model import build_generation_model
@@ -125,12 +124,9 @@ def _record_linked_checkpoints(
 
 def _get_weight_graph(source: ModelSource) -> Graph:
     """Return a graph with the parameters that a model needs."""
-    match source:
-        case SelfDecodingGraph():
-            return GenerationParts.of(source).weight_graph
-        case KVBufferGraph():
-            return source.graph
-    return source
+    if isinstance(source, SelfDecodingGraph):
+        return GenerationParts.of(source).weight_graph
+    return source.graph if isinstance(source, KVBufferGraph) else source
 
 
 def _build_source(
@@ -138,8 +134,6 @@ def _build_source(
 ) -> BuiltModel:
     if isinstance(graph, SelfDecodingGraph):
         return build_generation_model(graph, target, opset, placement.dtypes, placement.ties)
-    if isinstance(graph, KVBufferGraph):
-        return build_kv_buffer_model(graph, target, opset, placement.dtypes, placement.ties)
     return build_model(graph, target, opset, placement.dtypes, placement.ties)
 
 

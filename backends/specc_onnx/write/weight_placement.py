@@ -77,11 +77,13 @@ def plan_weight_placement(
     }
     link = how in ("auto", "link")
     reasons: dict[Path, str] = {}
-    directories = _find_checkpoint_dirs(values, dtypes, directory if link else None, store)
-    pieces = [
-        _make_piece(n, dtype, values, directories.get(n), opset, reasons)
-        for n, dtype in dtypes.items()
-    ]
+    pieces = []
+    for name, dtype in dtypes.items():
+        # a matrix that is converted cannot stay in the checkpoint
+        is_converted = store and len(values.wanted[name].shape) > 1
+        may_link = link and (not is_converted or values.stored_dtype(name) == dtype)
+        own_directory = directory if may_link else None
+        pieces.append(_make_piece(name, dtype, values, own_directory, opset, reasons))
     inline = _is_inline(pieces, how, len(graphs) == 1)
     plan = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
     plan = replace(plan, reasons={**reasons, **plan.reasons})
@@ -112,20 +114,6 @@ def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) ->
     narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
     # scales of quantized weights keep their type
     return store if store and narrow and not is_quantized_part_name(name) else dtype
-
-
-def _find_checkpoint_dirs(
-    values: ParameterValues, dtypes: Mapping[str, str], directory: Path | None, store: str
-) -> dict[str, Path]:
-    """Return the model's directory for weights that may stay in the checkpoint."""
-    if directory is None:
-        return {}
-    converted = {n for n in dtypes if store and len(values.wanted[n].shape) > 1}
-    return {
-        name: directory
-        for name, dtype in dtypes.items()
-        if name not in converted or values.stored_dtype(name) == dtype
-    }
 
 
 def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:

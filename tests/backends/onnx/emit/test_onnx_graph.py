@@ -105,8 +105,8 @@ def test_weights_bear_their_own_names_and_outputs_theirs() -> None:
 
 def test_the_same_graph_gives_the_same_bytes_whatever_the_hash_seed() -> None:
     program = (
-        "import hashlib, specc_onnx; from support import onnx_models; "
-        "m = specc_onnx.build_model(onnx_models.decoder(), specc_onnx.get_target('onnx')).model; "
+        "import hashlib, specc_onnx; from support import decoder_graphs; "
+        "m = specc_onnx.build_model(decoder_graphs.build_decoder(), specc_onnx.get_target('onnx')).model; "
         "print(hashlib.sha256(m.SerializeToString(deterministic=True)).hexdigest())"
     )
     environment = {"PYTHONPATH": ":".join(p for p in sys.path if p)}

@@ -242,7 +242,10 @@ def test_a_block_that_looks_at_one_key_too_few_is_seen(monkeypatch: pytest.Monke
 
 def test_8192_rows_take_little_memory() -> None:
     """One tensor of 8192² flags would be 67 MB, one of row numbers 537."""
-    program = "from support.local_attention_cases import Setup, peak; print(peak(Setup(low=0, high=63), 8192))"
+    program = (
+        "from support.local_attention_cases import LocalAttentionCase, measure_peak_memory; "
+        "print(measure_peak_memory(LocalAttentionCase(low=0, high=63), 8192))"
+    )
     where = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run(
         [sys.executable, "-c", program], env=where, capture_output=True, check=True, text=True
