@@ -51,7 +51,7 @@ def test_the_state_has_the_names_of_the_spec_even_those_a_module_uses_itself(
 def test_it_starts_as_the_seed_and_the_names_say(module: object) -> None:
     for name, facts in module.graph.parameter_facts.items():
         if name not in module.ties:
-            shape = tuple(d.at({}) for d in facts.type.shape)
+            shape = tuple(d.evaluate({}) for d in facts.type.shape)
             expected = initial_values(parse_initializer(facts.initial), 5, name, shape)
             np.testing.assert_array_equal(module.state_dict()[name], expected)
 
