@@ -121,8 +121,8 @@ def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
         toy, np.array([[1], [2]]), replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     )
     assert [row[0].tokens for row in made] == [(2, 0), (3, 4, 5, 6, 0)]
-    assert toy.fed[:2] == [(2, 1), (4, 1)]
-    assert toy.fed[-1] == (2, 1)
+    assert toy.input_count[:2] == [(2, 1), (4, 1)]
+    assert toy.input_count[-1] == (2, 1)
 
 
 def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
@@ -136,7 +136,7 @@ def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
     for early in (True, False, "never"):
         toy = TableStepper(table)
         ((best,),) = search_beams(toy, np.array([[1]]), replace(said, early_stopping=early))  # type: ignore[arg-type]
-        lengths[early] = len(best.tokens), len(toy.fed)
+        lengths[early] = len(best.tokens), len(toy.input_count)
     assert lengths[True][1] < lengths[False][1] <= lengths["never"][1]
     assert lengths["never"][0] == 12
 

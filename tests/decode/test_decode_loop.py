@@ -52,7 +52,7 @@ def test_the_prompt_is_fed_once_and_the_last_token_never() -> None:
     steps = list(decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,))))
     assert [made.tokens.tolist() for made in steps] == [[3, 2], [4, 2], [0, 0]]
     assert [made.ended.tolist() for made in steps] == [[False] * 2, [False] * 2, [True] * 2]
-    assert toy.fed == [(2, 2), (2, 1), (2, 1)]
+    assert toy.input_count == [(2, 2), (2, 1), (2, 1)]
 
 
 def test_behind_its_end_a_row_is_filled() -> None:
@@ -85,7 +85,7 @@ def test_several_tokens_can_stop_a_text_and_the_first_fills() -> None:
 def test_a_text_is_never_longer_than_asked_for() -> None:
     toy = TableStepper(make_continuing_logits("abcdefgh"))
     assert len(list(decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
-    assert len(toy.fed) == 3
+    assert len(toy.input_count) == 3
     assert list(decode_steps(toy, np.zeros((0, 1), np.int64), GenerationSettings())) == []
 
 

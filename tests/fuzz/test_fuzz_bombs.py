@@ -1,4 +1,6 @@
-"""Tokenizer files that ask for more than there is: a code, or texts within the usual time and memory."""
+"""Tokenizer files with exponential cost: an error code, or a result within the usual time and
+memory.
+"""
 
 import pytest
 
@@ -27,7 +29,7 @@ for name, text in given.items():
 """
 
 
-def test_files_that_ask_for_much() -> None:
+def test_tokenizer_bombs_end_within_limits() -> None:
     given = {
         name: data.decode() for name, data in list_tokenizer_bombs(train_tokenizer("byte_bpe"))
     }
@@ -48,7 +50,7 @@ def test_files_that_ask_for_much() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "fallback_bpe"])
-def test_every_bomb_alone(kind: str) -> None:
+def test_every_tokenizer_bomb_ends_within_limits(kind: str) -> None:
     for name, data in list_tokenizer_bombs(train_tokenizer(kind)):
         ((code, seconds, grown),) = run_with_limits(READ, given={name: data.decode()}).values()
         assert code in (0, "E0941", "E0908"), name

@@ -1,4 +1,4 @@
-"""Damaged config.json files: every value of every wrong kind, and bytes changed."""
+"""Mutated config.json files: every value of every wrong kind, and changed bytes."""
 
 import json
 import random
@@ -28,7 +28,7 @@ def opened(name: str) -> OpenedSpec:
 
 
 def keys_of(spec: OpenedSpec) -> list[str]:
-    """Every key of a config file that a spec reads."""
+    """Return every key of a config.json that a spec reads."""
     fields = collect_field_paths(spec.program.iterate_fields()).values()
     return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.TextLiteral)})
 
@@ -68,7 +68,7 @@ def mutant(rng: random.Random, keys: list[str]) -> bytes:
         *(pytest.param(name, 200, marks=pytest.mark.slow) for name in NAMES),
     ],
 )
-def test_config_of_every_wrong_kind(name: str, many: int) -> None:
+def test_mutated_configs_are_read_or_refused(name: str, many: int) -> None:
     rng = random.Random(name)
     keys = keys_of(opened(name))
     for _ in range(many):
@@ -77,7 +77,7 @@ def test_config_of_every_wrong_kind(name: str, many: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_every_key_with_every_value(name: str) -> None:
+def test_every_key_with_every_odd_value_is_read_or_refused(name: str) -> None:
     for key in keys_of(opened(name)):
         for value in ODD:
             survive(name, json.dumps({key: value}).encode())

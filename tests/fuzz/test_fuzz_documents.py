@@ -1,4 +1,6 @@
-"""Every document that comes from outside, each of its values odd or enormous: a code, in time, and no traceback."""
+"""Every external JSON document with odd or very large values: an error code in limited time, no
+traceback.
+"""
 
 import json
 import random
@@ -57,7 +59,7 @@ def package(spec: Path) -> Path:
 
 
 def encoded(cases: list[tuple[str, str]], most: int) -> list[tuple[str, bytes]]:
-    """Some of the cases, always the same ones."""
+    """Return some of the cases, always the same."""
     random.Random(8).shuffle(cases)
     return [(name, text.encode(errors="surrogatepass")) for name, text in cases[:most]]
 
@@ -72,32 +74,32 @@ def index_faults(package: Path, most: int) -> list[str]:
         index.write_bytes(sound)
 
 
-def test_an_index_with_one_odd_value(package: Path) -> None:
+def test_an_index_with_one_odd_value_is_refused_in_time(package: Path) -> None:
     assert not index_faults(package, 15)
 
 
 @pytest.mark.slow
-def test_an_index_with_every_value_odd(package: Path) -> None:
+def test_an_index_with_every_odd_value_is_refused_in_time(package: Path) -> None:
     assert not index_faults(package, 10**6)
     assert not list_violations(
         package / "specc.json", list(iterate_oversized("graphs")), "run", str(package), "memory=abc"
     )
 
 
-def test_a_configuration_with_one_odd_value(spec: Path, tmp_path: Path) -> None:
+def test_a_config_with_one_odd_value_is_refused_in_time(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     cases = encoded(list(iterate_mutations(CONFIG)), 6)
     assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 
 @pytest.mark.slow
-def test_a_configuration_with_every_value_odd(spec: Path, tmp_path: Path) -> None:
+def test_a_config_with_every_odd_value_is_refused_in_time(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     cases = encoded(list(iterate_mutations(CONFIG)), 10**6)
     assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 
-def test_a_configuration_that_is_enormous(spec: Path, tmp_path: Path) -> None:
+def test_a_very_large_config_is_refused_in_time(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     usual = ("brackets", "long number", "many items", "escapes")
     cases = [(name, data) for name, data in iterate_oversized("some") if name in usual]
@@ -106,7 +108,7 @@ def test_a_configuration_that_is_enormous(spec: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["hidden", "some", "name", "inner", "other"])
-def test_any_field_that_is_enormous(key: str, spec: Path, tmp_path: Path) -> None:
+def test_any_very_large_field_is_refused_in_time(key: str, spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     assert not list_violations(
         config, list(iterate_oversized(key)), "check", str(spec), "--config", str(config)

@@ -1,5 +1,5 @@
-"""Damaged descriptions inside a model, and damaged model files: read as untrusted
-input, refused with a diagnostic.
+"""Mutated manifests in models, and mutated model files: untrusted input, rejected with a
+diagnostic.
 """
 
 import json
@@ -73,7 +73,7 @@ def survive(text: str) -> None:
 
 
 def changed(rng: random.Random, data: Any) -> Any:
-    """One value, at any depth, exchanged for an odd one or dropped."""
+    """Return a document with one value, at any depth, replaced by an odd one or dropped."""
     if isinstance(data, dict) and data and rng.random() < 0.8:
         key = rng.choice(sorted(data))
         if rng.random() < 0.1:
@@ -92,18 +92,18 @@ def changed(rng: random.Random, data: Any) -> Any:
     return rng.choice(ODD)
 
 
-def test_changed_descriptions(model: Path) -> None:
+def test_mutated_manifests_are_read_or_refused(model: Path) -> None:
     data = json.loads(text_of(model))
     for seed in range(1500):
         survive(json.dumps(changed(random.Random(seed), data)))
 
 
-def test_brackets_without_end() -> None:
+def test_unclosed_brackets_are_refused() -> None:
     survive("[" * 100_000)
     survive('{"format": 1, "graphs": ' + '{"a":' * 100_000)
 
 
-def test_changed_files(model: Path, tmp_path: Path) -> None:
+def test_mutated_model_files_are_read_or_refused(model: Path, tmp_path: Path) -> None:
     data = model.read_bytes()
     path = tmp_path / "m.onnx"
     for seed in range(150):

@@ -1,4 +1,6 @@
-"""Where a model says that its weights lie: any name and any number, refused with a code or read as they are."""
+"""Locations of external data in a model: any name and number is rejected with a code or read
+correctly.
+"""
 
 import os
 import shutil
@@ -36,7 +38,7 @@ ENTRIES = ("offset", "length", "checksum", "unknown")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with data beside it, among files that may not be its data."""
+    """Return a model with external data, next to files that are not its data."""
     directory = tmp_path_factory.mktemp("outside")
     (directory / "big.specc").write_text(SPEC)
     made = directory / "m" / "big.onnx"
@@ -54,7 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def locations(model: Path) -> list[str]:
-    """Names that are no plain file in the model's folder."""
+    """Yield names that are not regular files in the directory of the model."""
     (data,) = model.parent.glob("big-*.data")
     return [
         "", ".", "..", "../out.data", str(model.parent.parent / "out.data"), "link.data", "linkdir/in.data",
@@ -65,7 +67,7 @@ def locations(model: Path) -> list[str]:
 
 
 def changed(sound: bytes, key: str, value: str | None) -> bytes:
-    """A model whose tensors outside say something else."""
+    """Yield models with changed external tensors."""
     found = onnx.load_model_from_string(sound)
     for tensor in found.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -78,7 +80,7 @@ def changed(sound: bytes, key: str, value: str | None) -> bytes:
 
 
 def no_text(sound: bytes) -> Iterator[tuple[str, bytes]]:
-    """A model with bytes that are no UTF-8 in each kind of text it has: names, keys, operations, values."""
+    """Yield models with invalid UTF-8 in each kind of string: names, keys, operators, values."""
     found = onnx.load_model_from_string(sound)
     words = {
         "location": found.graph.initializer[0].external_data[0].value,
@@ -103,7 +105,7 @@ def no_text(sound: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def refused(command: str, model: Path) -> None:
-    """No command reads what lies elsewhere, or says anything but a code."""
+    """Assert that no command reads other files, and that each reports a code only."""
     sound = model.read_bytes()
     words = [command, str(model)]
     words += ["x=" + str([[0.0] * 64])] if command == "run" else []
@@ -122,11 +124,11 @@ def refused(command: str, model: Path) -> None:
         model.write_bytes(sound)
 
 
-def test_weights_said_to_be_elsewhere(model: Path) -> None:
+def test_invalid_external_data_is_refused(model: Path) -> None:
     refused("run", model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "show"])
-def test_no_command_reads_them(command: str, model: Path) -> None:
+def test_no_command_reads_invalid_external_data(command: str, model: Path) -> None:
     refused(command, model)

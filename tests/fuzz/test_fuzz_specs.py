@@ -1,6 +1,4 @@
-"""Damaged specs of every kind, in both syntaxes: each is read and elaborated, or
-refused with a diagnostic.
-"""
+"""Mutated specs of every kind, in both syntaxes: elaborated, or rejected with a diagnostic."""
 
 import pytest
 from support.parameter_sweeps import sample_sweep
@@ -14,9 +12,7 @@ BATCH = 20
 
 
 def survive(seed: int) -> None:
-    """One mutant: it is a model, or what is said about it can be shown, and points into
-    its text.
-    """
+    """Elaborate a mutant, or render its diagnostics, whose spans must be in its text."""
     given = make_mutant(seed)
     try:
         elaborate_mutant(given, thorough=seed % 10 == 0)
@@ -35,13 +31,13 @@ def survive(seed: int) -> None:
 
 
 @pytest.mark.parametrize("start", sample_sweep(range(0, 120, BATCH)))
-def test_mutants(start: int) -> None:
+def test_mutated_specs_are_elaborated_or_refused(start: int) -> None:
     for seed in range(start, start + BATCH):
         survive(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(10_000, 40_000, 1000))
-def test_many_mutants(start: int) -> None:
+def test_many_mutated_specs_are_elaborated_or_refused(start: int) -> None:
     for seed in range(start, start + 1000):
         survive(seed)

@@ -1,6 +1,4 @@
-"""Damaged tokenizer files: what the library makes of them is a tokenizer or a
-diagnostic, never another exception.
-"""
+"""Mutated tokenizer files: a tokenizer or a diagnostic, never another exception of the library."""
 
 import json
 import random
@@ -37,7 +35,7 @@ ODD: list[Any] = [
 
 
 def changed(rng: random.Random, data: Any) -> Any:
-    """One value, at any depth, exchanged for an odd one or dropped."""
+    """Return a document with one value, at any depth, replaced by an odd one or dropped."""
     if isinstance(data, dict) and data and rng.random() < 0.9:
         key = rng.choice(sorted(data))
         if rng.random() < 0.1:
@@ -62,14 +60,14 @@ def survive(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_changed_values(kind: str) -> None:
+def test_mutated_tokenizer_values_are_read_or_refused(kind: str) -> None:
     data = json.loads(train_tokenizer(kind))
     for seed in range(150):
         survive(json.dumps(changed(random.Random(seed), data)).encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_changed_bytes(kind: str) -> None:
+def test_mutated_tokenizer_bytes_are_read_or_refused(kind: str) -> None:
     data = train_tokenizer(kind).encode()
     for seed in range(80):
         rng = random.Random(seed)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.resource_limits import run_with_limits
 
 import specc
 from specc.artifact.package_index import PackageIndex, parse_index
 from specc.diagnostics.diagnostic import Failed
 from specc.io.safe_read import UnreadableFile, read_regular_file
 from specc.preprocessing.array_files import nested_array
-from tests.support.resource_limits import run_with_limits
 
 SPEC = (
     "specc 1\nmodel m\ndims batch, n\ngraph g(x: float[batch, n, 8]) -> (y: "

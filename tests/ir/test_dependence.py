@@ -79,7 +79,7 @@ def test_what_moves_is_what_the_signature_says(example: OpExample) -> None:
     declared = find_dependences(node, results)
     observed: dict[Dependence, set[int]] = defaultdict(set)
     for _ in range(4):
-        operands = example.draw(rng)
+        operands = example.sample_operands(rng)
         before = evaluate(example, operands)
         for n, x in enumerate(operands):
             for axis in range(0 if x is None else x.ndim):

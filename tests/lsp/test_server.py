@@ -59,12 +59,12 @@ def opened(editor: LspClient) -> Iterator[LspClient]:
     """The editor with SPEC open."""
     assert editor.open("a.specc", SPEC) == []
     yield editor
-    editor.tell("textDocument/didClose", {"textDocument": {"uri": editor.uri("a.specc")}})
+    editor.notify("textDocument/didClose", {"textDocument": {"uri": editor.uri("a.specc")}})
     editor.published.clear()
 
 
 def hover(editor: LspClient, marked: str, name: str = "a.specc", text: str = SPEC) -> str:
-    found = editor.at("hover", name, text, marked)
+    found = editor.request_at("hover", name, text, marked)
     return "" if found is None else str(found["contents"]["value"])
 
 
@@ -112,7 +112,7 @@ def test_hover_says_shapes_signatures_and_docs(opened: LspClient) -> None:
 
 def test_definitions_are_found_here_and_in_std(opened: LspClient) -> None:
     def line(marked: str) -> tuple[str, int]:
-        found = opened.at("definition", "a.specc", SPEC, marked)
+        found = opened.request_at("definition", "a.specc", SPEC, marked)
         return Path(found["uri"]).name, found["range"]["start"]["line"]
 
     assert line("h = ^twice") == ("a.specc", 11)
@@ -121,7 +121,7 @@ def test_definitions_are_found_here_and_in_std(opened: LspClient) -> None:
     assert line("linear(x, out=^d)") == ("a.specc", 4)
     text = SPEC.replace("near(3)", "causal")
     opened.change("a.specc", text, 2)
-    found = opened.at("definition", "a.specc", text, "mask=^causal")
+    found = opened.request_at("definition", "a.specc", text, "mask=^causal")
     assert found["uri"].endswith("/std/masks.specc")
 
 
@@ -130,7 +130,7 @@ def test_completion_says_what_may_stand_there(opened: LspClient) -> None:
         assert before in SPEC
         text = SPEC.replace(before, after)
         opened.change("a.specc", text, version)
-        return labels(opened.at("completion", "a.specc", text, marked))
+        return labels(opened.request_at("completion", "a.specc", text, marked))
 
     inside = offered("twice(x) @ maps", "twice(", "h = twice(^", 2)
     assert {"x", "linear", "d", "n"} <= set(inside)
@@ -161,7 +161,7 @@ def test_completion_inside_items(editor: LspClient, item: str, word: str) -> Non
     assert editor.open("d.specc", SPEC) == []
     text = SPEC + "\n" + item.replace("^", "")
     editor.change("d.specc", text, 2)
-    found = labels(editor.at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0]))
+    found = labels(editor.request_at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0]))
     assert word in found
     editor.published.clear()
 
@@ -171,7 +171,7 @@ def test_a_block_that_grows_keeps_its_names(opened: LspClient) -> None:
         "  return layer_norm(a, eps=1e-5) @ norm\n}\n", "  # so\n" * 20 + "  return layer_norm("
     )
     opened.change("a.specc", grown, 2)
-    found = labels(opened.at("completion", "a.specc", grown, "layer_norm(^"))
+    found = labels(opened.request_at("completion", "a.specc", grown, "layer_norm(^"))
     assert {"h", "a", "x"} <= set(found)
     # names before words
     assert found.index("h") < found.index("not")
@@ -182,12 +182,14 @@ def test_completion_of_yaml(editor: LspClient) -> None:
     text = YAML + "  \n"
     editor.change("b.yaml", text, 2)
     assert {"hidden", "score", "vocab"} <= set(
-        labels(editor.at("completion", "b.yaml", text, "local_p\n  ^\n"))
+        labels(editor.request_at("completion", "b.yaml", text, "local_p\n  ^\n"))
     )
-    assert "local_m" in labels(editor.at("completion", "b.yaml", text, "attention_type: ^local_p"))
+    assert "local_m" in labels(
+        editor.request_at("completion", "b.yaml", text, "attention_type: ^local_p")
+    )
     text = YAML.replace("luong", "lu")
     editor.change("b.yaml", text, 3)
-    assert "luong" in labels(editor.at("completion", "b.yaml", text, "extends: lu^"))
+    assert "luong" in labels(editor.request_at("completion", "b.yaml", text, "extends: lu^"))
 
 
 def test_a_block_of_yaml_that_grows_keeps_its_names(editor: LspClient) -> None:
@@ -195,7 +197,7 @@ def test_a_block_of_yaml_that_grows_keeps_its_names(editor: LspClient) -> None:
     assert editor.open("e.yaml", text, "yaml") == []
     grown = text.replace("      - return: h\n", "      # so\n" * 20 + "      - z: layer_norm(h, ")
     editor.change("e.yaml", grown, 2)
-    found = labels(editor.at("completion", "e.yaml", grown, "layer_norm(h, ^"))
+    found = labels(editor.request_at("completion", "e.yaml", grown, "layer_norm(h, ^"))
     assert {"h", "x", "eps"} <= set(found)
     assert hover(editor, "^graph: g", "e.yaml", text)
 
@@ -205,7 +207,7 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: LspClient) -> N
     (said,) = editor.open("c.yaml", wrong, "yaml")
     assert said["code"] == "E0201"
     assert said["range"]["start"] == {"line": 4, "character": 2}
-    (action,) = editor.ask(
+    (action,) = editor.request(
         "textDocument/codeAction", {**everywhere(editor, "c.yaml"), "context": {"diagnostics": []}}
     )
     (edit,) = action["edit"]["changes"][editor.uri("c.yaml")]
@@ -213,10 +215,10 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: LspClient) -> N
     editor.change("c.yaml", YAML, 2)
     assert editor.diagnostics("c.yaml", 2) == []
     assert "choice(" in hover(editor, "attention^_type", "c.yaml", YAML)
-    found = editor.at("definition", "c.yaml", YAML, "extends: lu^ong")
+    found = editor.request_at("definition", "c.yaml", YAML, "extends: lu^ong")
     assert found["uri"].endswith("/models/luong.specc")
     editor.change("c.yaml", YAML.replace("embed_dim: 8", "embed_dim:    8"), 3)
-    (whole,) = editor.ask(
+    (whole,) = editor.request(
         "textDocument/formatting",
         {**everywhere(editor, "c.yaml"), "options": {"tabSize": 2, "insertSpaces": True}},
     )
@@ -224,7 +226,7 @@ def test_yaml_has_messages_hovers_definitions_and_format(editor: LspClient) -> N
 
 
 def test_shapes_stand_behind_names(opened: LspClient) -> None:
-    found = opened.ask("textDocument/inlayHint", everywhere(opened, "a.specc"))
+    found = opened.request("textDocument/inlayHint", everywhere(opened, "a.specc"))
     said = {(h["position"]["line"], h["position"]["character"]): h["label"] for h in found}
     assert said == {
         (13, 3): ": float[b, n, d]",
@@ -235,19 +237,19 @@ def test_shapes_stand_behind_names(opened: LspClient) -> None:
 
 def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: LspClient) -> None:
     ask = {**everywhere(opened, "a.specc"), "options": {"tabSize": 2, "insertSpaces": True}}
-    assert opened.ask("textDocument/formatting", ask) == []
+    assert opened.request("textDocument/formatting", ask) == []
     opened.change("a.specc", SPEC.replace("  d: int = 8", "d:int=8"), 2)
-    (edit,) = opened.ask("textDocument/formatting", ask)
+    (edit,) = opened.request("textDocument/formatting", ask)
     assert edit["newText"] == SPEC
     opened.change("a.specc", SPEC + "{", 3)
-    assert opened.ask("textDocument/formatting", ask) is None
+    assert opened.request("textDocument/formatting", ask) is None
 
 
 def test_a_mend_is_an_edit_that_mends(opened: LspClient) -> None:
     wrong = SPEC.replace("near(3)", "naer(3)")
     opened.change("a.specc", wrong, 2)
     ask = {**everywhere(opened, "a.specc"), "context": {"diagnostics": []}}
-    (action,) = opened.ask("textDocument/codeAction", ask)
+    (action,) = opened.request("textDocument/codeAction", ask)
     (edit,) = action["edit"]["changes"][opened.uri("a.specc")]
     line = wrong.split("\n")[edit["range"]["start"]["line"]]
     start, end = (edit["range"][side]["character"] for side in ("start", "end"))
@@ -265,7 +267,7 @@ def test_results_of_an_older_text_are_dropped(opened: LspClient) -> None:
 
 
 def test_the_outline(opened: LspClient) -> None:
-    found = opened.ask(
+    found = opened.request(
         "textDocument/documentSymbol", {"textDocument": {"uri": opened.uri("a.specc")}}
     )
     assert [s["name"] for s in found] == ["config", "near", "twice", "g"]
@@ -280,7 +282,7 @@ def test_a_text_uses_others_as_they_stand_in_the_editor(editor: LspClient) -> No
     assert editor.open("blocks.specc", blocks) == []
     editor.change("user.specc", user + "\n", 2)
     assert editor.diagnostics("user.specc", 2) == []
-    found = editor.at("definition", "user.specc", user, "v.^half")
+    found = editor.request_at("definition", "user.specc", user, "v.^half")
     assert (Path(found["uri"]).name, found["range"]["start"]["line"]) == ("blocks.specc", 3)
 
 
@@ -307,7 +309,7 @@ def test_no_text_ends_the_server(editor: LspClient, name: str) -> None:
     assert "E0969" not in {s["code"] for s in said}
     place = {"line": 1, "character": 9}
     for method in ("hover", "definition", "completion", "documentSymbol"):
-        editor.answer(
+        editor.send_request(
             f"textDocument/{method}",
             {
                 "textDocument": {"uri": editor.uri(f"{name.replace(' ', '_')}.{ending}")},
@@ -327,11 +329,11 @@ def test_no_text_ends_the_server(editor: LspClient, name: str) -> None:
     ],
 )
 def test_no_address_ends_the_server(editor: LspClient, uri: str) -> None:
-    editor.tell(
+    editor.notify(
         "textDocument/didOpen",
         {"textDocument": {"uri": uri, "languageId": "specc", "version": 1, "text": SPEC}},
     )
-    editor.answer(
+    editor.send_request(
         "textDocument/hover",
         {"textDocument": {"uri": uri}, "position": {"line": 17, "character": 3}},
     )
@@ -349,7 +351,7 @@ def test_yaml_that_is_no_spec_is_left_alone(editor: LspClient) -> None:
 )  # fmt: skip
 def test_no_message_ends_the_server(editor: LspClient, body: bytes) -> None:
     editor.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
-    editor.answer(
+    editor.send_request(
         "textDocument/hover",
         {
             "textDocument": {"uri": editor.uri("none.specc")},
@@ -364,7 +366,7 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
     assert editor.ready["capabilities"]["positionEncoding"] == "utf-8"
     # a text that takes long to check is under way
     text = (Path(__file__).parents[2] / "specs" / "models" / "t5.specc").read_text(encoding="utf-8")
-    editor.tell(
+    editor.notify(
         "textDocument/didOpen",
         {
             "textDocument": {
@@ -377,7 +379,7 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
     )
     assert editor.process.stdin is not None
     editor.process.stdin.close()
-    assert editor.gone(15) == 1
+    assert editor.wait_for_exit(15) == 1
     assert editor.errors == b"the editor closed the connection without `shutdown`\n"
 
 

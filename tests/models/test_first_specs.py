@@ -240,7 +240,7 @@ def test_a_spec_holds_for_every_size(name: str) -> None:
 def test_results_are_what_the_spec_declares(case: Case) -> None:
     spec, weights, given = ready(CASES.index(case))
     assert list(spec.model.graph.outputs) == list(case.results)
-    for name, result in run_reference(spec, weights, given.together()).items():
+    for name, result in run_reference(spec, weights, given.make_batch()).items():
         assert result.shape[0] == 3, name
         assert len(result.shape) == len(spec.model.graph.outputs[name].type.shape), name
 
@@ -251,9 +251,9 @@ def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
     every side declared.
     """
     spec, weights, given = ready(CASES.index(case))
-    alone = [run_reference(spec, weights, given.alone(row)) for row in range(3)]
+    alone = [run_reference(spec, weights, given.get_sample(row)) for row in range(3)]
     for side in case.sides:
-        together = run_reference(spec, weights, given.together(side, extra=2))
+        together = run_reference(spec, weights, given.make_batch(side, extra=2))
         for row, mine in enumerate(alone):
             _rows_agree(case, given, mine, together, row, side, 1e-9)
 
@@ -262,13 +262,13 @@ def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
 def test_onnx_runtime_gives_the_same(case: Case) -> None:
     spec, weights, given = ready(CASES.index(case))
     model = OrtModel(spec, weights)
-    alone = [run_reference(spec, weights, given.alone(row)) for row in range(3)]
+    alone = [run_reference(spec, weights, given.get_sample(row)) for row in range(3)]
     for row, wanted in enumerate(alone):
-        found = model.run(given.alone(row))
+        found = model.run(given.get_sample(row))
         for name in wanted:
             assert_arrays_close(found[name], wanted[name], f"{name} of sample {row} alone")
     for side in case.sides:
-        together = model.run(given.together(side, extra=2))
+        together = model.run(given.make_batch(side, extra=2))
         for row, wanted in enumerate(alone):
             _rows_agree(case, given, wanted, together, row, side, 1e-5)
 
@@ -304,5 +304,5 @@ def _rows_agree(
     for name, dim in case.results.items():
         mine, found = alone[name][0], together[name][row]
         if dim:
-            found = found[given.kept(row, dim, found.shape[0], side)]
+            found = found[given.get_positions(row, dim, found.shape[0], side)]
         assert_arrays_close(found, mine, f"{name} of sample {row}, padded on the {side}", within)

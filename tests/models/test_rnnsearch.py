@@ -146,8 +146,8 @@ def test_a_sample_alone_is_a_sample_among_others(
     spec: ElaboratedSpec, weights: Arrays, side: str
 ) -> None:
     """PAD and BATCH, for sources padded on either side."""
-    together = GIVEN.together(side, extra=2)  # type: ignore[arg-type]
-    rows = [GIVEN.alone(row) for row in range(3)]
+    together = GIVEN.make_batch(side, extra=2)  # type: ignore[arg-type]
+    rows = [GIVEN.get_sample(row) for row in range(3)]
     # grows to the right, never padded
     together["target"] = np.concatenate([row["target"] for row in rows])
     for found, within in (
@@ -156,7 +156,7 @@ def test_a_sample_alone_is_a_sample_among_others(
     ):
         for row, alone in enumerate(rows):
             wanted = run_reference(spec, weights, alone)
-            kept = GIVEN.kept(row, "src", together["source"].shape[1], side)  # type: ignore[arg-type]
+            kept = GIVEN.get_positions(row, "src", together["source"].shape[1], side)  # type: ignore[arg-type]
             assert_arrays_close(
                 found["logits"][row], wanted["logits"][0], f"logits of {row}", within
             )

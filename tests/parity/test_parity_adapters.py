@@ -79,7 +79,7 @@ def test_a_merged_adapter_gives_what_peft_gives(name: str, tmp_path: Path) -> No
 def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
     """A text alone and three in a padded batch."""
     ours = specc.load(path, threads=1)
-    for inputs in (TEXT_SAMPLES.alone(0), TEXT_SAMPLES.together("right")):
+    for inputs in (TEXT_SAMPLES.get_sample(0), TEXT_SAMPLES.make_batch("right")):
         known = {n: v for n, v in inputs.items() if n in ours.whole.input_signature.graph.inputs}
         keep = torch.from_numpy(inputs["attention_mask"]).long()
         with torch.no_grad():

@@ -26,7 +26,7 @@ SPECTROGRAM = {
 )
 def test_ast(name: str, results: list[str], more: Mapping[str, Any], tmp_path: Path) -> None:
     case = ModelCase(config="ASTConfig", model=name, tiny={**SPECTROGRAM, **more})
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     given = make_samples({"input_values": FixedValues((15, 11))}, {})

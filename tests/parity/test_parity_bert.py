@@ -63,7 +63,7 @@ def test_heads(
 ) -> None:
     """Each from its folder alone: its architecture chooses the graph."""
     case = ModelCase(
-        config="BertConfig", model=name, tiny={**TINY, **more}, results=results, given=GIVEN
+        config="BertConfig", model=name, tiny={**TINY, **more}, results=results, samples=GIVEN
     )
     check_model_outputs(case, tmp_path)
 
@@ -71,7 +71,7 @@ def test_heads(
 def test_multiple_choice(tmp_path: Path) -> None:
     """Four answers to each question, of different lengths."""
     case = ModelCase(config="BertConfig", model="BertForMultipleChoice", tiny=TINY)
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     keep = np.arange(7) < rng.integers(1, 8, (3, 4, 1))
@@ -133,9 +133,9 @@ def test_relative_positions(kind: str, tmp_path: Path) -> None:
         model="BertForMaskedLM",
         tiny=TINY,
         results={"logits": "seq"},
-        given=GIVEN,
+        samples=GIVEN,
     )
-    theirs = case.saved(tmp_path).double()
+    theirs = case.save_checkpoint(tmp_path).double()
     torch.nn.init.zeros_(theirs.bert.embeddings.position_embeddings.weight)
     tensors = load_file(tmp_path / "model.safetensors")
     source = torch.Generator().manual_seed(3)
@@ -150,7 +150,7 @@ def test_relative_positions(kind: str, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"position_embedding_type": kind}))
     ours = open_weighted_spec(str(tmp_path), tmp_path)
-    assert_matches_published(ours, GIVEN, lambda x: case.published(theirs, x), case.results)
+    assert_matches_published(ours, GIVEN, lambda x: case.run_published(theirs, x), case.results)
 
 
 def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Path) -> None:

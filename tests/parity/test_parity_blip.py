@@ -118,7 +118,7 @@ def test_encoders(part: str, tmp_path: Path) -> None:
         model=f"Blip{part}Model",
         tiny=CONFIG[f"{part.lower()}_config"],
         results={"last_hidden_state": "seq" if part == "Text" else "", "pooler_output": ""},
-        given=texts if part == "Text" else make_samples(IMAGES, {}),
+        samples=texts if part == "Text" else make_samples(IMAGES, {}),
     )
     check_model_outputs(case, tmp_path)
 
@@ -193,7 +193,7 @@ def test_blip2(head: str, tmp_path: Path) -> None:
     if head == "Model":
         return
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
-    x = given.together("left", extra=0)
+    x = given.make_batch("left", extra=0)
     ids = np.where(x["attention_mask"], x["input_ids"], 1)
     with torch.no_grad():
         made = theirs.generate(

@@ -54,7 +54,7 @@ def test_what_a_recording_says(
     are named by the tokenizer's config.
     """
     case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=HEARD)
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     vocabulary = tmp_path / "words.json"
     vocabulary.write_text(json.dumps({t: i for i, t in enumerate(TOKENS)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(
@@ -95,9 +95,12 @@ def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     no part of the text.
     """
     case = ModelCase(
-        config="WhisperConfig", model="WhisperForConditionalGeneration", tiny=WHISPER, louder=2.0
+        config="WhisperConfig",
+        model="WhisperForConditionalGeneration",
+        tiny=WHISPER,
+        weight_scale=2.0,
     )
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     own = theirs.generation_config
     own.lang_to_id, own.is_multilingual = {"<|en|>": 32, "<|de|>": 33}, True
     own.task_to_id = {"transcribe": 34, "translate": 35}
@@ -131,7 +134,7 @@ def test_what_a_spectrogram_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[
         "id2label": {0: "dog", 1: "rain", 2: "bell"},
     }  # fmt: skip
     case = ModelCase(config="ASTConfig", model="ASTForAudioClassification", tiny=tiny)
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     extractor = transformers.ASTFeatureExtractor(num_mel_bins=20, max_length=40, mean=-3.0, std=3.5)
     extractor.save_pretrained(tmp_path)
     specc.compile(str(tmp_path), tmp_path / "m.onnx")

@@ -26,9 +26,9 @@ CENTERED = {
 
 def saved(more: Mapping[str, Any], directory: Path) -> Any:
     """The model with random weights and codebooks, also as files."""
-    theirs = ModelCase(config="EncodecConfig", model="EncodecModel", tiny={**TINY, **more}).saved(
-        directory
-    )
+    theirs = ModelCase(
+        config="EncodecConfig", model="EncodecModel", tiny={**TINY, **more}
+    ).save_checkpoint(directory)
     source = torch.Generator().manual_seed(1)
     for layer in theirs.quantizer.layers:
         layer.codebook.embed.normal_(0, 0.5, generator=source)

@@ -186,7 +186,7 @@ def test_two_fields_at_once_are_obeyed_or_refused(family: FieldCase, tmp_path: P
     several = [
         (n, v)
         for n, v in iterate_field_changes(family)
-        if n not in family.tiny or n in family.others
+        if n not in family.tiny or n in family.other_values
     ]
     rng, found = random.Random(0), Counter[str]()
     while found.total() < PAIRS:

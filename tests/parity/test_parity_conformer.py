@@ -91,7 +91,7 @@ def test_conformer(
     case = ModelCase(
         config="Wav2Vec2ConformerConfig", model=f"Wav2Vec2Conformer{head}", tiny={**TINY, **more}
     )
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
@@ -110,7 +110,7 @@ def test_frequencies_are_those_of_the_file(tmp_path: Path) -> None:
         model="Wav2Vec2ConformerForCTC",
         tiny={**TINY, "position_embeddings_type": "rotary"},
     )
-    case.saved(tmp_path).half().save_pretrained(tmp_path)
+    case.save_checkpoint(tmp_path).half().save_pretrained(tmp_path)
     kind = transformers.Wav2Vec2ConformerForCTC
     theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval().double()
 
@@ -130,7 +130,7 @@ def test_what_the_spec_does_not_follow_is_refused(
     case = ModelCase(
         config="Wav2Vec2ConformerConfig", model="Wav2Vec2ConformerForCTC", tiny=settings
     )
-    case.saved(tmp_path)
+    case.save_checkpoint(tmp_path)
     with pytest.raises(Failed, match="E0405"):
         open_weighted_spec(str(tmp_path), tmp_path)
 
@@ -175,7 +175,7 @@ def test_wav2vec2_bert(
     model: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
 ) -> None:
     case = ModelCase(config="Wav2Vec2BertConfig", model=model, tiny={**BERT, **more})
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     assert_matches_float32(ours, BANKS, lambda x: one_by_one(theirs, x, results), results)
@@ -218,7 +218,7 @@ MELS = make_samples(
 def test_parakeet(
     config: str, model: str, results: Mapping[str, str], tiny: Mapping[str, object], tmp_path: Path
 ) -> None:
-    theirs = ModelCase(config=config, model=model, tiny=tiny).saved(tmp_path)
+    theirs = ModelCase(config=config, model=model, tiny=tiny).save_checkpoint(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)

@@ -20,19 +20,19 @@ IDS = {"vocab_size": 31, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 
 GPT = {**IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 
 
-def own(family: str, model: str, tiny: dict[str, Any], *, places: bool) -> ModelCase:
+def own(family: str, model: str, tiny: dict[str, Any], *, position_ids: bool) -> ModelCase:
     """A family whose config has names of its own."""
     return ModelCase(
-        config=f"{family}Config", model=model, tiny=tiny, sides=("left", "right"), places=places
+        config=f"{family}Config", model=model, tiny=tiny, sides=("left", "right"), position_ids=position_ids
     )  # fmt: skip
 
 
 BLOOM = {**IDS, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 FAMILIES = {
-    "GPT2": own("GPT2", "GPT2LMHeadModel", GPT, places=True),
-    "Bloom": replace(own("Bloom", "BloomForCausalLM", BLOOM, places=False), eager=True),
+    "GPT2": own("GPT2", "GPT2LMHeadModel", GPT, position_ids=True),
+    "Bloom": replace(own("Bloom", "BloomForCausalLM", BLOOM, position_ids=False), eager=True),
     "Mistral": make_decoder_case("Mistral", sliding_window=3),
-    "GPTJ": own("GPTJ", "GPTJForCausalLM", {**GPT, "rotary_dim": 4}, places=True),
+    "GPTJ": own("GPTJ", "GPTJForCausalLM", {**GPT, "rotary_dim": 4}, position_ids=True),
     **{f: make_decoder_case(f) for f in ("Llama", "Qwen2", "SmolLM3", "Nemotron", "GPTNeoX")},
     # of the first seed, the end of a text of one token is near 0
     "Qwen3": replace(make_decoder_case("Qwen3"), seed=1),

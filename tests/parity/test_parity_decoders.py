@@ -55,7 +55,7 @@ CASES = {
         rope_parameters=LINEAR_ROPE | {"partial_rotary_factor": 0.5},
     ),
     "gptj": ModelCase(
-        config="GPTJConfig", model="GPTJForCausalLM", sides=("left", "right"), places=True,
+        config="GPTJConfig", model="GPTJForCausalLM", sides=("left", "right"), position_ids=True,
         tiny={
             "vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4,
             "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2,
@@ -105,7 +105,7 @@ FAMILIES = {case.config.removesuffix("Config"): case for case in CASES.values()}
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_writing(family: str, tmp_path: Path) -> None:
-    check_generation(replace(FAMILIES[family], louder=1.5, seed=1), tmp_path)
+    check_generation(replace(FAMILIES[family], weight_scale=1.5, seed=1), tmp_path)
 
 
 TOKENS = (

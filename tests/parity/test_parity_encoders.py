@@ -73,7 +73,7 @@ class Family:
     """Whether the class reads padding, so that texts are given to it one by one."""
 
     @property
-    def given(self) -> Samples:
+    def samples(self) -> Samples:
         """Three sequences of different lengths."""
         typed = {"token_type_ids": TokenIds("seq", 2)} if self.typed else {}
         fields = {**TEXTS, **typed, **self.more}
@@ -238,7 +238,7 @@ def case_of(family: Family, head: str, results: Mapping[str, str]) -> ModelCase:
         model=f"{family.name}{head}",
         tiny={**family.tiny, "num_labels": 2 if "Question" in head else 3},
         results=results,
-        given=family.given,
+        samples=family.samples,
         eager=family.apart,
     )
 
@@ -260,8 +260,8 @@ def test_reader_of_dpr(tmp_path: Path) -> None:
     results = {"start_logits": "seq", "end_logits": "seq"}
     case = replace(case_of(Family("DPR", SMALL, typed=False), "Reader", results), seed=1)
     check_model_outputs(case, tmp_path)
-    theirs, ours = case.saved(tmp_path), open_weighted_spec(str(tmp_path), tmp_path)
-    given = case.given.together("right")
+    theirs, ours = case.save_checkpoint(tmp_path), open_weighted_spec(str(tmp_path), tmp_path)
+    given = case.samples.make_batch("right")
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).relevance_logits
     got = ours.compiled.run(**given)["relevance_logits"]
@@ -281,7 +281,7 @@ def test_fnet(head: str, results: Mapping[str, str], tmp_path: Path) -> None:
 
 
 def test_multiple_choice_of_fnet(tmp_path: Path) -> None:
-    theirs = case_of(Family("FNet", SMALL), "ForMultipleChoice", {}).saved(tmp_path)
+    theirs = case_of(Family("FNet", SMALL), "ForMultipleChoice", {}).save_checkpoint(tmp_path)
     rng = np.random.default_rng(0)
     given = {
         "input_ids": rng.integers(6, VOCAB, (3, 4, 7)),
@@ -300,7 +300,7 @@ def test_words_that_were_put_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [f for f in EACH if has_head(f.values[0], "ForMultipleChoice")])
 def test_multiple_choice(family: Family, tmp_path: Path) -> None:
     """Four answers to each question, of different lengths."""
-    theirs = case_of(family, "ForMultipleChoice", {}).saved(tmp_path)
+    theirs = case_of(family, "ForMultipleChoice", {}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     given = {
@@ -330,7 +330,7 @@ def rewrite_checkpoint(directory: Path, config: Mapping[str, Any], rename: tuple
 def test_gte_files_of_alibaba_with_ntk_scaling(tmp_path: Path) -> None:
     """`"model_type": "new"`: base theta * factor, then frequencies / factor^(2 / head_dim)."""
     case = case_of(Family("Gte", {**SMALL, "type_vocab_size": 2}), "ForMaskedLM", {"logits": "seq"})
-    theirs = case.saved(tmp_path).double()
+    theirs = case.save_checkpoint(tmp_path).double()
     theta, factor, head_dim = 500.0, 4.0, 6
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     frequencies = (theta * factor) ** -exponents / factor ** (2 / head_dim)
@@ -342,13 +342,15 @@ def test_gte_files_of_alibaba_with_ntk_scaling(tmp_path: Path) -> None:
     }  # fmt: skip
     rewrite_checkpoint(tmp_path, config, ("gte.", "new."))
     ours = open_weighted_spec(str(tmp_path), tmp_path)
-    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), case.results)
+    assert_matches_float32(
+        ours, case.samples, lambda x: case.run_published(theirs, x), case.results
+    )
 
 
 def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> None:
     """The class uses the checkpoint's frequencies, stored once per layer."""
     case = case_of(Family("Esm", {**SMALL, **ESM2}, typed=False), "Model", {})
-    case.saved(tmp_path)
+    case.save_checkpoint(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     stored = tensors.pop("encoder.layer.*.attention.self.rotary_embeddings.inv_freq")
     rounded = (stored * 1.01).half().float()
@@ -363,12 +365,12 @@ def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> No
     results = {"last_hidden_state": "seq"}
     case = replace(case, results=results)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
-    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), results)
+    assert_matches_float32(ours, case.samples, lambda x: case.run_published(theirs, x), results)
 
 
 def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
     case = case_of(Family("NomicBert", SMALL), "Model", {"last_hidden_state": "seq"})
-    theirs = case.saved(tmp_path).double()
+    theirs = case.save_checkpoint(tmp_path).double()
     config = {
         "model_type": "nomic_bert", "architectures": ["NomicBertModel"], "vocab_size": VOCAB,
         "n_embd": 24, "n_head": 4, "n_layer": 2, "n_inner": 40, "layer_norm_epsilon": 1e-6,
@@ -377,14 +379,16 @@ def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
     }  # fmt: skip
     rewrite_checkpoint(tmp_path, config, ("", ""))
     ours = open_weighted_spec(str(tmp_path), tmp_path)
-    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), case.results)
+    assert_matches_float32(
+        ours, case.samples, lambda x: case.run_published(theirs, x), case.results
+    )
 
 
 def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
     """Logits up to the first separator are lowered by 1e6; other texts have type 1."""
     tiny = {**SMALL, "sep_token_id": 7}
     case = case_of(Family("BigBird", tiny), "ForQuestionAnswering", {})
-    theirs = case.saved(tmp_path).double()
+    theirs = case.save_checkpoint(tmp_path).double()
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     ids = np.array([[1, 3, 7, 9, 4, 7, 5], [1, 7, 8, 2, 9, 11, 3]])
     keep = np.arange(7) < [[7], [5]]
@@ -403,7 +407,7 @@ def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
 def test_big_bird_refuses_texts_of_block_sparse_attention(tmp_path: Path) -> None:
     """Block-sparse attention begins above (5 + 2 * random blocks) * block size."""
     tiny = {**SMALL, "block_size": 1, "num_random_blocks": 3}
-    case_of(Family("BigBird", tiny), "Model", {}).saved(tmp_path)
+    case_of(Family("BigBird", tiny), "Model", {}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ours.run(input_ids=np.ones((1, 11), int))
     with pytest.raises(Failed, match=r"E0912.*the maximum is 11"):
@@ -437,15 +441,15 @@ def test_layoutlmv3(head: str, more: Mapping[str, Any], with_image: bool, tmp_pa
     family = Family("LayoutLMv3", LAYOUT3, more=PAGE)
     case = case_of(family, head, HEADS[head])
     case = replace(case, tiny={**case.tiny, **more})
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path, use_image=with_image)
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         shown = {name: v for name, v in x.items() if with_image or name != "pixel_values"}
-        return case.published(theirs, shown)
+        return case.run_published(theirs, shown)
 
-    assert_matches_float32(ours, case.given, published, case.results)
+    assert_matches_float32(ours, case.samples, published, case.results)
 
 
 SENTENCES = [
@@ -470,13 +474,13 @@ def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
     their files hold the body alone, without a head, and often without its pooler.
     """
     case = case_of(family, "Model", {})
-    theirs = case.saved(tmp_path).double()
+    theirs = case.save_checkpoint(tmp_path).double()
     for normalized in (True, False):
         path = tmp_path / f"{normalized}.onnx"
         sets = {"pooling_mode": pooling, "normalize_embeddings": normalized}
         specc.compile(tmp_path, path, graph="sentence_embeddings", set=sets)
         ours = specc.load(path, threads=1)
-        for given in (case.given.alone(0), case.given.together("right")):
+        for given in (case.samples.get_sample(0), case.samples.make_batch("right")):
             with torch.no_grad():
                 told = {n: torch.tensor(v).long() for n, v in given.items()}
                 keep = told["attention_mask"][..., None].double()
@@ -508,6 +512,6 @@ def test_words_are_told_by_a_table_of_their_own(
         config=f"{name}Config",
         model=f"{name}ForMaskedLM",
         tiny={**tiny, "tie_word_embeddings": False},
-        given=TYPED if typed and tiny.get("type_vocab_size") != 0 else PLAIN,
+        samples=TYPED if typed and tiny.get("type_vocab_size") != 0 else PLAIN,
     )
     check_model_outputs(case, tmp_path)

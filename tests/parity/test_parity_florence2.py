@@ -85,7 +85,7 @@ def test_generation(beams: int, tmp_path: Path) -> None:
     theirs = saved("ForConditionalGeneration", tmp_path, seed=2)
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step", set={"vision.image": SIDE})
     ours = specc.load(tmp_path / "package", threads=1)
-    x = given().together("right")
+    x = given().make_batch("right")
     how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}

@@ -54,9 +54,13 @@ CONFIGS = {
 def test_from_a_source(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     case = ModelCase(
-        config="BartConfig", model="BartForConditionalGeneration", tiny=BART, louder=2.0, seed=1
+        config="BartConfig",
+        model="BartForConditionalGeneration",
+        tiny=BART,
+        weight_scale=2.0,
+        seed=1,
     )
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     # texts would end as soon as they may
     theirs.final_logits_bias[0, 2] += 3
     theirs.save_pretrained(tmp_path)
@@ -81,8 +85,8 @@ def test_from_a_source(name: str, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
     """Lengths count the prompt."""
-    case = ModelCase(config="GPT2Config", model="GPT2LMHeadModel", tiny=GPT2, louder=2.0)
-    theirs = case.saved(tmp_path).double()
+    case = ModelCase(config="GPT2Config", model="GPT2LMHeadModel", tiny=GPT2, weight_scale=2.0)
+    theirs = case.save_checkpoint(tmp_path).double()
     wanted = published(theirs, torch.tensor(SOURCE), config, tmp_path)
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     specc.compile(str(tmp_path), tmp_path / "m.onnx", graphs="generate")
@@ -138,10 +142,10 @@ def test_whisper(name: str, seed: int, tmp_path: Path) -> None:
         config="WhisperConfig",
         model="WhisperForConditionalGeneration",
         tiny=WHISPER,
-        louder=2.0,
+        weight_scale=2.0,
         seed=seed,
     )
-    theirs = case.saved(tmp_path).double()
+    theirs = case.save_checkpoint(tmp_path).double()
     for key, value in {**DICTATED, **SAYINGS[name]}.items():
         if value is not None:
             setattr(theirs.generation_config, key, value)

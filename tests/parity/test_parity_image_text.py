@@ -59,12 +59,12 @@ def give_sizes(x: Mapping[str, Any]) -> dict[str, Any]:
 class SizedSamples(Samples):
     """Samples with sizes of images in place of a mask."""
 
-    def alone(self, row: int) -> Arrays:
-        return give_sizes(super().alone(row))
+    def get_sample(self, row: int) -> Arrays:
+        return give_sizes(super().get_sample(row))
 
-    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
+    def make_batch(self, side: Side = "right", extra: int = 1) -> Arrays:
         plain = Samples(self.fields, self.rows, self.lengths, self.seed)
-        return give_sizes(plain.together(side, extra))
+        return give_sizes(plain.make_batch(side, extra))
 
 
 def flatten_sized_images(x: Inputs) -> dict[str, torch.Tensor]:

@@ -35,7 +35,7 @@ Tensors = dict[str, torch.Tensor]
 def saved(directory: Path) -> Any:
     """A model, and a file for another language beside it."""
     case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
-    theirs = case.saved(directory)
+    theirs = case.save_checkpoint(directory)
     source = torch.Generator().manual_seed(4)
     tensors = {}
     for name, weight in theirs._get_adapters().items():

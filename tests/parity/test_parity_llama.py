@@ -74,7 +74,7 @@ def test_hidden_states(tmp_path: Path) -> None:
         tiny=TINY,
         results={"last_hidden_state": "seq"},
         sides=("left", "right"),
-        places=True,
+        position_ids=True,
     )
     check_model_outputs(case, tmp_path)
 
@@ -87,7 +87,7 @@ def test_sequence_classification(tmp_path: Path) -> None:
         tiny={**TINY, "num_labels": 4},
         results={"logits": ""},
     )
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     keep = np.arange(7) < np.array([[7], [1], [4]])
@@ -99,5 +99,7 @@ def test_sequence_classification(tmp_path: Path) -> None:
 
 
 def test_writing(tmp_path: Path) -> None:
-    case = ModelCase(config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, louder=2.5, seed=2)
+    case = ModelCase(
+        config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, weight_scale=2.5, seed=2
+    )
     check_generation(case, tmp_path)

@@ -56,14 +56,14 @@ def saved(head: str, directory: Path, seed: int = 0) -> Any:
 class TiledSamples(Samples):
     """Texts with pictures of several sizes; zeros are no picture."""
 
-    def alone(self, row: int) -> Arrays:
-        return with_grids(super().alone(row) | {"image_sizes": np.array([SIZES[row]])})
+    def get_sample(self, row: int) -> Arrays:
+        return with_grids(super().get_sample(row) | {"image_sizes": np.array([SIZES[row]])})
 
-    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
-        made = super().together(side, extra)
+    def make_batch(self, side: Side = "right", extra: int = 1) -> Arrays:
+        made = super().make_batch(side, extra)
         sizes = np.zeros((*made["pixel_values"].shape[:2], 2), np.int64)
         for row, each in enumerate(SIZES):
-            sizes[row, self.kept(row, "images", sizes.shape[1], side)] = each
+            sizes[row, self.get_positions(row, "images", sizes.shape[1], side)] = each
         return with_grids(made | {"image_sizes": sizes})
 
 
@@ -132,7 +132,7 @@ def test_generation(tmp_path: Path) -> None:
     theirs = saved("ForConditionalGeneration", tmp_path, seed=4)
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     ours = specc.load(tmp_path / "package", threads=1)
-    x = given(theirs).together("left", extra=0)
+    x = given(theirs).make_batch("left", extra=0)
     x.pop("grids")
     inputs = as_published({name: torch.tensor(a) for name, a in x.items()})
     inputs["pixel_values"] = inputs["pixel_values"].double()

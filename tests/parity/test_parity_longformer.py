@@ -133,7 +133,7 @@ def told(head: str) -> ModelCase:
 @pytest.mark.parametrize("head", HEADS)
 def test_heads(head: str, tmp_path: Path) -> None:
     """The global rows are told."""
-    theirs = told(head).saved(tmp_path)
+    theirs = told(head).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     assert_matches_float32(ours, GIVEN, lambda x: run(theirs, x), HEADS[head])
@@ -142,10 +142,10 @@ def test_heads(head: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
     """Where nobody tells them: none, the first, or those of a question."""
-    theirs = told(head).saved(tmp_path)
+    theirs = told(head).save_checkpoint(tmp_path)
     model = open_weighted_spec(str(tmp_path), tmp_path).compiled
     given = questions()
-    for x in (given.alone(0), given.together()):
+    for x in (given.get_sample(0), given.make_batch()):
         keep = x["attention_mask"]
         ids = torch.tensor(np.where(keep, x["input_ids"], PAD))
         with torch.no_grad():
@@ -158,7 +158,7 @@ def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
 
 def test_multiple_choice(tmp_path: Path) -> None:
     """Each text is global over its answer, which stands behind two `sep`."""
-    theirs = told("ForMultipleChoice").saved(tmp_path)
+    theirs = told("ForMultipleChoice").save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     lengths = rng.integers(6, 24, (3, 4, 1))

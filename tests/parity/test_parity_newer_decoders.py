@@ -88,25 +88,25 @@ FIRST = {
     "bitnet": make_decoder_case("BitNet"),
     "hunyuan_v1_dense": make_decoder_case("HunYuanDenseV1", rope_parameters=ALPHA, head_dim=8),
     "hunyuan_v1_moe": replace(
-        make_decoder_case("HunYuanMoEV1", rope_parameters=ALPHA, head_dim=8, num_experts=4, moe_topk=2), single=True,
+        make_decoder_case("HunYuanMoEV1", rope_parameters=ALPHA, head_dim=8, num_experts=4, moe_topk=2), float32_only=True,
     ),
     "dots1": replace(
         make_decoder_case(
             "Dots1", **DOTS, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5, attention_bias=True,
             sliding_window=3, max_window_layers=1,
         ),
-        single=True,
+        float32_only=True,
     ),
     "modernbert_decoder": make_decoder_case("ModernBertDecoder", local_attention=6, num_hidden_layers=4),
     "apertus": make_decoder_case("Apertus"),
     "diffllama": make_decoder_case("DiffLlama"),
     "gpt_bigcode": of_sizes("GPTBigCode", BIGCODE),
-    "xglm": replace(of_sizes("XGLM", XGLM), single=True),
+    "xglm": replace(of_sizes("XGLM", XGLM), float32_only=True),
     "biogpt": of_sizes("BioGpt", BIOGPT),
-    "zamba2": replace(of_sizes("Zamba2", ZAMBA2), single=True, seed=1),
+    "zamba2": replace(of_sizes("Zamba2", ZAMBA2), float32_only=True, seed=1),
     "minimax": make_decoder_case("MiniMax", **MINIMAX),
-    "lfm2_moe": replace(make_decoder_case("Lfm2Moe", **LFM2), single=True),
-    "ernie4_5_moe": replace(make_decoder_case("Ernie4_5_Moe", **ERNIE), single=True),
+    "lfm2_moe": replace(make_decoder_case("Lfm2Moe", **LFM2), float32_only=True),
+    "ernie4_5_moe": replace(make_decoder_case("Ernie4_5_Moe", **ERNIE), float32_only=True),
     "phimoe": make_decoder_case("Phimoe", **EXPERTS, router_jitter_noise=0.3),
     "gemma3n_text": make_decoder_case("Gemma3nText", **GEMMA3N),
     "gemma4_text": make_decoder_case(
@@ -118,7 +118,7 @@ OTHERS = {
     "bitnet, biases": make_decoder_case("BitNet", attention_bias=True, tie_word_embeddings=True, rope_parameters=LINEAR_ROPE),
     "hunyuan_v1_dense, biases": make_decoder_case("HunYuanDenseV1", attention_bias=True, head_dim=16),
     "hunyuan_v1_moe, as many experts per layer as a list says": replace(
-        make_decoder_case("HunYuanMoEV1", attention_bias=True, head_dim=8, num_experts=4, moe_topk=[1, 3]), single=True,
+        make_decoder_case("HunYuanMoEV1", attention_bias=True, head_dim=8, num_experts=4, moe_topk=[1, 3]), float32_only=True,
     ),
     "modernbert_decoder, biases": make_decoder_case(
         "ModernBertDecoder", local_attention=6, norm_bias=True, attention_bias=True, mlp_bias=True, classifier_bias=True,
@@ -128,35 +128,35 @@ OTHERS = {
     "diffllama, biases": make_decoder_case("DiffLlama", attention_bias=True, head_dim=12, num_key_value_heads=4),
     "gpt_bigcode, multi-head": of_sizes("GPTBigCode", BIGCODE, multi_query=False, n_inner=50, scale_attn_weights=False),
     "xglm, padding within the table": replace(
-        of_sizes("XGLM", XGLM, pad_token_id=4, scale_embedding=False, tie_word_embeddings=False), single=True,
+        of_sizes("XGLM", XGLM, pad_token_id=4, scale_embedding=False, tie_word_embeddings=False), float32_only=True,
     ),
     "zamba2, one shared block, adapters": replace(
         of_sizes(
             "Zamba2", ZAMBA2, layers_block_type=["hybrid", "hybrid"], use_shared_attention_adapter=True, num_key_value_heads=4,
         ),
         # with larger weights, rounding them by half a unit in the last place of float32 changes the logits by 5e-5
-        louder=0.4,
+        weight_scale=0.4,
     ),
     # a bias of in_proj makes padding of the published model nonzero for its convolution
     "zamba2, biases, RoPE": replace(
         of_sizes(
             "Zamba2", ZAMBA2, use_mem_rope=True, add_bias_linear=True, tie_word_embeddings=False, num_key_value_heads=4,
         ),
-        single=True, seed=2, sides=("right",),
+        float32_only=True, seed=2, sides=("right",),
     ),
     "lfm2_moe, no bias of experts": replace(
         make_decoder_case(
             "Lfm2Moe", **{**LFM2, "layer_types": ["full_attention", "conv", "full_attention"]}, use_expert_bias=False,
             norm_topk_prob=False, conv_bias=True, tie_word_embeddings=False,
         ),
-        single=True, sides=("right",),
+        float32_only=True, sides=("right",),
     ),
     "ernie4_5_moe, biases": replace(
         make_decoder_case(
             "Ernie4_5_Moe", **ERNIE, use_bias=True, moe_num_shared_experts=0, moe_layer_interval=2, moe_layer_start_index=0,
             tie_word_embeddings=False,
         ),
-        single=True,
+        float32_only=True,
     ),
     "eurobert, biases": replace(EUROBERT, tiny={**EUROBERT.tiny, "attention_bias": True, "mlp_bias": True}),
     **{
@@ -198,7 +198,7 @@ def test_scores_of_further_configurations(case: ModelCase, tmp_path: Path) -> No
 def test_generation(case: ModelCase, tmp_path: Path) -> None:
     # the published MiniMax cache keeps its states where beam search reorders them; XGLM has no float64
     beams = (1,) if case.config == "MiniMaxConfig" else (1, 4)
-    case = replace(case, louder=1.5, seed=3 if case.config == "Zamba2Config" else 1)
+    case = replace(case, weight_scale=1.5, seed=3 if case.config == "Zamba2Config" else 1)
     check_generation(case, tmp_path, beams, double=case.config != "XGLMConfig")
 
 

@@ -30,7 +30,7 @@ MPT = {**IDS, "d_model": 32, "n_layers": 2, "n_heads": 4}
 
 
 NEO_CASE = ModelCase(
-    config="GPTNeoConfig", model="GPTNeoForCausalLM", sides=("left", "right"), places=True,
+    config="GPTNeoConfig", model="GPTNeoForCausalLM", sides=("left", "right"), position_ids=True,
     tiny={**NEO, "attention_types": [[["global", "local"], 1]], "window_size": 3},
 )  # fmt: skip
 MPT_CASE = ModelCase(
@@ -40,7 +40,7 @@ MPT_CASE = ModelCase(
 
 FALCON = {**IDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 FALCON_CASE = ModelCase(
-    config="FalconConfig", model="FalconForCausalLM", sides=("left", "right"), places=True, tiny=FALCON
+    config="FalconConfig", model="FalconForCausalLM", sides=("left", "right"), position_ids=True, tiny=FALCON
 )  # fmt: skip
 RW = {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True}
 GROUPS = {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -86,7 +86,7 @@ MORE = {
     "falcon, in turn": replace(FALCON_CASE, tiny=FALCON | {"parallel_attn": False, "multi_query": False}),
     "falcon, bias": replace(FALCON_CASE, tiny=FALCON | RW),
     "falcon, bias of six heads": replace(
-        FALCON_CASE, tiny={**FALCON, **RW, "hidden_size": 24, "num_attention_heads": 6}, given=LONG
+        FALCON_CASE, tiny={**FALCON, **RW, "hidden_size": 24, "num_attention_heads": 6}, samples=LONG
     ),
     "falcon, bias and groups": replace(FALCON_CASE, tiny=FALCON | GROUPS | {"alibi": True}),
     "gemma3_text, layers": make_decoder_case(
@@ -181,7 +181,7 @@ SEEDS = {"Exaone4": 2}
 @pytest.mark.parametrize("family", FAMILIES)
 def test_writing(family: str, tmp_path: Path) -> None:
     seed = SEEDS.get(family, 1)
-    check_generation(replace(FAMILIES[family], louder=1.5, seed=seed), tmp_path)
+    check_generation(replace(FAMILIES[family], weight_scale=1.5, seed=seed), tmp_path)
 
 
 HEADS = [

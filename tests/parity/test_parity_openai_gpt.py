@@ -10,7 +10,7 @@ from support.hf_cases import ModelCase, check_generation, check_model_outputs
 pytestmark = pytest.mark.parity
 
 CASE = ModelCase(
-    config="OpenAIGPTConfig", model="OpenAIGPTLMHeadModel", sides=("left", "right"), places=True,
+    config="OpenAIGPTConfig", model="OpenAIGPTLMHeadModel", sides=("left", "right"), position_ids=True,
     tiny={"vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
 )  # fmt: skip
 CASES = {
@@ -30,4 +30,4 @@ def test_classes(tmp_path: Path) -> None:
 
 
 def test_writing(tmp_path: Path) -> None:
-    check_generation(replace(CASE, louder=3.0), tmp_path)
+    check_generation(replace(CASE, weight_scale=3.0), tmp_path)

@@ -71,14 +71,14 @@ def saved(name: str, directory: Path, model: str = "ForConditionalGeneration") -
 class PromptedSamples(Samples):
     """Samples with padding before prompts and after suffixes."""
 
-    def together(self, side: Side = "left", extra: int = 1) -> Arrays:
+    def make_batch(self, side: Side = "left", extra: int = 1) -> Arrays:
         assert side == "left", "prompts are padded on the left"
-        left, right = super().together("left", extra), super().together("right", extra)
+        left, right = super().make_batch("left", extra), super().make_batch("right", extra)
         return {name: (right if name.startswith("suffix") else left)[name] for name in left}
 
-    def kept(self, row: int, dim: str, width: int, side: Side) -> slice:
+    def get_positions(self, row: int, dim: str, width: int, side: Side) -> slice:
         if dim in self.lengths[row]:
-            return super().kept(row, dim, width, side)
+            return super().get_positions(row, dim, width, side)
         own, most = self.lengths[row], max(each["src"] for each in self.lengths) + 1
         return slice(
             0 if dim == "suffix" else most - own["src"],

@@ -27,7 +27,7 @@ TINY = {
 class Unfused(ModelCase):
     """The published class has no fused attention to be read back with."""
 
-    def saved(self, directory: Path) -> PreTrainedModel:
+    def save_checkpoint(self, directory: Path) -> PreTrainedModel:
         config = transformers.PerceiverConfig(**self.tiny)
         theirs = randomize_weights(getattr(transformers, self.model)(config), self.seed)
         theirs.save_pretrained(directory)
@@ -55,7 +55,11 @@ def test_perceiver(case: str, tmp_path: Path) -> None:
     config = {**TINY, **more}
     check_model_outputs(
         Unfused(
-            config="PerceiverConfig", model=model, tiny=config, results={"logits": ""}, given=GIVEN
+            config="PerceiverConfig",
+            model=model,
+            tiny=config,
+            results={"logits": ""},
+            samples=GIVEN,
         ),
         tmp_path,
     )

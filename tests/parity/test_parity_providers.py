@@ -32,5 +32,5 @@ def test_it_computes_what_the_reference_does(name: str, tmp_path: Path) -> None:
     except MissingRuntime as why:
         pytest.skip(str(why))
     laid = prepare_models(tmp_path, list(dict.fromkeys(SHARE[name])), runtime.target, runtime.opset)
-    wrong = {n: o.wrong for n, o in run_models(runtime, laid).items() if o.wrong}
+    wrong = {n: o.error for n, o in run_models(runtime, laid).items() if o.error}
     assert not wrong

@@ -52,7 +52,7 @@ def case(family: str, rope: dict[str, Any], **more: Any) -> ModelCase:
     made = make_decoder_case(
         family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more}
     )
-    return replace(made, given=BEYOND)
+    return replace(made, samples=BEYOND)
 
 
 def phi3(rope: dict[str, Any], **more: Any) -> ModelCase:
@@ -116,7 +116,7 @@ def test_both_sides_of_the_switch(case: ModelCase, longest: int, tmp_path: Path)
     a text beyond that is refused.
     """
     given = BEYOND if longest else WITHIN
-    check_model_outputs(replace(case, given=given, context=longest), tmp_path)
+    check_model_outputs(replace(case, samples=given, context=longest), tmp_path)
     model = specc.load(tmp_path / "model.onnx", threads=1)
     rows = (longest or FEW) + 1
     ids, keep = np.ones((1, rows), int), np.ones((1, rows), bool)
@@ -129,22 +129,22 @@ def test_both_sides_of_the_switch(case: ModelCase, longest: int, tmp_path: Path)
 def test_theta_that_grows(longest: int, tmp_path: Path) -> None:
     """Dynamic scaling, by the length of the longest text of a batch: as compiled."""
     made = case("Llama", DYNAMIC)
-    theirs = made.saved(tmp_path)
+    theirs = made.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path, longest)
     theirs.double()
     given = make_samples(FIELDS, {"seq": (longest or FEW, 1, 9)})
     sides: tuple[Side, ...] = ("left", "right")
     for side in sides:
-        x = given.together(side, extra=0)
-        wanted = made.published(theirs, {n: torch.tensor(v) for n, v in x.items()})
+        x = given.make_batch(side, extra=0)
+        wanted = made.run_published(theirs, {n: torch.tensor(v) for n, v in x.items()})
         found = ours.compiled.run(**x)["logits"]
         for row in range(3):
-            kept = given.kept(row, "seq", found.shape[1], side)
+            kept = given.get_positions(row, "seq", found.shape[1], side)
             assert_arrays_close(
                 found[row][kept], wanted["logits"][row][kept].detach().numpy(), side
             )
-    x = given.alone(0)
-    wanted = made.published(theirs, {n: torch.tensor(v) for n, v in x.items()})
+    x = given.get_sample(0)
+    wanted = made.run_published(theirs, {n: torch.tensor(v) for n, v in x.items()})
     assert_arrays_close(
         ours.compiled.run(**x)["logits"], wanted["logits"].detach().numpy(), "alone"
     )
@@ -173,7 +173,7 @@ OLD: dict[str, tuple[ModelCase, dict[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("made", "old"), OLD.values(), ids=OLD)
 def test_older_files(made: ModelCase, old: dict[str, Any], tmp_path: Path) -> None:
-    made.saved(tmp_path)
+    made.save_checkpoint(tmp_path)
     config = tmp_path / "config.json"
     data = json.loads(config.read_text())
     del data["rope_parameters"]
@@ -181,5 +181,5 @@ def test_older_files(made: ModelCase, old: dict[str, Any], tmp_path: Path) -> No
     theirs = getattr(transformers, made.model).from_pretrained(tmp_path).eval().double()
     ours = open_weighted_spec(str(tmp_path), tmp_path, made.context)
     assert_matches_float32(
-        ours, made.given, lambda x: made.published(theirs, x), made.results, made.sides
+        ours, made.samples, lambda x: made.run_published(theirs, x), made.results, made.sides
     )

@@ -27,7 +27,7 @@ DECODER = TextCheckpoint(
 )
 CASES = {
     **{mode: SentenceTransformerDir(modes=(mode,)) for mode in LEGACY_POOLING},
-    **{f"old {m}": SentenceTransformerDir(modes=(m,), legacy=True, apart=True) for m in LEGACY_POOLING},
+    **{f"old {m}": SentenceTransformerDir(modes=(m,), legacy=True, separate_encoder=True) for m in LEGACY_POOLING},
     "side by side": SentenceTransformerDir(modes=("weightedmean", "cls", "max"), normalize=False),
     "old side by side": SentenceTransformerDir(modes=("mean", "cls", "max"), legacy=True),
     **{
@@ -42,7 +42,7 @@ CASES = {
                (7, "torch.nn.modules.activation.Tanh")), residual=True,
     ),
     "layer norm": SentenceTransformerDir(layer_norm=True, normalize=False),
-    "truncated": SentenceTransformerDir(most=8),
+    "truncated": SentenceTransformerDir(max_length=8),
     "lower": SentenceTransformerDir(lower=True, family=FAMILIES[8]),
     "prompts": SentenceTransformerDir(prompts=PROMPTS, default="query"),
     **{
@@ -81,7 +81,7 @@ def test_a_directory_gives_the_vectors_of_the_library(
     made = ours.run(text=TEXTS)
     assert_near(made["sentence_embedding"], wanted)
     assert_near(np.array(ours.run(text=TEXTS[0]).predictions), wanted[:1])
-    assert made.truncated == (case.most is not None) * 2
+    assert made.truncated == (case.max_length is not None) * 2
     for name, prompt in case.prompts:
         made = ours.run(text=TEXTS, prompt_name=name)["sentence_embedding"]
         assert_near(made, case.encode(tmp_path, TEXTS, prompt))
@@ -119,22 +119,22 @@ BERT = {"tokenizer_class": "BertTokenizerFast"}
 ODD: dict[str, tuple[SentenceTransformerDir, dict[str, dict[str, Any]]]] = {
     "padding of tokenizer.json": (SentenceTransformerDir(), {"tokenizer.json": FIXED}),
     "an older name of the settings": (
-        SentenceTransformerDir(most=6),
+        SentenceTransformerDir(max_length=6),
         {"sentence_bert_config.json": {}, "sentence_xlm-roberta_config.json": {"max_seq_length": 6}},
     ),
-    "lower case": (SentenceTransformerDir(lower=True, most=9), {}),
+    "lower case": (SentenceTransformerDir(lower=True, max_length=9), {}),
     "lower case, Unigram": (SentenceTransformerDir(lower=True, family=FAMILIES[2], prompts=PROMPTS), {}),
-    "truncated on the left": (SentenceTransformerDir(most=6), {"tokenizer_config.json": {"truncation_side": "left"}}),
+    "truncated on the left": (SentenceTransformerDir(max_length=6), {"tokenizer_config.json": {"truncation_side": "left"}}),
     "length of the tokenizer": (SentenceTransformerDir(), {"tokenizer_config.json": {"model_max_length": 7}}),
     "arguments of the tokenizer": (
-        SentenceTransformerDir(most=9),
+        SentenceTransformerDir(max_length=9),
         {"sentence_bert_config.json": {"processor_kwargs": {"model_max_length": 6, "truncation_side": "left"}}},
     ),
     "arguments of the call": (
-        SentenceTransformerDir(most=9),
+        SentenceTransformerDir(max_length=9),
         {"sentence_bert_config.json": {"processing_kwargs": {"text": {"max_length": 6}}}},
     ),
-    "one token": (SentenceTransformerDir(most=1), {}),
+    "one token": (SentenceTransformerDir(max_length=1), {}),
     "cased": (SentenceTransformerDir(), {"tokenizer_config.json": {**BERT, "do_lower_case": False}}),
     "accents": (
         SentenceTransformerDir(),

@@ -47,7 +47,7 @@ def case(family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any)
         model=f"{family}ForCausalLM",
         tiny={**tiny, **more},
         sides=("left", "right"),
-        places=True,
+        position_ids=True,
     )
 
 
@@ -162,10 +162,10 @@ LAYOUTS = {
 def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
     """As the classes of today hold them, which they write where they are told to."""
     usual, stacked = tmp_path / "usual", tmp_path / "stacked"
-    FIRST[family].saved(usual)
+    FIRST[family].save_checkpoint(usual)
     scope = "block_sparse_moe" if family in ("Mixtral", "MiniMaxM2") else "mlp"
     assert LAYOUTS[family].format(scope) in _names(usual)
-    case = replace(FIRST[family], written={"save_original_format": False})
+    case = replace(FIRST[family], save_options={"save_original_format": False})
     check_model_outputs(case, stacked)
     assert "model.layers.1.mlp.experts.gate_up_proj" in _names(stacked)
 
@@ -178,7 +178,7 @@ def _names(directory: Path) -> set[str]:
 
 @pytest.mark.parametrize("family", FIRST)
 def test_writing(family: str, tmp_path: Path) -> None:
-    check_generation(replace(FIRST[family], louder=1.5, seed=1), tmp_path)
+    check_generation(replace(FIRST[family], weight_scale=1.5, seed=1), tmp_path)
 
 
 ASKED = ("Mixtral", "Qwen3Moe", "Qwen2Moe")
@@ -209,7 +209,7 @@ def test_classes(family: str, tmp_path: Path) -> None:
     """The published class looks for its padding token, so padding is that here."""
     base = FIRST[family]
     case = replace(base, model=f"{family}ForSequenceClassification", results={})
-    theirs = replace(case, tiny={**case.tiny, "num_labels": 3}).saved(tmp_path)
+    theirs = replace(case, tiny={**case.tiny, "num_labels": 3}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     keep = np.arange(7) < np.array([[7], [1], [4]])
@@ -246,4 +246,4 @@ def test_scores_of_llama4(case: ModelCase, tmp_path: Path) -> None:
 
 
 def test_generation_of_llama4(tmp_path: Path) -> None:
-    check_generation(replace(LLAMA4, louder=1.5, seed=1, eager=True), tmp_path)
+    check_generation(replace(LLAMA4, weight_scale=1.5, seed=1, eager=True), tmp_path)

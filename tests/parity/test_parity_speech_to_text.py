@@ -34,11 +34,11 @@ def heard(width: int) -> Any:
 class Alone(ModelCase):
     """The published model, given one recording after another."""
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ids, said = x["decoder_input_ids"], x["decoder_attention_mask"].bool()
         frames = x["attention_mask"].bool()
         rows: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
-        audio = next(iter(self.given.fields))
+        audio = next(iter(self.samples.fields))
         for n in range(len(ids)):
             sound = x[audio][n, frames[n]][None]
             made = theirs(**{audio: sound}, decoder_input_ids=ids[n, said[n]][None])
@@ -50,7 +50,7 @@ class Alone(ModelCase):
 
 
 WRITES = Alone(
-    config="Speech2TextConfig", model="Speech2TextForConditionalGeneration", given=heard(10),
+    config="Speech2TextConfig", model="Speech2TextForConditionalGeneration", samples=heard(10),
     results={"logits": "tgt"},
     # what is padding says the mask here, the id there: none of the ids is that
     tiny={"vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -59,7 +59,7 @@ WRITES = Alone(
 )  # fmt: skip
 MOONSHINE = Alone(
     config="MoonshineConfig", model="MoonshineForConditionalGeneration", results={"logits": "tgt"},
-    given=make_samples(
+    samples=make_samples(
         {
             "input_values": Signal("samples"),
             "attention_mask": PaddingMask("samples"),
@@ -71,7 +71,7 @@ MOONSHINE = Alone(
     tiny={"vocab_size": 40, "hidden_size": 36, "intermediate_size": 28, "encoder_num_hidden_layers": 2,
           "decoder_num_hidden_layers": 2, "encoder_num_attention_heads": 3, "decoder_num_attention_heads": 3,
           "partial_rotary_factor": 0.7},
-    louder=1.5,
+    weight_scale=1.5,
 )  # fmt: skip
 CASES = {
     "moonshine": MOONSHINE,
@@ -85,7 +85,7 @@ CASES = {
         WRITES, model="Speech2TextModel", results={"last_hidden_state": "tgt"}
     ),
     "three convolutions": replace(
-        WRITES, given=heard(20),
+        WRITES, samples=heard(20),
         tiny=WRITES.tiny | {"scale_embedding": False, "num_conv_layers": 3, "conv_kernel_sizes": (3, 5, 3),
                             "input_channels": 2, "activation_function": "gelu", "tie_word_embeddings": False},
     ),
@@ -99,10 +99,10 @@ def test_scores(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_moonshine_generates_as_for_each_recording_alone(beams: int, tmp_path: Path) -> None:
-    theirs = MOONSHINE.saved(tmp_path).double()
+    theirs = MOONSHINE.save_checkpoint(tmp_path).double()
     specc.compile(tmp_path, tmp_path / "package", graphs="step")
     model = specc.load(tmp_path / "package", threads=1)
-    given = MOONSHINE.given.together()
+    given = MOONSHINE.samples.make_batch()
     how: dict[str, Any] = {"max_tokens": 12}
     if beams > 1:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}

@@ -53,8 +53,8 @@ def case(family: str, tiny: dict[str, Any], *, position_ids: bool = True, **more
         model=f"{family}ForCausalLM",
         tiny={**tiny, **more},
         sides=("left", "right"),
-        places=position_ids,
-        single=True,
+        position_ids=position_ids,
+        float32_only=True,
     )
 
 
@@ -152,7 +152,7 @@ def test_generation(case: ModelCase, tmp_path: Path) -> None:
     griffin = case.model == "RecurrentGemmaForCausalLM"
     # its recurrence reads padding, and beam search leaves its states in the order of the last step
     case = replace(case, eager=griffin, seed=2 if case.model == "NemotronHForCausalLM" else 1)
-    check_generation(replace(case, louder=1.5), tmp_path, (1,) if griffin else (1, 4))
+    check_generation(replace(case, weight_scale=1.5), tmp_path, (1,) if griffin else (1, 4))
 
 
 @pytest.mark.parametrize("family", FIRST)

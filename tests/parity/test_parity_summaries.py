@@ -49,7 +49,7 @@ def questions() -> tuple[NDArray[Any], NDArray[Any]]:
 def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> None:
     """Told by the row that is named, in a padded batch; by the last where none is."""
     config, model = FAMILIES[family]
-    theirs = ModelCase(config=config, model=model, tiny={**GPT, **more}).saved(tmp_path)
+    theirs = ModelCase(config=config, model=model, tiny={**GPT, **more}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ids, keep = questions()
     rows = keep.sum(axis=2) - 1
@@ -71,7 +71,7 @@ def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> N
 
 def test_a_row_may_be_named(tmp_path: Path) -> None:
     config, model = FAMILIES["GPT2"]
-    theirs = ModelCase(config=config, model=model, tiny=GPT).saved(tmp_path)
+    theirs = ModelCase(config=config, model=model, tiny=GPT).save_checkpoint(tmp_path)
     given = {"input_ids": questions()[0], "mc_token_ids": np.array([[0, 1, 2, 3]] * 3)}
     with torch.no_grad():
         wanted = theirs(**{n: torch.tensor(v) for n, v in given.items()}).mc_logits
@@ -82,7 +82,9 @@ def test_a_row_may_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["first", "last", "mean"])
 def test_a_summary_over_choices_is_refused(kind: str, tmp_path: Path) -> None:
     config, model = FAMILIES["GPT2"]
-    ModelCase(config=config, model=model, tiny={**GPT, "summary_type": kind}).saved(tmp_path)
+    ModelCase(config=config, model=model, tiny={**GPT, "summary_type": kind}).save_checkpoint(
+        tmp_path
+    )
     with pytest.raises(Failed, match="only summary_type cls_index"):
         open_weighted_spec(str(tmp_path), tmp_path)
 
@@ -101,7 +103,7 @@ CHOOSING = {
 def test_choices(family: str, tiny: dict[str, Any], tmp_path: Path) -> None:
     """Texts without padding, whose rows all count there."""
     case = ModelCase(config=f"{family}Config", model=f"{family}ForMultipleChoice", tiny=tiny)
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
     ids, _ = questions()
     with torch.no_grad():

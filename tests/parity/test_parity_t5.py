@@ -74,10 +74,10 @@ def case(
         model=f"{family}{model}",
         tiny={**SMALL, **settings},
         results=results or {"logits": "tgt"},
-        given=GIVEN,
+        samples=GIVEN,
         renamed=RENAMED,
         sides=("right",) if family == "LongT5" else ("left", "right"),
-        softer={"Attention.q.weight": SMALL["d_kv"] ** -0.5},
+        suffix_scales={"Attention.q.weight": SMALL["d_kv"] ** -0.5},
         **more,
     )
 
@@ -96,7 +96,7 @@ def test_tokens_beyond_the_capacity_of_experts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_writing(form: str, tmp_path: Path) -> None:
     """As many layers on either side: the published cache counts those of the encoder."""
-    told = case(form, seed=3, louder=1.3)
+    told = case(form, seed=3, weight_scale=1.3)
     check_translation(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
 
 
@@ -106,7 +106,9 @@ def test_heads_over_a_text_that_is_read_again(head: str, form: str, tmp_path: Pa
     family, settings = FORMS[form]
     tiny = {**SMALL, **settings}
     soft = {"Attention.q.weight": SMALL["d_kv"] ** -0.5}
-    case = make_source_head_case(f"{family}Config", f"{family}{head}", tiny, END, softer=soft)
+    case = make_source_head_case(
+        f"{family}Config", f"{family}{head}", tiny, END, suffix_scales=soft
+    )
     check_model_outputs(case, tmp_path)
 
 
@@ -128,7 +130,7 @@ ALONE = make_samples(SOURCE, {"src": (15, 1, 4)})
 )
 def test_encoders(model: str, form: str, tmp_path: Path) -> None:
     plain = case(form, model, ENCODERS[model])
-    check_model_outputs(replace(plain, given=ALONE), tmp_path)
+    check_model_outputs(replace(plain, samples=ALONE), tmp_path)
 
 
 @pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer", *LONG])

@@ -36,7 +36,7 @@ def compare(
     These models take some steps in float32 whatever they are asked for, so that no more
     can be asked here.
     """
-    for inputs, side in ((given.alone(0), None), (given.together("right"), "right")):
+    for inputs, side in ((given.get_sample(0), None), (given.make_batch("right"), "right")):
         with torch.no_grad():
             doubles = {k: torch.from_numpy(v.copy()) for k, v in inputs.items()}
             wanted = published(
@@ -46,7 +46,11 @@ def compare(
             for name, dim in results.items():
                 for row in range(len(given.rows) if side else 1):
                     theirs = wanted[name][row].double().numpy()
-                    valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
+                    valid = (
+                        given.get_positions(row, dim, len(theirs), side)
+                        if dim and side
+                        else slice(None)
+                    )
                     assert_arrays_close(
                         found[name][row][valid], theirs[valid], f"{name} of {row}, {side}", 1e-5
                     )
@@ -143,7 +147,7 @@ def test_clip(end: int, tmp_path: Path) -> None:
         row["input_ids"][-1] = WORDS - 1
 
     ours = files(theirs, "clip", tmp_path)
-    together = {**given.together("right")}
+    together = {**given.make_batch("right")}
     ids, keep = together["input_ids"], together["attention_mask"]
     ids[~keep] = 0  # the published code looks for the end in padding too
     with torch.no_grad():

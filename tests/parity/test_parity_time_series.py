@@ -61,8 +61,8 @@ def randomize_statistics(theirs: Any) -> None:
 @pytest.mark.parametrize(("model", "result", "more"), CASES)
 def test_patchtst(model: str, result: str, more: Mapping[str, Any], tmp_path: Path) -> None:
     # weights as small as in training: float32 loses 1e-5 where a softmax of drawn scores is sharp
-    case = ModelCase(config="PatchTSTConfig", model=model, tiny={**TINY, **more}, louder=0.5)
-    theirs = case.saved(tmp_path)
+    case = ModelCase(config="PatchTSTConfig", model=model, tiny={**TINY, **more}, weight_scale=0.5)
+    theirs = case.save_checkpoint(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
@@ -103,7 +103,7 @@ def test_patchtsmixer(head: str, result: str, more: Mapping[str, Any], tmp_path:
     case = ModelCase(
         config="PatchTSMixerConfig", model=f"PatchTSMixer{head}", tiny={**MIXER, **more}
     )
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
@@ -148,7 +148,9 @@ def padded_series(lengths: tuple[int, ...] = LENGTHS) -> Samples:
 @pytest.mark.parametrize("head", ["Model", "ModelForPrediction"])
 def test_timesfm(head: str, positions: bool, tmp_path: Path) -> None:
     tiny = {**TIMES, "use_positional_embedding": positions}
-    theirs = ModelCase(config="TimesFmConfig", model=f"TimesFm{head}", tiny=tiny).saved(tmp_path)
+    theirs = ModelCase(config="TimesFmConfig", model=f"TimesFm{head}", tiny=tiny).save_checkpoint(
+        tmp_path
+    )
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 

@@ -60,11 +60,11 @@ def case(
         model=f"{family}{model}",
         tiny={**SMALL, **more},
         results=results or {"logits": "tgt"},
-        given=GIVEN,
+        samples=GIVEN,
         renamed=RENAMED,
         seed=1,
-        louder=1.5,
-        single=single,
+        weight_scale=1.5,
+        float32_only=single,
     )
 
 
@@ -79,7 +79,7 @@ def led(model: str, results: Mapping[str, str], marked: bool, **more: Any) -> Mo
     fields = dict(GIVEN.fields)
     if marked:
         fields["global_attention_mask"] = TokenIds("src", 2)
-    return replace(case_, given=make_samples(fields, {"src": (9, 1, 5), "tgt": (6, 2, 3)}))
+    return replace(case_, samples=make_samples(fields, {"src": (9, 1, 5), "tgt": (6, 2, 3)}))
 
 
 LED_CASES = {
@@ -134,7 +134,12 @@ CASES = {
     ),
     # its mask of what is ahead is only made where nothing is kept between steps
     "fsmt": case(
-        "FSMT", single=True, src_vocab_size=35, tgt_vocab_size=31, use_cache=False, num_beams=1
+        "FSMT",
+        float32_only=True,
+        src_vocab_size=35,
+        tgt_vocab_size=31,
+        use_cache=False,
+        num_beams=1,
     ),
 }
 
@@ -204,12 +209,12 @@ def alone(family: str, **more: Any) -> ModelCase:
         model=f"{family}ForCausalLM",
         tiny={**SMALL, **more},
         results={"logits": "tgt"},
-        given=make_samples(
+        samples=make_samples(
             {"target": TokenIds("tgt", 29), "target_keep": PaddingMask("tgt")}, {"tgt": (6, 2, 3)}
         ),
         renamed={"target": "input_ids", "target_keep": "attention_mask"},
         seed=1,
-        louder=1.5,
+        weight_scale=1.5,
     )
 
 
@@ -228,7 +233,7 @@ def test_decoders_by_themselves_write(family: str, tmp_path: Path) -> None:
     """Behind each prompt of a batch what is written there behind it alone: there, places
     are not counted from where a padded prompt begins.
     """
-    theirs = alone(family).saved(tmp_path).double()
+    theirs = alone(family).save_checkpoint(tmp_path).double()
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     model = specc.load(tmp_path / "package", threads=1)
     ids, keep = pad_left(PROMPTS)

@@ -17,7 +17,7 @@ from support.published_models import assert_matches_float32, open_weighted_spec
 pytestmark = pytest.mark.parity
 
 CODEGEN = ModelCase(
-    config="CodeGenConfig", model="CodeGenForCausalLM", sides=("left", "right"), places=True,
+    config="CodeGenConfig", model="CodeGenForCausalLM", sides=("left", "right"), position_ids=True,
     tiny={"vocab_size": 31, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4,
           "pad_token_id": 30, "bos_token_id": 0, "eos_token_id": 2},
 )  # fmt: skip
@@ -30,7 +30,7 @@ TYPED = make_samples(
     {"seq": (7, 1, 4)},
 )
 ROFORMER = ModelCase(
-    config="RoFormerConfig", model="RoFormerForMaskedLM", given=TYPED,
+    config="RoFormerConfig", model="RoFormerForMaskedLM", samples=TYPED,
     tiny={"vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
           "intermediate_size": 37, "max_position_embeddings": 40, "num_labels": 3},
 )  # fmt: skip
@@ -42,7 +42,7 @@ CLASSES = replace(ROFORMER, tiny=NARROW, results={"logits": ""})
 class Seen(ModelCase):
     """A case of pictures, which have no padding."""
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(pixel_values=x["pixel_values"])
         return {name: made[name] for name in self.results}
 
@@ -53,7 +53,7 @@ def pictures(high: int, wide: int) -> Any:
 
 
 DINOV3 = Seen(
-    config="DINOv3ViTConfig", model="DINOv3ViTModel", given=pictures(16, 16),
+    config="DINOv3ViTConfig", model="DINOv3ViTModel", samples=pictures(16, 16),
     results={"last_hidden_state": "", "pooler_output": ""},
     tiny={"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 37,
           "image_size": 16, "patch_size": 4},
@@ -79,7 +79,7 @@ CASES = {
     "roformer body": replace(ROFORMER, model="RoFormerModel", results={"last_hidden_state": "seq"}),
     "dinov3": DINOV3,
     "dinov3 registers": replace(
-        DINOV3, given=pictures(16, 24),
+        DINOV3, samples=pictures(16, 24),
         tiny=DINOV3.tiny | {"num_register_tokens": 3, "use_gated_mlp": True, "image_size": (16, 24),
                             "key_bias": True, "hidden_act": "silu"},
     ),
@@ -96,15 +96,17 @@ def test_scores(name: str, tmp_path: Path) -> None:
 
 
 def test_writing(tmp_path: Path) -> None:
-    check_generation(replace(CODEGEN, louder=3.0), tmp_path)
+    check_generation(replace(CODEGEN, weight_scale=3.0), tmp_path)
 
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_sines_are_those_of_the_file(*, turned: bool, tmp_path: Path) -> None:
     """Rounded in a file of 16 bits, where transformers reads them too."""
     case = replace(ROFORMER, tiny=ROFORMER.tiny | {"rotary_value": turned})
-    case.saved(tmp_path).bfloat16().save_pretrained(tmp_path)
+    case.save_checkpoint(tmp_path).bfloat16().save_pretrained(tmp_path)
     kind = transformers.RoFormerForMaskedLM
     theirs = kind.from_pretrained(tmp_path, dtype=torch.float32).eval().double()
     ours = open_weighted_spec(str(tmp_path), tmp_path)
-    assert_matches_float32(ours, case.given, lambda x: case.published(theirs, x), case.results)
+    assert_matches_float32(
+        ours, case.samples, lambda x: case.run_published(theirs, x), case.results
+    )

@@ -89,11 +89,11 @@ class ImageSamples(Samples):
 
     images: tuple[Arrays, ...]
 
-    def alone(self, row: int) -> Arrays:
-        return super().alone(row) | _stack([self.images[row]], extra=0)
+    def get_sample(self, row: int) -> Arrays:
+        return super().get_sample(row) | _stack([self.images[row]], extra=0)
 
-    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
-        return super().together(side, extra) | _stack(self.images, extra=4)
+    def make_batch(self, side: Side = "right", extra: int = 1) -> Arrays:
+        return super().make_batch(side, extra) | _stack(self.images, extra=4)
 
 
 def _stack(images: Sequence[Arrays], extra: int) -> Arrays:
@@ -193,7 +193,7 @@ def test_text_model(name: str, tmp_path: Path) -> None:
         tiny=text,
         results={"last_hidden_state": "seq"},
         sides=("left", "right"),
-        places=True,
+        position_ids=True,
     )
     check_model_outputs(case, tmp_path)
 
@@ -210,7 +210,7 @@ def test_generation(name: str, tmp_path: Path) -> None:
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     specc.compile(str(tmp_path), tmp_path / "one.onnx", graphs="generate")
     package, one = (specc.load(tmp_path / path, threads=1) for path in ("package", "one.onnx"))
-    for whole in (inputs.alone(0), inputs.together("left", extra=0)):
+    for whole in (inputs.get_sample(0), inputs.make_batch("left", extra=0)):
         alone = {name: x for name, x in whole.items() if name != "attention_mask"}
         for beams in BEAMS.get(name, (1,)):
             wanted = written_by(theirs, whole, beams)
@@ -261,7 +261,7 @@ def test_other_files(name: str, tmp_path: Path) -> None:
     }
     text["rope_theta"] = text.pop("rope_parameters")["rope_theta"]
     (tmp_path / "b" / "config.json").write_text(json.dumps(text | config))
-    inputs = given(CASES[name][2]).alone(0)
+    inputs = given(CASES[name][2]).get_sample(0)
     made = []
     for part in ("a", "b"):
         specc.compile(str(tmp_path / part), tmp_path / f"{part}.onnx")
@@ -284,7 +284,7 @@ def test_experts_in_the_other_layout(tmp_path: Path) -> None:
     turned = {k: v.mT.contiguous() if ".experts." in k else v for k, v in weights.items()}
     assert any(turned[key].shape != weights[key].shape for key in weights)
     save_file(turned, tmp_path / "b" / "model.safetensors")
-    inputs, made = given(CASES["qwen3_vl_moe"][2]).alone(0), []
+    inputs, made = given(CASES["qwen3_vl_moe"][2]).get_sample(0), []
     for part in ("a", "b"):
         specc.compile(str(tmp_path / part), tmp_path / f"{part}.onnx")
         made.append(specc.load(tmp_path / f"{part}.onnx", threads=1).run(**inputs)["logits"])

@@ -107,7 +107,7 @@ def test_hearing(
     """
     kind = name.partition("For")[0].removesuffix("Model") + "Config"
     case = ModelCase(config=kind, model=name, tiny={**TINY, **more}, results=results)
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     randomize_statistics(theirs)
     theirs.save_pretrained(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
@@ -138,7 +138,7 @@ def alone(
 def test_a_length_and_a_direction_are_read_by_both_their_names(tmp_path: Path) -> None:
     """Files from before 2023 call them `weight_g` and `weight_v`."""
     case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
-    case.saved(tmp_path)
+    case.save_checkpoint(tmp_path)
     weights = open_weighted_spec(str(tmp_path), tmp_path).weights
     file = tmp_path / "model.safetensors"
     old = {

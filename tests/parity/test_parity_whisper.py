@@ -46,7 +46,7 @@ def test_whisper(
     name: str, results: Mapping[str, str], more: Mapping[str, Any], tmp_path: Path
 ) -> None:
     case = ModelCase(config="WhisperConfig", model=name, tiny={**WHISPER, **more})
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
 
@@ -70,7 +70,7 @@ def test_whisper_as_a_classifier(summed: bool, tmp_path: Path) -> None:
         model="WhisperForAudioClassification",
         tiny={**WHISPER, "use_weighted_layer_sum": summed},
     )
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
     given = make_samples({"input_features": FixedValues((8, 24))}, {})
@@ -80,7 +80,7 @@ def test_whisper_as_a_classifier(summed: bool, tmp_path: Path) -> None:
 def test_the_decoder_of_whisper_alone(tmp_path: Path) -> None:
     """What another Whisper heard goes in, as for speculative decoding."""
     case = ModelCase(config="WhisperConfig", model="WhisperForCausalLM", tiny=WHISPER)
-    theirs = case.saved(tmp_path)
+    theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
     heard = rng.standard_normal((3, 5, 24)).astype(np.float32)

@@ -1,5 +1,5 @@
-"""What was compiled is what is run: a changed byte is found, no file stays open, no
-stranger's file is read.
+"""A loaded model is the compiled model: changed bytes are detected, no file stays open, no file
+outside the package is read.
 """
 
 import os
@@ -28,7 +28,7 @@ graph g(x: float[batch, n, 64]) -> (y: float[batch, n, 64]) {
 }
 """
 WIDE = 2200
-"""So wide that the weights are longer than the beginning that every load compares."""
+"""Width for which the weights are longer than the part that every load compares."""
 KINDS = {
     "linked": ("m.onnx", "--weights-as", "link"),
     "copied": ("m.onnx", "--weights-as", "copy"),
@@ -39,7 +39,7 @@ KINDS = {
 
 
 def compiled(directory: Path, kind: str, *more: str) -> Path:
-    """A model, or a package, of two linear maps whose weights lie in its folder."""
+    """Return a model or package of two linear layers whose weights are in its directory."""
     out, *options = KINDS[kind]
     home = directory / "pack" if out == "pack" else directory
     home.mkdir(exist_ok=True, parents=True)
@@ -67,7 +67,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def belonging(model: Path, kind: str) -> list[Path]:
-    """Every file that the model is."""
+    """Return all files of a model."""
     if model.is_dir():
         return sorted(
             p for p in model.iterdir() if kind == "package linked" or p.name != "w.safetensors"
@@ -104,20 +104,18 @@ def every_flip_is_found(model: Path, kind: str, seeds: range) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify_finds_every_byte_that_changed(models: dict[str, Path], kind: str) -> None:
+def test_verify_detects_every_changed_byte(models: dict[str, Path], kind: str) -> None:
     every_flip_is_found(models[kind], kind, range(12))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_verify_finds_every_byte_that_changed_in_many_places(
-    models: dict[str, Path], kind: str
-) -> None:
+def test_verify_detects_changed_bytes_in_many_places(models: dict[str, Path], kind: str) -> None:
     every_flip_is_found(models[kind], kind, range(12, 300))
 
 
 def refused(model: Path) -> str:
-    """The code with which a model is not opened; empty where it is."""
+    """Return the code of the error when a model is opened; "" if it opens."""
     try:
         specc.load(str(model))
     except Failed as failed:
@@ -126,7 +124,7 @@ def refused(model: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", ["linked", "package linked"])
-def test_loading_finds_another_size_and_another_beginning(tmp_path: Path, kind: str) -> None:
+def test_load_detects_changed_size_and_changed_first_bytes(tmp_path: Path, kind: str) -> None:
     model = compiled(tmp_path, kind)
     weights = next(tmp_path.rglob("w.safetensors"))
     code = "E0830" if model.is_dir() else "E0929"
@@ -141,7 +139,7 @@ def test_loading_finds_another_size_and_another_beginning(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", ["linked", "package linked", "package", "copied"])
-def test_zeros_behind_the_beginning_are_found_by_verify_and_by_loading_where_that_was_asked_for(
+def test_zeroed_bytes_are_detected_by_verify_and_by_load_with_full_check(
     tmp_path: Path, kind: str
 ) -> None:
     for more, at_load in (((), False), (("--hash", "full"), True)):
@@ -157,7 +155,7 @@ def test_zeros_behind_the_beginning_are_found_by_verify_and_by_loading_where_tha
 
 
 def hostile(model: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """What a model may say of where its weights lie, and none of it may be believed."""
+    """Yield invalid locations of external weights."""
     data = next(model.parent.glob("*.data"))
     size = data.stat().st_size
     good = {"location": data.name, "offset": "0", "length": str(64 * WIDE * 4)}
@@ -190,7 +188,7 @@ def hostile(model: Path) -> Iterator[tuple[str, dict[str, str]]]:
     yield "became a pipe", good
 
 
-def test_places_that_cannot_be_are_refused_when_a_model_is_opened(tmp_path: Path) -> None:
+def test_invalid_weight_locations_are_refused_at_load(tmp_path: Path) -> None:
     model = compiled(tmp_path, "copied")
     (tmp_path.parent / "outside.data").write_bytes(bytes(10**6))
     whole = model.read_bytes()
@@ -212,8 +210,8 @@ def opened_files() -> int:
 @pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="the system does not list open files"
 )
-def test_no_file_stays_open(tmp_path: Path) -> None:
-    """Compiling, loading, running and verifying, when they succeed and when they fail."""
+def test_files_are_closed_after_success_and_failure(tmp_path: Path) -> None:
+    """Successful and failing calls of compile, load, run and verify."""
 
     def all_of_it() -> None:
         for kind in ("linked", "package"):

@@ -1,8 +1,8 @@
-"""What `check_spec` accepts, `compile` accepts: no fault of a spec waits for its weights.
+"""Specs that `check_spec` accepts compile: no error of a spec appears only with weights.
 
-Shipped specs, those of the documentation and of the messages, and damaged ones: where
-`check_spec` says ok, compiling with random weights does too, unless a file is missing or
-what is asked for is too large to be made.
+Built-in specs, those of the documentation and of messages, and mutated ones: if `check_spec`
+accepts a spec, it compiles with random weights, unless a file is missing or the weights are too
+large for the test.
 """
 
 import dataclasses
@@ -46,13 +46,13 @@ from specc.weights.parameter_values import SeededValues, read_parameter
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LARGEST = 2_000_000
-"""Weights of more numbers than this are not made here."""
+"""Maximum number of weight values that the test creates."""
 BESIDE = (ast.Weights, ast.Reading, ast.Generate, ast.Config)
-"""What stands beside the graph."""
+"""Sections other than the graphs."""
 
 
 def accepted(spec: OpenedSpec) -> bool:
-    """Whether `check_spec` says ok, with numbers for everything."""
+    """Return whether `check_spec` accepts the spec, with numbers for all config values."""
     try:
         model = check_spec(spec).model
         if model is None:
@@ -69,7 +69,7 @@ def accepted(spec: OpenedSpec) -> bool:
 
 
 def compiles(spec: OpenedSpec, directory: Path) -> list[str]:
-    """The codes of what `compile` finds wrong, missing files apart."""
+    """Return the codes of errors of `compile`, except missing files."""
     try:
         compile_model(
             spec, CompileOptions(output=str(directory / "model.onnx"), init=0, no_load=True)
@@ -80,7 +80,7 @@ def compiles(spec: OpenedSpec, directory: Path) -> list[str]:
 
 
 def damaged(given: SpecMutant) -> OpenedSpec | None:
-    """A mutant as a spec with small sizes; None where it cannot be read."""
+    """Return a mutant as a spec with small sizes; None if it cannot be parsed."""
     try:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
         module.directory = get_specs_directory() / "models"
@@ -98,8 +98,8 @@ def damaged(given: SpecMutant) -> OpenedSpec | None:
 
 
 def beside(seed: int) -> SpecMutant:
-    """A shipped model with something changed in its weights, its readings, its config
-    or what it generates.
+    """Return a built-in model with a change in its weights, preprocessing, config or generation
+    section.
     """
     rng = random.Random(seed)
     models = [(n, f) for n, f in parse_builtin_specs() if n in SMALL_CONFIGS]
@@ -115,7 +115,7 @@ def beside(seed: int) -> SpecMutant:
 
 
 def hold(given: SpecMutant, directory: Path) -> bool:
-    """Whether `check_spec` accepts a mutant; then `compile` does."""
+    """Check a mutant: if `check_spec` accepts it, it compiles."""
     spec = damaged(given)
     if spec is None or not accepted(spec):
         return False
@@ -123,25 +123,25 @@ def hold(given: SpecMutant, directory: Path) -> bool:
     return True
 
 
-def test_mutants_beside_the_graph(tmp_path: Path) -> None:
+def test_mutated_sections_that_check_accepts_compile(tmp_path: Path) -> None:
     assert sum(hold(beside(seed), tmp_path) for seed in range(80, 88))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 4000, 100))
-def test_many_mutants_beside_the_graph(start: int, tmp_path: Path) -> None:
+def test_many_mutated_sections_that_check_accepts_compile(start: int, tmp_path: Path) -> None:
     assert sum(hold(beside(seed), tmp_path) for seed in range(start, start + 100))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(50_000, 54_000, 100))
-def test_many_mutants(start: int, tmp_path: Path) -> None:
+def test_many_mutated_specs_that_check_accepts_compile(start: int, tmp_path: Path) -> None:
     for seed in range(start, start + 100):
         hold(make_mutant(seed), tmp_path)
 
 
 def hold_text(text: str, directory: Path) -> bool:
-    """Return whether `check_spec` accepts the text of a spec; then `compile` does."""
+    """Check the text of a spec: return whether `check_spec` accepts it; then it compiles."""
     try:
         spec = open_spec(Source("spec", text))
     except Failed:
@@ -152,23 +152,25 @@ def hold_text(text: str, directory: Path) -> bool:
     return True
 
 
-def test_specs_of_random_lengths(tmp_path: Path) -> None:
-    """Equations, powers and quotients of lengths: what has no value, is too large or is
-    told by no input is found by `check_spec`.
+def test_specs_with_random_lengths_that_check_accepts_compile(tmp_path: Path) -> None:
+    """Equations, powers and quotients of lengths: `check_spec` reports lengths that are undefined,
+    too large, or not determined by an input.
     """
     assert sum(hold_text(make_length_spec(seed), tmp_path) for seed in range(40)) > 15
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 9000, 500))
-def test_many_specs_of_random_lengths(start: int, tmp_path: Path) -> None:
+def test_many_specs_with_random_lengths_that_check_accepts_compile(
+    start: int, tmp_path: Path
+) -> None:
     specs = (make_length_spec(seed) for seed in range(start, start + 500))
     assert sum(hold_text(spec, tmp_path) for spec in specs) > 200
 
 
 @pytest.mark.parametrize("axis", ["a * b", "a + b", "2 * a", "a // 2"])
-def test_an_axis_of_an_input_is_known_as_a_whole(axis: str, tmp_path: Path) -> None:
-    """Also where its parts are not: `2 * x` of rows `a * b` needs neither."""
+def test_a_product_length_is_known_without_its_factors(axis: str, tmp_path: Path) -> None:
+    """The length `a * b` of an axis is known even if a and b are not: `2 * x` needs neither."""
     text = (
         "specc 1\nmodel m\ndims a, b\n"
         f"graph g(x: float[{axis}]) -> (y: float[2, {axis}]) {{\n"
@@ -187,7 +189,9 @@ WRITTEN = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "text"), WRITTEN)
-def test_specs_of_the_documentation(kind: str, text: str, tmp_path: Path) -> None:
+def test_documentation_specs_that_check_accepts_compile(
+    kind: str, text: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"example.{kind}"
     path.write_text(text, encoding="utf-8")
     spec = open_spec(str(path))
@@ -199,8 +203,8 @@ def test_specs_of_the_documentation(kind: str, text: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "case", sorted((ROOT / "tests" / "golden" / "errors").glob("*.txt")), ids=lambda p: p.stem
 )
-def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
-    """Those that are told to be wrong later, when weights or inputs are there, compile."""
+def test_message_examples_that_check_accepts_compile(case: Path, tmp_path: Path) -> None:
+    """Specs whose errors appear only with weights or inputs compile."""
     text = case.read_text(encoding="utf-8").partition("----\n")[0]
     found = re.search(
         r"(?:^=== spec\.(specc|yaml)\n|\A(?![$%=]))(.*?)(?=^===|\Z)", text, re.MULTILINE | re.DOTALL
@@ -221,7 +225,7 @@ def test_specs_of_the_messages(case: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_CONFIGS)
-def test_shipped_specs_are_accepted(name: str) -> None:
+def test_check_accepts_built_in_specs(name: str) -> None:
     sets = [
         f"{k}={str(v).lower() if isinstance(v, bool) else v}"
         for k, v in SMALL_CONFIGS[name].items()
@@ -249,7 +253,7 @@ WRONG = {
     "reading { show y = bar() }": "E0203",
     'reading { ids = text(tokenizer("../t.json")) }': "E0803",
 }
-"""What stands beside a graph and is wrong whatever the weights are."""
+"""Errors in other sections than the graphs, independent of the weights."""
 
 
 OTHER = """
@@ -257,7 +261,7 @@ graph h(ids: int[batch, n]) -> (y: float[batch, n, 4]) {
   return embedding(ids, size=5, dim=4) @ other
 }
 """
-"""A second graph, with weights of its own."""
+"""A second graph with its own weights."""
 
 
 def with_line(line: str, more: str, directory: Path) -> OpenedSpec:
@@ -275,17 +279,17 @@ def with_line(line: str, more: str, directory: Path) -> OpenedSpec:
 
 @pytest.mark.parametrize("more", ["", OTHER], ids=["one graph", "two"])
 @pytest.mark.parametrize("line", WRONG)
-def test_check_finds_what_compile_would(line: str, more: str, tmp_path: Path) -> None:
+def test_check_reports_the_errors_of_compile(line: str, more: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
         check_spec(with_line(line, more, tmp_path))
     assert [d.code for d in caught.value.diagnostics] == [WRONG[line]]
     assert all(d.primary for d in caught.value.diagnostics)
-    # a file, which a model with seeded weights does not need
+    # a file, which a model with random weights does not need
     if WRONG[line] != "E0803":
         assert compiles(with_line(line, more, tmp_path), tmp_path) == [WRONG[line]]
 
 
-def test_a_load_for_another_graph_is_no_slip(tmp_path: Path) -> None:
+def test_a_load_rule_for_another_graph_is_not_a_mistake(tmp_path: Path) -> None:
     line = "weights { load other.weight = transpose(x) }"
     assert accepted(with_line(line, OTHER, tmp_path))
     assert compiles(with_line(line, OTHER, tmp_path), tmp_path) == []
@@ -305,7 +309,7 @@ graph h(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
 }
 
 """
-"""Two heads on one body, of which the second has weights that the first has not."""
+"""Two heads with a shared body; the second has weights that the first does not have."""
 
 OF_ONE_HEAD = (
     "load first.weight = transpose(published)",
@@ -315,7 +319,7 @@ OF_ONE_HEAD = (
     "tie first.weight = second.weight",
     'ignore "second.*"',
 )
-"""Rules about weights that one of the two graphs has, or a part of them."""
+"""Weight rules that apply to one of the two graphs, or to a part of it."""
 
 
 def two_heads(rule: str, directory: Path) -> OpenedSpec:
@@ -326,7 +330,7 @@ def two_heads(rule: str, directory: Path) -> OpenedSpec:
 
 @pytest.mark.parametrize("rule", OF_ONE_HEAD)
 @pytest.mark.parametrize("graph", ["g", "h"])
-def test_rules_about_weights_belong_to_the_graphs_that_reach_them(
+def test_weight_rules_apply_to_graphs_that_contain_the_weights(
     rule: str, graph: str, tmp_path: Path
 ) -> None:
     spec = two_heads(rule, tmp_path)
@@ -357,7 +361,7 @@ def test_rules_about_weights_belong_to_the_graphs_that_reach_them(
     ],
 )
 @pytest.mark.parametrize("graph", ["g", "h"])
-def test_a_rule_of_no_graph_is_refused(rule: str, graph: str, tmp_path: Path) -> None:
+def test_a_weight_rule_for_no_graph_is_refused(rule: str, graph: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
         check_spec(two_heads(rule, tmp_path), graph)
     (fault,) = caught.value.diagnostics

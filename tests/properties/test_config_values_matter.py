@@ -1,8 +1,8 @@
-"""Every config value of every built-in spec counts: another one changes the model, or is
-refused.
+"""Every config value of every built-in spec has an effect: another value changes the model or is
+rejected.
 
-The fields are found by asking the spec, those of records too. What counts is the graph,
-the defaults of inputs, how inputs are read and how a text is written.
+The spec lists its fields, including those of records. An effect is a change of the graph, the
+defaults of inputs, preprocessing, or generation settings.
 """
 
 from collections.abc import Iterator
@@ -26,18 +26,18 @@ OTHERS = {
     "rope": ["rope(theta=77.0)"], "pair": ["[8, 16]", "[2, 1]"],
 }  # fmt: skip
 FREE = {"labels": "only names what `show` says", "wide": "a part of other specs, which look at it"}
-"""Fields that change no number, by reason."""
+"""Fields without numeric effect, by reason."""
 
 
 def fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
-    """Every field by its dotted path, those of the specs it uses too."""
+    """Yield every field by its dotted path, including those of used specs."""
     for path, entry in spec.program.list_fields_by_path().items():
         if entry.type.name != "record":
             yield path, entry.type
 
 
 def others(type: ast.TypeName, now: Any) -> list[str]:
-    """Other values as the language writes them."""
+    """Return other values as text of the language."""
     match type.name:
         case "bool":
             return ["true", "false"]
@@ -51,7 +51,7 @@ def others(type: ast.TypeName, now: Any) -> list[str]:
 
 
 def meaning(name: str, sets: dict[str, Any]) -> str:
-    """All that a spec says with these values, or the codes with which it refuses them."""
+    """Return the whole meaning of a spec with these values, or the codes of its errors."""
     given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
     try:
         spec = open_spec(name, sets=given)
@@ -65,7 +65,7 @@ def meaning(name: str, sets: dict[str, Any]) -> str:
 
 
 def of_graph(spec: OpenedSpec, graph: str) -> str:
-    """What one graph of a spec says, or the codes with which it is refused."""
+    """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
@@ -81,7 +81,7 @@ QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae
     "name",
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL_CONFIGS)],
 )
-def test_every_value_counts_or_is_refused(name: str) -> None:
+def test_every_config_value_has_an_effect_or_is_refused(name: str) -> None:
     usual = meaning(name, SMALL_CONFIGS[name])
     idle = []
     for path, type in fields(open_spec(name)):

@@ -1,8 +1,9 @@
-"""Texts of unequal age in one batch go on as each would alone: for every built-in spec that
-generates, and for random ones, to 1e-9 of a full pass in float64.
+"""Continuous batching: sequences of different lengths in one decode batch give the logits of each
+sequence alone, to 1e-9 of a full forward pass in float64, for every built-in generative spec and
+for random specs.
 
-Which may stand beside each other is proved (`specc.driver.generation_graphs`); of those that may
-none is otherwise than alone, and planted mistakes are found.
+`specc.driver.generation_graphs` decides which specs support it. Sequences of these specs must not
+depend on each other, and planted mistakes must be detected.
 """
 
 from functools import cache
@@ -32,20 +33,20 @@ NOT = {
 @cache
 def shipped(name: str) -> GenerativeModel:
     sets = [f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
-    return GenerativeModel.of(elaborate_spec(open_spec(name, sets=sets)))
+    return GenerativeModel.with_random_weights(elaborate_spec(open_spec(name, sets=sets)))
 
 
 FEW = [
-    "gpt2",  # learned positions
-    "gemma2",  # rotary, windows
+    "gpt2",  # learned position embeddings
+    "gemma2",  # RoPE, sliding windows
     "bloom",  # ALiBi
     "mamba",
     "rwkv",
     "token_shift_lm",
-    "dates",  # nothing says what is padding
+    "dates",  # no padding mask
     "small_translator",
-    "prefix_lm",  # rows before the text, of different lengths
-    "universal_transformer",  # states of loops
+    "prefix_lm",  # prefixes of different lengths
+    "universal_transformer",  # loop-carried states
     *NOT,
 ]
 CASES = [
@@ -61,27 +62,29 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "seeds"), CASES)
-def test_texts_of_unequal_age_are_as_alone(name: str, seeds: range) -> None:
+def test_sequences_of_different_lengths_equal_each_alone(name: str, seeds: range) -> None:
     aged = shipped(name)
-    assert aged.apart == (name not in NOT), name
-    if aged.apart:
+    assert aged.can_batch == (name not in NOT), name
+    if aged.can_batch:
         assert not [f for seed in seeds if (f := find_logit_difference(aged, seed))]
 
 
 def random_fault(seed: int, directory: Path) -> str | None:
-    """How a random spec differs; None where it is not proved."""
+    """Return a difference of a random spec; None if it does not support continuous batching."""
     spec = make_generative_spec(seed)
     (directory / "letters.vocab").write_text("\n".join(ALPHABET[: spec.vocab]) + "\n")
     (directory / "m.specc").write_text(spec.text, encoding="utf-8")
-    aged = GenerativeModel.of(elaborate_spec(open_spec(str(directory / "m.specc"))), seed)
-    if not aged.apart:
+    aged = GenerativeModel.with_random_weights(
+        elaborate_spec(open_spec(str(directory / "m.specc"))), seed
+    )
+    if not aged.can_batch:
         return None
     found = find_logit_difference(aged, seed)
     return f"{seed}: {found}" if found else ""
 
 
 @pytest.mark.parity
-def test_texts_of_random_specs_are_as_alone(tmp_path: Path) -> None:
+def test_sequences_of_random_specs_equal_each_alone(tmp_path: Path) -> None:
     made = [random_fault(seed, tmp_path) for seed in range(12)]
     assert not [f for f in made if f]
     assert sum(f is not None for f in made) > 3
@@ -89,13 +92,15 @@ def test_texts_of_random_specs_are_as_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(12, 1212, 100))
-def test_texts_of_thousands_of_random_specs(start: int, tmp_path: Path) -> None:
+def test_sequences_of_thousands_of_random_specs_equal_each_alone(
+    start: int, tmp_path: Path
+) -> None:
     made = [random_fault(seed, tmp_path) for seed in range(start, start + 100)]
     assert not [f for f in made if f]
 
 
 def _at_the_beginning(self: _Joint, value: Any) -> Any:
-    """The oldest column first, whatever the age."""
+    """Mutation: takes the oldest column first, for any sequence length."""
     own = min(value.shape[1], self.columns)
     made = np.zeros((len(value), self.columns), value.dtype)
     made[:, :own] = value[:, value.shape[1] - own :]
@@ -103,7 +108,7 @@ def _at_the_beginning(self: _Joint, value: Any) -> Any:
 
 
 def _first_columns(self: _Joint, state: Any, heads: Any, made: Any, buffered: bool) -> Any:
-    """Columns of younger texts stand in front."""
+    """Mutation: places columns of shorter sequences first."""
     moved = [np.roll(rows, 1, axis=1) if rows.shape[1] > 1 else rows for rows in made]
     return _columns(self, state, heads, moved, buffered)
 
@@ -112,7 +117,7 @@ _columns = _Joint._columns
 
 
 def _others(self: _Joint, arrays: Any, type: Any, batch: int | None) -> Any:
-    """The rows that leave."""
+    """Mutation: returns the batch elements that leave."""
     swapped = [a if batch is None else np.flip(a, batch) for a in arrays]
     return _stacked(self, swapped, type, batch)
 
@@ -139,7 +144,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(where, name, wrong)
     assert any(is_found(shipped(spec)) for spec in ("gpt2", "small_translator"))
@@ -148,10 +153,10 @@ def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatc
 def is_found(aged: GenerativeModel) -> bool:
     try:
         return bool(find_logit_difference(aged, 1))
-    except ValueError:  # arrays that do not fit
+    except ValueError:  # arrays with wrong shapes
         return True
 
 
-def test_what_is_not_proved_does_differ() -> None:
-    """A counter for all texts is no place of a text."""
+def test_sequences_of_excluded_specs_differ() -> None:
+    """A counter that is shared by all sequences is not a position of one sequence."""
     assert find_logit_difference(shipped("luong_local_m"), 0)

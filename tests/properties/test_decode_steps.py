@@ -1,9 +1,8 @@
-"""What is derived is the same function: a full pass equals any steps, on random graphs
-and for any split.
+"""Derived steps are equivalent to the full graph: a full forward pass equals steps of any sizes, on
+random graphs.
 
-Every graph that is proved causal is taken apart and run in steps of several sizes by
-the reference; rows agree to 1e-9. Mistakes planted in the passes are found by the same
-test.
+The reference runs every graph that is proved causal in steps of several sizes; results agree to
+1e-9. The same test detects mistakes planted in the passes.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +35,7 @@ PLANS = ([7], [1] * 7, [2, 2, 2, 1], [3, 4], [5, 1, 1], [1, 6])
 
 
 def heavy(graph: Graph) -> int:
-    """The contractions and loops of a graph, those inside loops too."""
+    """Return the contractions and loops of a graph, including those in loop bodies."""
     count = 0
     for node, _ in graph.nodes:
         count += node.op.heavy
@@ -46,8 +45,8 @@ def heavy(graph: Graph) -> int:
 
 
 def difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
-    """How the steps of graph `seed` differ from its full pass; empty where they do not
-    or where it is refused.
+    """Return how the steps of graph `seed` differ from its full pass; "" if they do not or the
+    graph is rejected.
     """
     graph = draw(seed)
     if check_causality(graph, "seq", "x", ["y"]):
@@ -86,16 +85,16 @@ def test_steps_equal_the_full_pass(start: int) -> None:
     assert not faults
 
 
-def test_steps_of_loops_that_look_back_equal_the_full_pass() -> None:
-    """Loops over another axis, whose bodies are graphs like the others."""
+def test_steps_with_loops_over_another_axis_equal_the_full_pass() -> None:
+    """Loops over another axis, whose bodies are random graphs too."""
     faults = [f for seed in range(12) if (f := difference(seed, make_loop_graph))]
     assert not faults
     taken = [not check_causality(make_loop_graph(s), "seq", "x", ["y"]) for s in range(60)]
     assert 8 < sum(taken) < 45
 
 
-def test_steps_of_rows_that_are_moved_equal_the_full_pass() -> None:
-    """Features picked, padded and sampled anew, and rows of a head put in front."""
+def test_steps_with_gathered_positions_equal_the_full_pass() -> None:
+    """Selected, padded and resampled features, and prefix positions."""
     faults = [f for seed in range(40) if (f := difference(seed, make_gather_graph))]
     assert not faults
 
@@ -103,13 +102,15 @@ def test_steps_of_rows_that_are_moved_equal_the_full_pass() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [make_random_graph, make_loop_graph, make_gather_graph])
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
-def test_steps_of_thousands_of_graphs(start: int, draw: Callable[[int], Graph]) -> None:
+def test_steps_of_thousands_of_graphs_equal_the_full_pass(
+    start: int, draw: Callable[[int], Graph]
+) -> None:
     seeds = range(start, start + 250)
     assert not [f for seed in seeds if (f := difference(seed, draw))]
 
 
 def first_fault(seeds: Iterable[int], draw: Callable[[int], Graph]) -> str:
-    """The first fault among some graphs; a pass that crashes on one is caught too."""
+    """Return the first failing graph; an exception in a pass counts as failure."""
     for seed in seeds:
         try:
             fault = difference(seed, draw)
@@ -129,7 +130,7 @@ def _from_the_start(self: StepStates, need: float, head: Dim) -> Value:
 
 
 def _first_rows(self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
-    """Drops the newest rows where the oldest are to be dropped."""
+    """Mutation: drops the newest positions instead of the oldest."""
     return value if total == rows else self.b.one(ops.Slice(axis, Dim.of(0), rows), value)
 
 
@@ -150,7 +151,7 @@ FIRST_SEEDS = {
     "a turn begins as the carry behind it": 173,
     "states begin anew": 153,
 }
-"""The graph that is tried first, since it showed the mistake when it was last looked for."""
+"""The first seed to try: it detected the mistake before."""
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "nothing looks back": (position_demand, "_get_operand_demand", _no_look_back),
     "positions start at zero in every step": (StepStates, "first_row", _from_the_start),
@@ -166,13 +167,13 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 def _to_its_early_end(op: object, **changed: Any) -> object:
-    """Leaves a loop that ends early as it is: nothing outlasts its end."""
+    """Mutation: leaves loops with early exit unchanged, without state after their end."""
     changed.pop("lasting", None)
     return replace(op, **changed)  # type: ignore[type-var]
 
 
 def _in_the_whole_graph_alone(*given: Any) -> list[Value]:
-    """Keeps nothing of what stands in the body of a loop."""
+    """Mutation: keeps no state of values in loop bodies."""
     inside = given[0].flow.inside.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
     within |= {v for body in inside for v in body.inputs.values()}
@@ -197,13 +198,15 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES_IN_LOOPS]))
-def test_planted_mistakes_in_loops_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_in_loops_are_detected(
+    mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
     assert first_fault([FIRST_SEEDS[mistake], *range(150, 200)], make_loop_graph), mistake
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     assert first_fault([FIRST_SEEDS[mistake], *range(150)], make_random_graph), mistake

@@ -1,6 +1,4 @@
-"""Long and deep expressions go through every command: what is short of a limit of the
-text is no fault anywhere.
-"""
+"""Long and deep expressions pass through every command if they are within the limits of a text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,7 @@ def spec(before: str = "", body: str = "return x", require: str = "") -> str:
 
 
 def long(tokens: int) -> Iterator[tuple[str, str]]:
-    """Expressions of about so many words and signs, each operator in turn."""
+    """Return expressions of about this many tokens, for each operator."""
 
     def chain(op: str, term: str) -> str:
         width = {"true": 2, "causal": 2, "flag": 2, "x": 2, "1": 2, "j <= i": 4, "window(3)": 5}[
@@ -43,7 +41,7 @@ def long(tokens: int) -> Iterator[tuple[str, str]]:
 
 
 def deep() -> Iterator[tuple[str, str]]:
-    """Expressions inside each other as far as that goes."""
+    """Return expressions nested to the limit."""
     yield "signs", spec(body=f"return {'- ' * 254}x")
     yield "not", spec(require=f"require {'not ' * 254}true")
     yield "powers", spec(require=f"require {' ** '.join(['1'] * 250)} == 1")
@@ -54,7 +52,7 @@ def deep() -> Iterator[tuple[str, str]]:
 
 
 def through(text: str, directory: Path) -> None:
-    """Check, format, convert there and back, compile, show: exit code 0 from each."""
+    """Run check, format, convert in both directions, compile and show; each must exit with 0."""
     path, made = directory / "a.specc", directory / "a.yaml"
     path.write_text(text)
     for words in (
@@ -71,11 +69,13 @@ SOME = ("truths &", "causal |")
 @pytest.mark.parametrize(
     ("name", "text"), [(n, t) for n, t in long(300) if n in SOME], ids=lambda v: v[:12]
 )
-def test_long_expressions(name: str, text: str, tmp_path: Path) -> None:
+def test_every_command_accepts_long_expressions(name: str, text: str, tmp_path: Path) -> None:
     through(text, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12])
-def test_expressions_at_their_limit(name: str, text: str, tmp_path: Path) -> None:
+def test_every_command_accepts_expressions_at_the_depth_limit(
+    name: str, text: str, tmp_path: Path
+) -> None:
     through(text, tmp_path)

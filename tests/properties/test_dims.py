@@ -1,4 +1,4 @@
-"""Lengths form a ring, agree with Python's whole numbers, and survive their text."""
+"""Lengths form a ring, agree with Python's integers, and survive a round trip through text."""
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ PARTS = {"floor": floor_divide_dims, "remainder": mod_dims, "min": min_dims, "ma
 
 @st.composite
 def dims(draw: st.DrawFn) -> Dim:
-    """Polynomials with quotients, remainders, minima and maxima inside."""
+    """Return polynomials that contain quotients, remainders, minima and maxima."""
     dim = draw(plain)
     for _ in range(draw(st.integers(0, 2))):
         other = draw(plain)
@@ -57,7 +57,7 @@ def test_lengths_form_a_commutative_ring(a: Dim, b: Dim, c: Dim) -> None:
 
 
 @given(plain, plain, numbers)
-def test_values_agree_with_whole_numbers(a: Dim, b: Dim, at: dict[str, int]) -> None:
+def test_values_agree_with_python_integers(a: Dim, b: Dim, at: dict[str, int]) -> None:
     x, y = a.evaluate(at), b.evaluate(at)
     assert (a + b).evaluate(at) == x + y
     assert (a - b).evaluate(at) == x - y
@@ -72,7 +72,7 @@ def test_values_agree_with_whole_numbers(a: Dim, b: Dim, at: dict[str, int]) -> 
 
 
 @given(dims(), numbers)
-def test_substituting_in_steps_or_at_once_is_the_same(dim: Dim, at: dict[str, int]) -> None:
+def test_stepwise_and_simultaneous_substitution_agree(dim: Dim, at: dict[str, int]) -> None:
     def value(step: dict[str, Dim | int]) -> int | None:
         try:
             return dim.substitute(step).evaluate(at)
@@ -86,12 +86,12 @@ def test_substituting_in_steps_or_at_once_is_the_same(dim: Dim, at: dict[str, in
 
 
 @given(dims())
-def test_a_length_survives_its_text(dim: Dim) -> None:
+def test_a_length_equals_its_parsed_text(dim: Dim) -> None:
     assert parse_dim(str(dim)) == dim
 
 
 @given(st.text("ab+-*/%^(),min max.0123456789 ", max_size=40))
-def test_any_other_text_is_refused_with_a_dim_error(text: str) -> None:
+def test_invalid_text_raises_a_dim_error(text: str) -> None:
     try:
         dim = parse_dim(text)
     except DimError:
@@ -99,8 +99,8 @@ def test_any_other_text_is_refused_with_a_dim_error(text: str) -> None:
     assert parse_dim(str(dim)) == dim
 
 
-def test_what_a_whole_number_divides_leaves_a_quotient() -> None:
-    """So that every second of an even number of rows is half of them."""
+def test_a_divisible_length_has_an_exact_quotient() -> None:
+    """Every second of 2 * n positions gives n positions."""
     n = Dim.symbol("n")
     assert floor_divide_dims(n * 2 + 1, 2) == n
     assert floor_divide_dims(n * 6 - 1, 3) == n * 2 - 1

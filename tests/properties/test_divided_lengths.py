@@ -1,5 +1,5 @@
-"""A length that is divided leaves no remainder, or it is said before a model runs: what
-is let through has a value, and what is refused has none.
+"""A divided length leaves no remainder, or an input check reports it: accepted lengths have a
+value, and rejected lengths have none.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ FORMS = {
 
 
 def disagreeing(directory: Path, form: str) -> list[tuple[int, int]]:
-    """Lengths that are let through and have no value, or are refused and have one."""
+    """Return lengths that are accepted without a value, or rejected with one."""
     path = directory / "m.specc"
     path.write_text(SPEC % FORMS[form], encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
@@ -61,13 +61,13 @@ def disagreeing(directory: Path, form: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_refused_has_no_value(tmp_path: Path, form: str) -> None:
+def test_input_check_rejects_exactly_the_undefined_lengths(tmp_path: Path, form: str) -> None:
     assert not disagreeing(tmp_path, form)
 
 
-def test_a_remainder_that_nobody_looks_at_is_found(
+def test_an_unchecked_remainder_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted mistake: no quotient is looked at."""
+    """Planted mistake: quotients are not checked."""
     monkeypatch.setattr(generation_facts, "find_divisibility_constraints", lambda graph: {})
     assert disagreeing(tmp_path, "pairs")

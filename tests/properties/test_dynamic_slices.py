@@ -1,9 +1,8 @@
-"""Rows that are taken, and axes that are split, at places which only the lengths of the
-input tell.
+"""Slices and splits at positions that depend on input lengths.
 
-What `check_spec` accepts compiles, whatever lengths the gates try; `list_model_lines` finds lengths at
-which the model has a value; and at any length the model gives what Python's own slices
-give, or is refused where Python's are not whole or empty.
+Specs that `check_spec` accepts compile; `list_model_lines` finds lengths with a value; and at any
+length the model gives the result of Python's slices, or rejects the input if those are fractional
+or empty.
 """
 
 import operator as op
@@ -26,11 +25,11 @@ KINDS = ("row", "first", "behind", "split", "number")
 
 
 Number: TypeAlias = Callable[[int, int], int]
-"""A number made of the lengths n and m. ArithmeticError where it has no value."""
+"""A scalar expression of the lengths n and m. ArithmeticError if it is undefined."""
 
 
 def quotient(left: int, right: int) -> int:
-    """A quotient that leaves no remainder."""
+    """Return an exact quotient."""
     if left % right:
         raise ArithmeticError
     return left // right
@@ -41,7 +40,7 @@ SIGNS = {"+": op.add, "-": op.sub, "*": op.mul, "/": quotient, "//": op.floordiv
 
 
 def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
-    """A whole number made of lengths, often one that an axis has no room for; and what it is."""
+    """Return an integer expression of lengths, often out of range for an axis, with its value."""
     if deep == 0 or rng.random() < 0.3:
         constant = rng.randint(1, 35)
         return rng.choice(
@@ -59,7 +58,7 @@ def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
 
 
 def value_of(number: Number, n: int, m: int) -> int | None:
-    """What it is for these lengths; None where a quotient leaves a remainder."""
+    """Return the value for these lengths; None if a quotient leaves a remainder."""
     try:
         return number(n, m)
     except ArithmeticError:
@@ -67,7 +66,7 @@ def value_of(number: Number, n: int, m: int) -> int | None:
 
 
 def expression(kind: str, number: str) -> tuple[str, str]:
-    """What takes rows of `x`, and its type."""
+    """Return an expression that slices `x`, and its type."""
     return {
         "row": (f"x[:, {number}]", "[batch, 2]"),
         "first": (f"x[:, 0:{number}]", f"[batch, {number}, 2]"),
@@ -78,7 +77,7 @@ def expression(kind: str, number: str) -> tuple[str, str]:
 
 
 def expected(kind: str, number: int | None, x: Any) -> Any:
-    """The same by NumPy; None where there is nothing to give."""
+    """Return the NumPy result; None if there is none."""
     n = x.shape[1]
     if kind == "split":
         return x.reshape(len(x), n // 4, 4, 2) if n % 4 == 0 else None
@@ -94,7 +93,7 @@ def expected(kind: str, number: int | None, x: Any) -> Any:
 
 
 def law(seed: int, directory: Path) -> None:
-    """One spec of every kind."""
+    """Check one spec of every kind."""
     rng = random.Random(f"taken {seed}")
     kind = KINDS[seed % len(KINDS)]
     text, number = length(rng)
@@ -109,7 +108,7 @@ def law(seed: int, directory: Path) -> None:
     target = ("onnx", "ort-cpu")[seed // len(KINDS) % 2]
     try:
         specc.compile(path, directory / "m.onnx", init=0, target=target, force=True)
-    except Failed:  # a row that is nowhere, or whose type is not seen to be that
+    except Failed:  # an index out of range, or of unknown type
         return
     model = specc.load(directory / "m.onnx")
     for n, m in SIZES:
@@ -125,13 +124,15 @@ def law(seed: int, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rows_that_lengths_tell(seed: int, tmp_path: Path) -> None:
+def test_slices_at_input_lengths_equal_python_slices(seed: int, tmp_path: Path) -> None:
     law(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(20, 820, 50))
-def test_hundreds_of_rows_that_lengths_tell(start: int, tmp_path: Path) -> None:
+def test_hundreds_of_slices_at_input_lengths_equal_python_slices(
+    start: int, tmp_path: Path
+) -> None:
     for seed in range(start, start + 50):
         law(seed, tmp_path)
 
@@ -149,9 +150,7 @@ def test_hundreds_of_rows_that_lengths_tell(start: int, tmp_path: Path) -> None:
         ("x * insert(where(positions(x) < n / 2, 1.0, 0.0), axis=-1)", "[batch, n, 2]"),
     ],
 )
-def test_what_check_accepts_compiles_and_can_be_verified(
-    made: str, type: str, tmp_path: Path
-) -> None:
+def test_accepted_slices_compile_and_can_be_verified(made: str, type: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
@@ -165,7 +164,7 @@ def test_what_check_accepts_compiles_and_can_be_verified(
     assert all("1 result agrees" in line for line in lines)
 
 
-def test_so_it_is_inside_loops(tmp_path: Path) -> None:
+def test_slices_inside_loops_equal_python_slices(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n, k\ngraph g(x: float[batch, k, n, 4]) -> (y: "
@@ -182,7 +181,7 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
     model = specc.load(tmp_path / "m.onnx")
     x = np.random.default_rng(0).normal(size=(2, 3, 30, 4)).astype("f4")
     np.testing.assert_allclose(model.run(x=x)["y"], x[:, :, 5:29].sum((1, 2)), rtol=1e-4, atol=1e-4)
-    for n in (24, 26, 29):  # no row before the first, none behind the last, no half
+    for n in (24, 26, 29):  # positions before the first, after the last, and fractions are invalid
         with pytest.raises(Failed):
             model.run(x=x[:, :, :1].repeat(n, 2))
 
@@ -196,7 +195,7 @@ def test_so_it_is_inside_loops(tmp_path: Path) -> None:
         ("x[:, (m + 20) + (n - m)]", "[batch, 2]"),
     ],
 )
-def test_rows_that_are_never_there_are_found_by_check(made: str, type: str, tmp_path: Path) -> None:
+def test_check_reports_positions_that_never_exist(made: str, type: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "

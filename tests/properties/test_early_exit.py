@@ -1,7 +1,7 @@
-"""`until all(done)` ends a loop early and changes nothing: to turn to the end gives the
-same numbers, bit for bit, and so does each row of the batch alone.
+"""`until all(done)` ends a loop early without an effect: results equal those of all iterations, bit
+for bit, and those of each batch element alone.
 
-Specs are drawn: what is carried, how a row comes to be done, what looks at other rows.
+Random specs vary carries, conditions, and dependence on other batch elements.
 """
 
 import random
@@ -53,7 +53,7 @@ BODIES = (
 
 
 def drawn(seed: int) -> tuple[str, bool]:
-    """A spec, and whether a row of the batch is done as a whole."""
+    """Return a spec, and whether batch elements are done as a whole."""
     rng = random.Random(seed)
     whole, along = rng.random() < 0.4, rng.random() < 0.5
     far = rng.choice([0.8, 1.5])
@@ -81,7 +81,7 @@ def graph_of(directory: Path, seed: int) -> tuple[Graph, str]:
 
 
 def given(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs, some rows of which do not exist, and weights."""
+    """Return inputs with some padded positions, and weights."""
     rng = np.random.default_rng(seed)
     keep = rng.random((3, 5)) < 0.8
     x = rng.normal(size=(3, 5, 4)).astype("f").astype(float)
@@ -94,7 +94,7 @@ def given(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def to_the_end(graph: Graph) -> Graph:
-    """The same, every loop turning as often as it may."""
+    """Return the graph with loops that run all iterations."""
     b, now = Builder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
         now[value] = b.input(name, graph.input_facts[name])
@@ -112,7 +112,7 @@ def row_of(inputs: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 def fault(directory: Path, seed: int) -> str:
-    """What is wrong with one drawn spec; empty where all is well."""
+    """Return an error of one random spec; "" if there is none."""
     graph, _ = graph_of(directory, seed)
     inputs, weights = given(seed, graph)
     made = specc_numpy.evaluate_graph(graph, inputs, weights)
@@ -131,24 +131,22 @@ def fault(directory: Path, seed: int) -> str:
     return "" if not check_batch_independence(graph, "batch") else f"{seed}: said to mix"
 
 
-def test_the_number_of_turns_changes_no_result(tmp_path: Path) -> None:
+def test_early_exit_changes_no_result(tmp_path: Path) -> None:
     assert not [found for seed in range(40) if (found := fault(tmp_path, seed))]
 
 
-def test_rows_that_go_on_when_they_are_done_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The planted mistake: what is carried goes on. The proof sees it, and so do numbers."""
+def test_changes_after_done_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted mistake: carries change after done. Both the proof and the values detect it."""
     monkeypatch.setattr(EarlyExit, "freeze_finished", lambda self, context, before, after: after)
     assert all(check_batch_independence(graph_of(tmp_path, s)[0], "batch") for s in range(8))
     faults = [fault(tmp_path, seed) for seed in range(8)]
     assert sum("depends" in f or "to the end" in f for f in faults) > 3
 
 
-def test_it_turns_as_often_as_the_last_row_needs(
+def test_a_loop_runs_until_all_positions_are_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where rows that do not exist would go on for ever, and where none exists."""
+    """Also if padded positions would iterate forever, and if there are no valid positions."""
     walked = specc_numpy.recurrent.evaluate_nodes
     turns: list[int] = []
 
@@ -173,8 +171,8 @@ def test_it_turns_as_often_as_the_last_row_needs(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_compiled_it_gives_the_same(seed: int, tmp_path: Path) -> None:
-    """Padded and alone, of a batch without rows, and where no row exists."""
+def test_compiled_models_exit_early_with_equal_results(seed: int, tmp_path: Path) -> None:
+    """Padded, alone, with batch size 0, and without valid positions."""
     graph, path = graph_of(tmp_path, seed)
     inputs, _ = given(seed, graph)
     opset = (17, 18, 20, 21, 23, 26)[seed]
@@ -193,7 +191,7 @@ def test_compiled_it_gives_the_same(seed: int, tmp_path: Path) -> None:
         assert found["seen"].shape[1:3] == case["keep"].shape
 
 
-def test_texts_of_graphs_keep_it_and_older_ones_have_none(tmp_path: Path) -> None:
+def test_ir_text_preserves_early_exit_and_older_text_has_none(tmp_path: Path) -> None:
     graph, _ = graph_of(tmp_path, 0)
     text = format_ir(graph)
     assert "until=1" in text

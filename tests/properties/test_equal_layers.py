@@ -1,5 +1,5 @@
-"""Layers that are equal cost as much each however many there are, and share their masks;
-nothing else differs.
+"""The cost of equal layers is linear in their number; they share masks, and sharing changes nothing
+else.
 """
 
 import resource
@@ -30,12 +30,12 @@ from specc.runtime.random_inputs import random_inputs, sizes_for
 
 
 def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
-    """Row numbers as they would be without sharing: of each tensor its own."""
+    """Position ids without sharing: separate ones for each tensor."""
     return node_builder.add_op(context, ops.Extent(axis), x)
 
 
 def proved(model: ModelDefinition) -> AnalysisReport:
-    """What is proved of a model."""
+    """Return the facts proved for a model."""
     grows = model.generation
     if grows is None:
         return analyze_graph(model.graph)
@@ -43,7 +43,7 @@ def proved(model: ModelDefinition) -> AnalysisReport:
 
 
 def told(found: AnalysisReport) -> Any:
-    """A report as people see it; spans by their places."""
+    """Return a report as text, with spans by their positions."""
     faults = [
         (d.code, d.title, d.primary and (d.primary.span.start, d.primary.span.end))
         for d in (*found.errors, *found.warnings)
@@ -52,7 +52,7 @@ def told(found: AnalysisReport) -> Any:
 
 
 def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
-    """The results of a graph for inputs that the seed decides."""
+    """Return the results of a graph for inputs of a seed."""
     sizes = sizes_for(graph, 2, None)
     inputs = random_inputs(graph, sizes, np.random.default_rng(seed))
     with np.errstate(all="ignore"):
@@ -60,7 +60,7 @@ def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, A
 
 
 def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
-    """How a spec differs from itself read without sharing; nothing where it does not."""
+    """Return how a spec differs from itself without sharing; "" if it does not."""
     small = SMALL_CONFIGS.get(spec, {})
     shared = elaborate_uncached(spec, **small)
     with monkeypatch.context() as patched:
@@ -83,18 +83,18 @@ FEW = ("deepseek_v3", "sparsemax_lm")
 
 
 @pytest.mark.parametrize("spec", FEW)
-def test_sharing_changes_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharing_masks_changes_no_result(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not differs(spec, monkeypatch, run=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted({*SMALL_CONFIGS} - {*FEW}))
-def test_sharing_changes_no_shipped_spec(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharing_masks_changes_no_built_in_spec(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not differs(spec, monkeypatch, run=True)
 
 
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)])
-def test_sharing_changes_no_random_spec(
+def test_sharing_masks_changes_no_random_spec(
     seeds: range, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "letters.vocab").write_text("\n".join(ALPHABET) + "\n")
@@ -104,14 +104,14 @@ def test_sharing_changes_no_random_spec(
         assert not differs(str(path), monkeypatch, run=True), seed
 
 
-def test_layers_have_one_mask() -> None:
+def test_layers_share_one_mask() -> None:
     graph = elaborate_uncached("llama", **SMALL_CONFIGS["llama"]).model.graph
     masks = {n.args[3] for n, _ in graph.nodes if isinstance(n.op, ops.Attend)}
     assert len(masks) == 1
 
 
-def test_rows_in_another_order_have_numbers_of_their_own(tmp_path: Path) -> None:
-    """Sorted rows are ranks: what is numbered as these are may not be mistaken for rows."""
+def test_sorted_positions_do_not_share_position_ids(tmp_path: Path) -> None:
+    """Sorted positions are ranks: their indices are not positions."""
     path = tmp_path / "m.specc"
     path.write_text("""specc 1
 model m
@@ -125,7 +125,7 @@ graph g(x: float[batch, n, 4], keep: keep[batch, n]) -> (y: float[batch, n, 4]) 
 """)
     graph = elaborate_uncached(str(path)).model.graph
     counted = [n for n, _ in graph.nodes if isinstance(n.op, ops.Extent)]
-    assert len(counted) == 2  # query and key of each attention are one tensor
+    assert len(counted) == 2  # queries and keys of each attention are one tensor
 
 
 CROSSED = """specc 1
@@ -140,7 +140,7 @@ graph g(a: float[batch, few, 4], b: float[batch, many, 4], x: float[batch, n, 4]
 """
 
 
-def test_queries_of_other_lengths_have_numbers_of_their_own(
+def test_queries_of_other_lengths_do_not_share_position_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "m.specc"
@@ -162,7 +162,7 @@ graph g(x: float[batch, turns, n, 4]) -> (y: float[batch, n, 4]) {
 """
 
 
-def test_what_a_loop_counts_stays_in_it(tmp_path: Path) -> None:
+def test_position_ids_of_a_loop_stay_in_its_body(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(LOOPED)
     graph = elaborate_uncached(str(path)).model.graph
@@ -171,7 +171,7 @@ def test_what_a_loop_counts_stays_in_it(tmp_path: Path) -> None:
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many functions are called."""
+    """Return the number of function calls."""
     count = 0
 
     def seen(frame: FrameType, event: str, arg: object) -> None:
@@ -188,7 +188,7 @@ def calls(work: Callable[[], object]) -> int:
 
 
 def cost(spec: str, layers: int, **more: object) -> int:
-    """The work of checking a spec of so many layers, proofs included."""
+    """Return the work of checking a spec with this many layers, including proofs."""
     sizes = SMALL_CONFIGS[spec] | {"layers": layers} | more
     sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sizes.items()]
 
@@ -202,27 +202,27 @@ def cost(spec: str, layers: int, **more: object) -> int:
 
 
 def assert_even(spec: str, layers: int) -> None:
-    """Twice as many layers more are at most twice the work more."""
-    cost(spec, 1)  # what is read and worked out once
+    """Assert that twice the number of added layers at most doubles the added work."""
+    cost(spec, 1)  # caches of parsed and computed values
     few, some, many = (cost(spec, n) for n in (layers, 2 * layers, 4 * layers))
     assert many - some <= 2.1 * (some - few), (few, some, many)
 
 
-def test_a_layer_costs_as_much_as_the_one_before() -> None:
-    """Of a spec whose layers have masks and grids that nothing shares."""
+def test_the_cost_of_a_layer_is_constant() -> None:
+    """For a spec whose layers have unshared masks and position ids."""
     assert_even("sparsemax_lm", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(n for n, s in SMALL_CONFIGS.items() if "layers" in s))
-def test_layers_of_every_spec(spec: str) -> None:
+def test_the_cost_of_a_layer_is_constant_in_every_spec(spec: str) -> None:
     assert_even(spec, 6)
 
 
 @pytest.mark.slow
 def test_sixty_one_layers_of_256_experts_are_checked_in_two_seconds() -> None:
-    """DeepSeek-V3 as its published class has it by default, by the clock of the
-    processor, starting Python included; the best of three.
+    """DeepSeek-V3 with its default config in processor time, including the start of Python; best of
+    three.
     """
     taken = []
     for _ in range(3):

@@ -1,8 +1,8 @@
-"""The first row of what grows, mixed into all others: what is proved of it is true, and a
-step that remembers it equals the full pass.
+"""Use of the first position of the time axis in all others: proofs about it are true, and a step
+that caches it equals the full pass.
 
-Random graphs behind random heads (`support.random_prefix_graphs`), by the laws of
-`test_heads`; mistakes planted in the passes are found.
+Random graphs with prefixes (`support.random_prefix_graphs`), with the properties of
+`test_prefix_positions`; mistakes planted in the passes are detected.
 """
 
 from typing import Any
@@ -30,17 +30,17 @@ def fault(seed: int) -> str:
     )
 
 
-def test_first_rows_are_as_in_a_full_pass() -> None:
+def test_first_positions_in_steps_equal_the_full_pass() -> None:
     assert not [f for seed in range(15) if (f := fault(seed))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 2000, 200))
-def test_first_rows_of_thousands_of_graphs(start: int) -> None:
+def test_first_positions_of_thousands_of_graphs_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 200) if (f := fault(seed))]
 
 
-def test_many_that_pick_a_first_row_are_proved() -> None:
+def test_most_graphs_that_read_the_first_position_are_proved() -> None:
     graphs = [make_first_position_graph(seed) for seed in range(60)]
     proved = [g for g in graphs if "x" in g.inputs and not check_causality(g, "seq", "x", ["y"])]
     picking = [
@@ -74,11 +74,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     forget()
-    # A few of a hundred graphs find a mistake: those near the first that does.
+    # Few of a hundred graphs detect a mistake: try those near the first one that does.
     start = FROM.get(mistake, 0)
     found = next((f for s in range(start, start + 60) if (f := _broken(s))), "")
     monkeypatch.undo()

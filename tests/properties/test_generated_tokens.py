@@ -1,8 +1,10 @@
-"""A package, one file and full passes write what plain Python writes over the float64 reference, whatever is asked for.
+"""Packages, standalone generators and full forward passes generate the tokens of plain Python over
+the float64 reference, for any settings.
 
-Random specs: heads, widths, loops, windows, sources, and defaults of `keep` by which a token that is written may not
-exist. Random settings: the penalty, temperature, top-k, top-p, min-p, beams, stop lists, stop strings, the greatest
-length. Texts of a batch stand beside each other with padding; the oracle writes each of them alone.
+Random specs: heads, widths, loops, windows, sources, and defaults of `keep` that mask out generated
+tokens. Random settings: repetition penalty, temperature, top-k, top-p, min-p, beams, stop tokens,
+stop strings, maximum length. Sequences are padded batches; the oracle generates each sequence
+alone.
 """
 
 import random
@@ -23,7 +25,7 @@ ROWS = 2
 
 
 def settings_for(rng: random.Random, spec: GenerativeSpec) -> dict[str, Any]:
-    """What is asked for."""
+    """Return random generation settings."""
     made: dict[str, Any] = {"max_tokens": rng.randint(1, 6)}
     if rng.random() < 0.5:
         made["repetition_penalty"] = rng.choice([1.7, 0.6, 3.0])
@@ -69,13 +71,13 @@ def expected(
     asked: dict[str, Any],
     row: int,
 ) -> tuple[list[GeneratedText], bool]:
-    """One text alone, and whether its choice of texts hung on little."""
+    """Return one sequence alone, and whether beam search depended on a small gap."""
     graph, weights = model.manifest.graph, model.weights()
 
     def logits(tokens: Any) -> list[float]:
         given: dict[str, Any] = {"ids": np.array([tokens])}
         if "keep" in graph.inputs:
-            given["keep"] = np.array([spec.kept(tokens, begun)])
+            given["keep"] = np.array([spec.get_valid_positions(tokens, begun)])
         if memory is not None:
             given["memory"] = memory[row : row + 1]
         made: list[float] = specc_numpy.evaluate_graph(graph, given, weights)["logits"][
@@ -83,7 +85,9 @@ def expected(
         ].tolist()
         return made
 
-    kept = frozenset(t for t, k in zip(prompt, spec.kept(prompt, begun), strict=True) if k)
+    kept = frozenset(
+        t for t, k in zip(prompt, spec.get_valid_positions(prompt, begun), strict=True) if k
+    )
     stop = frozenset(asked.get("stop", spec.stop))
     plain = ReferenceGenerator(
         logits,
@@ -96,7 +100,7 @@ def expected(
         tuple(asked.get("stop_strings", ())),
     )
     if asked.get("strategy") == "beam":
-        return plain.searched(
+        return plain.search_beams(
             asked["num_beams"],
             asked["num_return_sequences"],
             asked["length_penalty"],
@@ -105,13 +109,15 @@ def expected(
     if asked.get("strategy") == "sample":
         options = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         return [
-            plain.sampled(row, asked["seed"], **{n: asked.get(n, v) for n, v in options.items()})
+            plain.generate_sampled(
+                row, asked["seed"], **{n: asked.get(n, v) for n, v in options.items()}
+            )
         ], False
-    return [plain.greedy()], False
+    return [plain.generate_greedy()], False
 
 
 def compared(name: str, got: list[Any], want: list[GeneratedText], near: bool, beam: bool) -> str:
-    """How the texts of one row differ; empty where they do not."""
+    """Return how the sequences of one batch element differ; "" if they do not."""
     if beam:
         if near:
             return ""
@@ -124,39 +130,39 @@ def compared(name: str, got: list[Any], want: list[GeneratedText], near: bool, b
             else f"{name} scores {[r.score for r in got]}, not {[t.score for t in want]}"
         )
     (text,), (result,) = want, got
-    certain = len(text.tokens) if text.certain is None else text.certain
+    certain = len(text.tokens) if text.uncertain_from is None else text.uncertain_from
     if list(result.tokens[:certain]) != text.tokens[:certain]:
         return f"{name} writes {result.tokens}, not {text.tokens}, certain to {certain}"
-    if text.certain is None and (
+    if text.uncertain_from is None and (
         len(result.tokens) != len(text.tokens) or result.complete != text.ended
     ):
         return f"{name} ends with {result.tokens}, {result.complete}"
     if result.log_probs and not np.allclose(
-        result.log_probs[:certain], text.chances[:certain], atol=2e-4, rtol=1e-4
+        result.log_probs[:certain], text.log_probabilities[:certain], atol=2e-4, rtol=1e-4
     ):
         return f"{name} has other log-probabilities"
     return ""
 
 
 def prompts_for(rng: random.Random, spec: GenerativeSpec) -> tuple[list[list[int]], Any]:
-    """Prompts as they are alone, and as they are given: as an array in which the first
-    may have padding in front, or as lists, which the program pads.
+    """Return prompts alone and as given: as an array, in which the first may have left padding, or
+    as lists, which the program pads.
     """
     longest = rng.randint(2, 4)
     prompts = [[rng.randrange(spec.vocab) for _ in range(longest)] for _ in range(ROWS)]
     ids = np.array(prompts)
-    if spec.keep is None or rng.random() < 0.3:
+    if spec.is_valid_token is None or rng.random() < 0.3:
         return prompts, ids
     cut = rng.randint(0, longest - 1)
     prompts[0] = prompts[0][cut:]
-    if spec.keep(-1) or rng.random() < 0.5:
+    if spec.is_valid_token(-1) or rng.random() < 0.5:
         return prompts, prompts
     ids[0, :cut] = -1
     return prompts, ids
 
 
 def fault(seed: int, directory: Path) -> str:
-    """How what is written differs; empty where it does not."""
+    """Return how generated sequences differ; "" if they do not."""
     rng, made = random.Random(seed), np.random.default_rng(seed)
     spec = make_generative_spec(seed)
     (directory / "m.specc").write_text(spec.text, encoding="utf-8")
@@ -190,8 +196,10 @@ def fault(seed: int, directory: Path) -> str:
     said = {n: v for n, v in asked.items() if n not in fixed}
     try:
         written["one file"] = one.generate(**given, **said, **more).results()
-    except Failed as failed:  # by itself it knows neither the start nor the padding
-        hidden = begun and spec.keep is not None and not spec.keep(spec.start or 0)
+    except Failed as failed:  # alone it knows neither start token nor padding
+        hidden = (
+            begun and spec.is_valid_token is not None and not spec.is_valid_token(spec.start or 0)
+        )
         padded = isinstance(given.get("ids"), list)
         if not (hidden or padded) or [d.code for d in failed.diagnostics] != ["E0912"]:
             raise
@@ -205,13 +213,15 @@ def fault(seed: int, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", sample_sweep(range(8)))
-def test_all_ways_write_the_same(seed: int, tmp_path: Path) -> None:
+def test_all_generators_return_the_oracle_tokens(seed: int, tmp_path: Path) -> None:
     assert not fault(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(8, 408, 20))
-def test_all_ways_write_the_same_for_hundreds(start: int, tmp_path: Path) -> None:
+def test_all_generators_return_the_oracle_tokens_for_hundreds_of_specs(
+    start: int, tmp_path: Path
+) -> None:
     found = []
     for seed in range(start, start + 20):
         directory = tmp_path / str(seed)
@@ -220,8 +230,8 @@ def test_all_ways_write_the_same_for_hundreds(start: int, tmp_path: Path) -> Non
     assert not [f for f in found if f]
 
 
-def test_one_file_refuses_a_default_that_it_cannot_follow(tmp_path: Path) -> None:
-    """It knows the newest token alone; a package knows all."""
+def test_a_standalone_generator_refuses_a_default_over_all_tokens(tmp_path: Path) -> None:
+    """A standalone generator gets the latest token only; a package knows all tokens."""
     text = make_generative_spec(9).text
     assert "= ids != 3 &" in text
     spec = tmp_path / "m.specc"
@@ -252,10 +262,10 @@ generate text of ids from logits {{ stop = 6 }}
 
 @pytest.mark.parametrize("declared", ["", "left", "left = ids != 3", "= ids >= 0"])
 @pytest.mark.parametrize("parts", ["score,step", "generate"])
-def test_padding_that_is_told_or_put_in_changes_nothing(
+def test_explicit_and_added_padding_change_no_token(
     declared: str, parts: str, tmp_path: Path
 ) -> None:
-    """Whatever `keep` declares: each prompt is written behind as it is alone."""
+    """For any default of `keep`, each prompt is continued as it is alone."""
     (tmp_path / "m.specc").write_text(PADDED.format(declared=declared))
     where = tmp_path / ("m.onnx" if parts == "generate" else "m")
     specc.compile(tmp_path / "m.specc", where, init=2, graphs=parts)
@@ -268,7 +278,7 @@ def test_padding_that_is_told_or_put_in_changes_nothing(
     asked: dict[str, Any] = {"max_tokens": 5, "log_probs": True}
     alone = [model.generate([p], **asked).results()[0][0] for p in prompts]
     ways = [model.generate(padded, keep=keep, **asked).results()]
-    if parts != "generate" or "=" not in declared:  # it finds out by itself
+    if parts != "generate" or "=" not in declared:  # it finds padding itself
         ways.append(model.generate(prompts, **asked).results())
     for results in ways:
         for one, (result,) in zip(alone, results, strict=True):

@@ -1,10 +1,10 @@
-"""At the edges of what an input may hold the compiled model gives what the reference
-gives, or both refuse.
+"""At the limits of valid inputs the compiled model gives the results of the reference, or both
+reject the input.
 
-Ids below 0 and beyond a table, axes with fewer rows than are taken, lengths that do not
-divide, whole numbers divided with either sign, powers, empty axes. Every case runs at
-every edge; what the reference refuses no runtime may answer with a number. (ONNX
-Runtime itself refuses pictures without rows, and the greatest of nothing.)
+Negative ids and ids beyond a table, axes shorter than a slice, lengths that are not divisible,
+integer division with either sign, powers, empty axes. Every case runs at every limit; if the
+reference rejects an input, no runtime may return a value. (ONNX Runtime itself rejects empty images
+and the maximum of an empty axis.)
 """
 
 import random
@@ -105,7 +105,7 @@ CASES = {
         "x % 0.75 + x // 0.75 + x % -0.75 + x // -0.75",
     ),
 }
-"""Inputs, result and value of one graph each."""
+"""Inputs, output and value of one graph each."""
 
 
 def graph_of(inputs: str, result: str, value: str, directory: Path) -> Graph:
@@ -118,7 +118,7 @@ def graph_of(inputs: str, result: str, value: str, directory: Path) -> Graph:
 
 
 def given(graph: Graph, rows: int, low: int, high: int, rng: Any) -> dict[str, NDArray[Any]]:
-    """Inputs with `rows` rows along `n`, whole numbers from `low` up to `high`."""
+    """Return inputs of length `rows` along `n`, with integers from `low` to `high`."""
     sizes = {"batch": 2, "n": rows, "k": 3}
     made: dict[str, NDArray[Any]] = {}
     for name, value in graph.inputs.items():
@@ -153,7 +153,7 @@ def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) 
             want = None
         try:
             got = session.run(None, inputs)
-        except Exception:  # ONNX Runtime has no base class for what it raises
+        except Exception:  # ONNX Runtime's exceptions have no common base class
             got = None
         if want is None or got is None:
             empty = got is not None and not any(a.size for a in got)
@@ -181,12 +181,14 @@ EDGES = [(r, 0, 0) for r in range(7)] + [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_at_the_edges(case: str, tmp_path: Path) -> None:
+def test_reference_and_runtime_agree_at_input_limits(case: str, tmp_path: Path) -> None:
     assert not list(differences(graph_of(*CASES[case], tmp_path), EDGES))
 
 
 def whole(rng: random.Random, depth: int = 0) -> str:
-    """A whole number for each place, of two inputs `a` and `b`, the row numbers and the length."""
+    """Return an integer expression per position of two inputs `a` and `b`, the position ids and the
+    length.
+    """
     if depth > 2 or rng.random() < 0.25:
         return rng.choice(["a", "b", "positions(a, axis=0)", "n", "3", "-2", "1"])
     x, y = whole(rng, depth + 1), whole(rng, depth + 1)
@@ -207,17 +209,17 @@ def whole_differences(seed: int, directory: Path) -> list[str]:
     text = f"a * 0 + {whole(rng)}"
     try:
         graph = graph_of("a: int[n], b: int[n]", "int[n]", text, directory)
-    except Failed:  # divided by a number that is 0
+    except Failed:  # division by 0
         return [] if "//" in text or "%" in text else [f"{text}: refused"]
     return [f"{text}: {d}" for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]
 
 
 @pytest.mark.parametrize("start", [0, 10, 20])
-def test_whole_numbers_of_either_sign(start: int, tmp_path: Path) -> None:
+def test_integer_expressions_agree_for_either_sign(start: int, tmp_path: Path) -> None:
     assert not [d for seed in range(start, start + 10) for d in whole_differences(seed, tmp_path)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(30, 1030, 100))
-def test_many_whole_numbers_of_either_sign(start: int, tmp_path: Path) -> None:
+def test_many_integer_expressions_agree_for_either_sign(start: int, tmp_path: Path) -> None:
     assert not [d for seed in range(start, start + 100) for d in whole_differences(seed, tmp_path)]

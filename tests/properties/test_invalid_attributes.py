@@ -1,6 +1,6 @@
-"""A number with which an operation means nothing is refused by `check`, with a code.
+"""`check` rejects invalid attribute values of operations with a code.
 
-Below zero, zero, infinite, beyond single precision; and options that another kind has.
+Negative, zero, infinite, and out of float32 range; and options of another type.
 """
 
 from pathlib import Path
@@ -60,7 +60,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("value", CASES)
-def test_a_number_that_means_nothing(value: str, tmp_path: Path) -> None:
+def test_check_rejects_invalid_attribute_values(value: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) "

@@ -1,5 +1,5 @@
-"""Graphs survive their text, and a text that was tampered with is refused with a code,
-never otherwise.
+"""Graphs survive a round trip through IR text, and a modified text is parsed or rejected with a
+code.
 """
 
 import random
@@ -21,7 +21,7 @@ from specc.ir.ir_verifier import find_graph_errors
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
-def test_reading_undoes_writing(seed: int) -> None:
+def test_parsing_inverts_printing(seed: int) -> None:
     graph = make_random_graph(seed)
     text = format_ir(graph)
     again = parse_ir(text)["random"]
@@ -40,7 +40,7 @@ TEXTS = [format_ir(build_example_graph(e)[0]) for e in EXAMPLES] + [
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_mutated_text_is_read_or_refused(seed: int) -> None:
+def test_a_mutated_text_is_parsed_or_refused(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(120):
         text = rng.choice(TEXTS)
@@ -71,7 +71,7 @@ def test_a_mutated_text_is_read_or_refused(seed: int) -> None:
 
 
 def read_or_refuse(text: str) -> tuple[dict[str, Graph], set[str]]:
-    """The graphs of a text, or the codes it is refused with; any other exception is a fault."""
+    """Return the graphs of a text, or the codes of its errors; other exceptions fail."""
     try:
         return parse_ir(text), set()
     except Failed as refused:

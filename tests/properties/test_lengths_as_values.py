@@ -1,8 +1,8 @@
-"""A length used as a number is that length: no other number ever stands in for it.
+"""A length used as a number has the value of the length; a placeholder never replaces it.
 
-Random numbers made of lengths are compared, at several lengths, with Python's own
-arithmetic; and specs whose lengths the input tells with the same specs told the lengths
-while they are compiled. A stand-in that is planted in their place is found by both.
+Random scalar expressions over lengths are compared at several lengths with Python's arithmetic; and
+specs with dynamic lengths are compared with the same specs with static lengths. Both comparisons
+detect a planted placeholder.
 """
 
 import math
@@ -39,7 +39,9 @@ def graph_of(text: str, directory: Path) -> Graph:
 
 
 def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
-    """The numbers of spec `seed` that the reference or the compiled model takes for others."""
+    """Return the expressions of spec `seed` for which the reference or the compiled model has
+    another value.
+    """
     drawn = ExpressionSampler(random.Random(seed))
     texts = [drawn.number() for _ in range(EACH)]
     graph = graph_of(write_length_spec(texts), directory)
@@ -68,18 +70,18 @@ def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_number_made_of_lengths(seed: int, tmp_path: Path) -> None:
+def test_length_expressions_have_the_python_values(seed: int, tmp_path: Path) -> None:
     assert not wrong(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(6, 206, 20))
-def test_thousands_of_numbers_made_of_lengths(start: int, tmp_path: Path) -> None:
+def test_thousands_of_length_expressions_have_the_python_values(start: int, tmp_path: Path) -> None:
     assert not [w for seed in range(start, start + 20) for w in wrong(seed, tmp_path)]
 
 
 @pytest.mark.parametrize("stand_in", [2, 61, 67, 10_007])
-def test_a_planted_stand_in_is_found(
+def test_a_planted_placeholder_is_detected(
     stand_in: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     knows: Callable[[Any], float | None] = scalar_arithmetic.get_known_float
@@ -89,15 +91,15 @@ def test_a_planted_stand_in_is_found(
             return knows(value)
         try:
             return float(value.evaluate(dict.fromkeys(value.symbols(), stand_in)))
-        except DimError:  # a quotient that the stand-ins leave a remainder in
+        except DimError:  # a quotient with a remainder for placeholder lengths
             return float(stand_in)
 
     monkeypatch.setattr(scalar_arithmetic, "get_known_float", guess)
     assert any(wrong(seed, tmp_path, compiled=False) for seed in range(6))
 
 
-def test_the_evaluator_is_right_about_some_numbers() -> None:
-    """By hand."""
+def test_the_evaluator_has_known_values() -> None:
+    """Expected values computed by hand."""
     assert evaluate_expression("float(1 / n)", 4, 1) == 0.25
     assert evaluate_expression("max([sqrt(n), 1.5, m / n])", 4, 10) == 2.5
     assert evaluate_expression("size(x) * 0.5", 3, 5) == 7.5
@@ -105,9 +107,7 @@ def test_the_evaluator_is_right_about_some_numbers() -> None:
 
 
 def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """A built-in spec gives the same whether the input tells its lengths or they were
-    known while compiling.
-    """
+    """Return whether a built-in spec gives equal results with dynamic and static lengths."""
     found = elaborate_with_config(spec, **SMALL_CONFIGS[spec])
     graph = found.model.graph
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
@@ -135,7 +135,7 @@ def known(length: Dim | None, sizes: dict[str, int]) -> Dim | None:
 
 
 @pytest.mark.parametrize("spec", ["bert"])
-def test_a_length_known_while_compiling_gives_what_one_of_the_input_does(
+def test_static_and_dynamic_lengths_give_equal_results(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told_and_found(spec, monkeypatch, 3)
@@ -146,11 +146,13 @@ LOOPS = {
     for name, path in list_builtin_specs().items()
     if "scan " in path.read_text(encoding="utf-8")
 }
-"""Specs with a loop, which walks along a length by its name."""
+"""Specs with a loop along a named length."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS.keys() - LOOPS))
-def test_so_it_is_for_every_spec(spec: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_static_and_dynamic_lengths_give_equal_results_in_every_spec(
+    spec: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told_and_found(spec, monkeypatch, size)

@@ -1,5 +1,5 @@
 """Random linear recurrences as specs: the compiled model, which computes long sequences in chunks,
-gives what the equation gives position by position in float64.
+agrees with the equation evaluated position by position in float64.
 """
 
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ graph main(q: float[batch, n, {key_heads}, {KEY}], k: float[batch, n, {key_heads
 """
 
     def compute(self, given: dict[str, Array]) -> Array:
-        """The first result by the equation, in float64."""
+        """Return the first result of the equation, in float64."""
         q, k, v, g, rate = (given[n].astype(np.float64) for n in ("q", "k", "v", "g", "rate"))
         q, k = (np.broadcast_to(x, (*v.shape[:3], KEY)) for x in (q, k))
         fixed = np.exp(-0.1 * np.arange(1, HEADS + 1))
@@ -131,7 +131,7 @@ def make_inputs(
 
     mask = random.random((batch, length)) < 0.8
     mask[0] = True
-    # unit keys, as models have them: otherwise a delta rule diverges; some are nearly equal
+    # normalized keys, as in models: otherwise a delta rule diverges; some are nearly equal
     k = normal(heads, KEY)
     k += random.choice([0, 1000]) * k[:, :1]
     k /= np.linalg.norm(k, axis=-1, keepdims=True)
@@ -145,7 +145,7 @@ def branch_names(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_chunks_give_what_the_equation_gives(seed: int, tmp_path: Path) -> None:
+def test_chunks_agree_with_the_equation(seed: int, tmp_path: Path) -> None:
     recurrence = Recurrence.draw(Random(seed))
     specc.compile(recurrence.spec(), tmp_path / "m.onnx")
     assert any("chunks" in name for name in branch_names(tmp_path / "m.onnx"))
@@ -155,7 +155,7 @@ def test_chunks_give_what_the_equation_gives(seed: int, tmp_path: Path) -> None:
         given = make_inputs(random, 3, length, 1 if recurrence.shared_keys else HEADS)
         wanted = recurrence.compute(given)
         for name in given.keys() - {"mask"} if recurrence.masked else ():
-            given[name][~given["mask"]] = 1e30  # what is skipped has no effect
+            given[name][~given["mask"]] = 1e30  # skipped positions have no effect
         made = model.run(**given)
         for n in range(recurrence.results):
             assert np.abs(made[f"y{n}"] / (n + 1) - wanted).max() <= 2e-6 * np.abs(wanted).max()

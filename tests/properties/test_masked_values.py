@@ -1,5 +1,5 @@
-"""What a grid is said to hold where its mask hid it, it holds; and a reduction that is
-said to skip it does not change when more is hidden.
+"""Values at masked positions of score matrices are the proved constants, and a reduction that is
+proved to ignore them does not change when more positions are masked out.
 """
 
 import random
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 class Grids(RandomGraphBuilder):
-    """Masks that never hide a row from itself: of nothing there are no numbers."""
+    """Masks in which a position always attends to itself: a fully masked row has no finite values."""
 
     def mask(self, depth: int = 0) -> Value:
         x = self.streams[0]
-        i, j = self.rows(x, 1), self.rows(x, 0)
+        i, j = self.get_position_ids(x, 1), self.get_position_ids(x, 0)
         drawn = super().mask(depth)
         if self.rng.random() < 0.7:
             before = self.one(ops.Compare("le"), j, i)
@@ -46,9 +46,7 @@ class Grids(RandomGraphBuilder):
 
 
 def drawn_graph(seed: int, wanted: Wanted) -> Graph:
-    """Two random ways over keys; the outputs are the values that are `wanted` and made
-    without a leak.
-    """
+    """Return two random reductions over keys; outputs are the values in `wanted` that have no leak."""
     drawn = Grids(random.Random(seed))
     type = Type.of("f64", BATCH, SEQ, WIDTH)
     drawn.streams.append(drawn.build.input("x", Input(type)))
@@ -69,7 +67,7 @@ def run(graph: Graph, seed: int, rows: int) -> dict[str, np.ndarray]:
 
 
 def grids(graph: Graph) -> Iterator[Value]:
-    """Every grid [batch q k] of which something is seen."""
+    """Return all score matrices [batch q k] with a proved fact."""
     for _, results in graph.nodes:
         for value in results:
             if value.type.shape[1:] == (SEQ, SEQ) and len(value.type.shape) == 3:
@@ -77,7 +75,7 @@ def grids(graph: Graph) -> Iterator[Value]:
 
 
 def untrue(seed: int) -> Iterator[str]:
-    """What is said of a grid and is not so."""
+    """Return false facts about score matrices."""
     graph = drawn_graph(seed, grids)
     found = run(graph, seed, ROWS)
     apart = np.subtract.outer(np.arange(ROWS), np.arange(ROWS))
@@ -90,7 +88,7 @@ def untrue(seed: int) -> Iterator[str]:
 
 
 def reductions(graph: Graph) -> Iterator[Value]:
-    """What is read over keys, and is said to skip later ones."""
+    """Return the reductions over keys that are proved to ignore later keys."""
     for node, results in graph.nodes:
         for link in find_dependences(node, results):
             if _skips(graph, link, node.args[link.operand]):
@@ -104,7 +102,7 @@ def _skips(graph: Graph, link: Dependence, x: Value | None) -> bool:
 
 
 def changed(seed: int) -> Iterator[str]:
-    """What is read over keys and changes when one more is there."""
+    """Return the reductions over keys that change with one more key."""
     graph = drawn_graph(seed, reductions)
     before, after = run(graph, seed, ROWS - 1), run(graph, seed, ROWS)
     for name, value in graph.outputs.items():
@@ -115,16 +113,16 @@ def changed(seed: int) -> Iterator[str]:
 
 
 @MANY
-def test_hidden_entries_hold_the_number(many: int) -> None:
+def test_masked_entries_have_the_proved_value(many: int) -> None:
     assert [f for seed in range(many) for f in untrue(seed)] == []
 
 
 @MANY
-def test_a_reduction_that_skips_hidden_keys_stays_when_there_are_more(many: int) -> None:
+def test_a_reduction_that_ignores_masked_keys_is_unchanged_by_more_of_them(many: int) -> None:
     assert [f for seed in range(many) for f in changed(seed)] == []
 
 
-def test_much_is_seen() -> None:
+def test_most_score_matrices_have_a_proved_fact() -> None:
     known = read = 0
     for seed in range(15):
         for value in drawn_graph(seed, grids).outputs.values():
@@ -157,11 +155,11 @@ FIRST_SEEDS = {
     "either side hides": 0,
     "anything counts for nothing": 3,
 }
-"""The graph that is tried first, since it showed the mistake when it was last looked for."""
+"""The first seed to try: it detected the mistake before."""
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     if isinstance(place, dict):
         monkeypatch.setitem(place, name, wrong)

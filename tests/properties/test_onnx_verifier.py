@@ -1,11 +1,10 @@
-"""The shape gate: what it says of a model is so, it knows every value, and it finds a
-number that was changed.
+"""The ONNX verifier: inferred shapes are correct, every value is inferred, and changed numbers are
+detected.
 
-Mutants are made of every built-in spec for both targets of the processor at four opsets,
-and of every graph of its package: `score`, `encode`, `step`, a step with buffers for
-caches, and the model that decodes by itself, by every strategy.
-Those whose lengths change must be found: every one in a result, and at least 95 of 100
-anywhere. What is not found is named here, with the reason.
+Mutants of every built-in spec for both CPU targets at four opsets, and of every graph of its
+package: `score`, `encode`, `step`, a step with KV buffers, and the standalone generator with each
+strategy. The verifier must detect every mutant that changes the length of an output, and at least
+95 % of the others. Undetected mutants are listed here with the reason.
 """
 
 import os
@@ -75,8 +74,8 @@ UNSEEN = {
     "GatherND": "one row is read for all",
     "Shape": "a length that is only compared",
 }
-"""Operators of which a mutant may stay unseen, as shapes come out right all the same.
-`verify` sees the numbers.
+"""Operators whose mutants may be undetected because all shapes stay correct. `verify` compares
+values.
 """
 
 
@@ -92,7 +91,7 @@ def built(spec: str, where: str, opset: int) -> BuiltModel:
 
 
 def known(one: BuiltModel) -> InferredTypes:
-    """What the gate knows with nothing declared: the nodes alone."""
+    """Return the types that the verifier infers from the nodes alone, without declared types."""
     model = make_weights_inputs(one)
     env = check_value_types(one, model).env
     told = {name: env[symbol] for symbol, name in one.length_inputs.items() if symbol in env}
@@ -100,7 +99,7 @@ def known(one: BuiltModel) -> InferredTypes:
 
 
 def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every value of the main graph as ONNX Runtime computes it from inputs of the same lengths."""
+    """Return every value of the main graph, computed by ONNX Runtime from inputs of equal lengths."""
     model = strip_declared_types(make_weights_inputs(one))
     graph = one.graph
     rng = np.random.default_rng(0)
@@ -117,7 +116,7 @@ def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[
 
 
 @pytest.mark.parametrize(("spec", "where", "opset"), FEW)
-def test_shapes_are_those_that_onnx_runtime_computes(spec: str, where: str, opset: int) -> None:
+def test_inferred_shapes_equal_those_of_onnx_runtime(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     found = known(one)
     seen = dict(run_all(one, found))
@@ -126,7 +125,7 @@ def test_shapes_are_those_that_onnx_runtime_computes(spec: str, where: str, opse
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("spec", "where", "opset"), ALL)
-def test_every_value_of_every_spec_is_known_and_right(spec: str, where: str, opset: int) -> None:
+def test_every_value_of_every_spec_is_inferred_correctly(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     found = known(one)
     data = decided_by_data(one.model.graph, found)
@@ -140,8 +139,8 @@ def test_every_value_of_every_spec_is_known_and_right(spec: str, where: str, ops
 def decided_by_data(
     graph: onnx.GraphProto, found: InferredTypes, outside: frozenset[str] = frozenset()
 ) -> set[str]:
-    """Values whose lengths only data tells: how many rows stand apart in a mask, and
-    what is done with these where that number decides it.
+    """Return values with data-dependent lengths: the number of positions of a mask, and values
+    computed from them where that number matters.
     """
     names = set(outside)
     for node in graph.node:
@@ -156,13 +155,13 @@ def decided_by_data(
 
 
 def inner(graph: onnx.GraphProto) -> set[str]:
-    """Every value of a graph, and of those inside."""
+    """Yield every value of a graph and of its subgraphs."""
     names = {n for node in graph.node for n in node.output}
     return names.union(*(inner(b) for node in graph.node for b in iterate_node_bodies(node)))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "rnnsearch"])
-def test_every_value_of_a_step_is_known(spec: str) -> None:
+def test_every_value_of_a_step_is_inferred(spec: str) -> None:
     model = model_of(spec)
     assert model.generation
     derived = derive_encoder_and_step(
@@ -173,7 +172,7 @@ def test_every_value_of_a_step_is_known(spec: str) -> None:
 
 
 def caught(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
-    """Whether the gates refuse it."""
+    """Return whether the verifier rejects a model."""
     try:
         verify_without_runtime(one, mutant)
     except UnsoundModelError:
@@ -184,8 +183,8 @@ def caught(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
 def hunt(
     one: BuiltModel, seed: str, tries: int
 ) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
-    """How many mutants count, and which of them no gate finds, with the values that
-    changed. Results are all tried.
+    """Return the number of mutants with an effect, and the undetected ones with the values that
+    changed. All mutants of outputs are tried.
     """
     model, before = make_weights_inputs(one), known(one)
     results, others = [], []
@@ -196,7 +195,7 @@ def hunt(
     chosen = random.Random(seed).sample(others, min(tries, len(others)))
     count, unseen = 0, []
     for mutation in (*results, *chosen):
-        mutant = mutation.of(model)
+        mutant = mutation.apply(model)
         changed = (
             [mutation.kind]
             if mutation.kind.startswith("declared")
@@ -209,7 +208,7 @@ def hunt(
 
 
 def judge(count: int, unseen: list[tuple[ShapeMutation, list[str]]], results: set[str]) -> None:
-    """At least 95 of 100 are found, and all that change a result."""
+    """Assert that 95 % are detected, and all that change an output."""
     assert len(unseen) <= 0.05 * count, (
         f"{len(unseen)} of {count}: {Counter(m.kind for m, _ in unseen)}"
     )
@@ -217,7 +216,7 @@ def judge(count: int, unseen: list[tuple[ShapeMutation, list[str]]], results: se
 
 
 def named(unseen: list[tuple[ShapeMutation, list[str]]]) -> str:
-    """What was not found, by operator, with the reason where it is known."""
+    """Return the undetected mutants by operator, with the reason if it is known."""
     counts = Counter(m.kind.split()[0].split(".")[0] for m, _ in unseen)
     return "; ".join(
         f"{n} {kind}: {UNSEEN.get(kind, 'no reason known')}" for kind, n in counts.items()
@@ -225,7 +224,7 @@ def named(unseen: list[tuple[ShapeMutation, list[str]]]) -> str:
 
 
 @pytest.mark.parametrize(("spec", "where", "opset"), sample_sweep(FEW))
-def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
+def test_mutants_are_detected(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
     count, unseen = hunt(one, f"{spec} {where} {opset}", 100)
     judge(count, unseen, set(model_of(spec).graph.outputs))
@@ -234,7 +233,9 @@ def test_mutants_are_found(spec: str, where: str, opset: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SMALL_CONFIGS)
-def test_many_mutants_are_found(spec: str, record_property: Callable[[str, object], None]) -> None:
+def test_many_mutants_are_detected(
+    spec: str, record_property: Callable[[str, object], None]
+) -> None:
     total, unseen = 0, []
     for where, opset in product(TARGETS, OPSETS):
         one = built(spec, where, opset)
@@ -255,8 +256,8 @@ IN_PACKAGES = (
 def hunt_in_package(
     spec: str, part: str, where: str, opset: int, tries: int
 ) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
-    """The same of one part of a package; nothing where the spec has no such part."""
-    if part == "sample" and opset < 18:  # drawing needs `BitwiseXor`
+    """Run `hunt` on one graph of a package; nothing if the spec does not have it."""
+    if part == "sample" and opset < 18:  # sampling needs `BitwiseXor`
         return 0, []
     one = build_package_graph(model_of(spec), part, where, opset)
     if one is None:
@@ -267,7 +268,7 @@ def hunt_in_package(
     return count, unseen
 
 
-def test_mutants_of_packages_are_found() -> None:
+def test_mutants_of_packages_are_detected() -> None:
     total, unseen = 0, []
     for spec, part, where, opset in IN_PACKAGES:
         count, missed = hunt_in_package(spec, part, where, opset, 25)
@@ -279,7 +280,7 @@ def test_mutants_of_packages_are_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SMALL_CONFIGS)
-def test_many_mutants_of_packages_are_found(
+def test_many_mutants_of_packages_are_detected(
     spec: str, record_property: Callable[[str, object], None]
 ) -> None:
     if model_of(spec).generation is None:
@@ -293,8 +294,8 @@ def test_many_mutants_of_packages_are_found(
     judge(total, unseen, set())
 
 
-def test_the_gates_hold_without_asserts() -> None:
-    """The same under `python -O`, which drops every `assert`."""
+def test_the_verifier_works_without_asserts() -> None:
+    """Under `python -O`, which removes all `assert` statements."""
     program = (
         "import sys; sys.path[:0] = sys.argv[1].split(chr(58));"
         "from test_onnx_verifier import built, hunt;"

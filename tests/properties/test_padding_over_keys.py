@@ -1,5 +1,5 @@
-"""Reductions over keys, sorts and sparse weights that are said to be clean of padding
-are: each text padded with garbage, on either side, gives what it gives alone.
+"""Reductions over keys, sorts and sparse attention weights that are proved independent of padding:
+each sequence with random padding on either side gives its results alone.
 """
 
 import random
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 class Kept(RandomGraphBuilder):
-    """Masks most of which hide what is padded."""
+    """Masks that mostly hide padding."""
 
     def mask(self, depth: int = 0) -> Value:
         drawn = super().mask(depth + 1)
@@ -39,7 +39,9 @@ class Kept(RandomGraphBuilder):
             return drawn
         keep = self.one(ops.Insert(1), self.build.inputs["keep"])
         x = self.streams[0]
-        before = self.one(ops.Compare("le"), self.rows(x, 0), self.rows(x, 1))
+        before = self.one(
+            ops.Compare("le"), self.get_position_ids(x, 0), self.get_position_ids(x, 1)
+        )
         if kind < 0.5:
             return keep
         drawn = keep if kind < 0.7 else self.one(ops.And(), drawn, keep)
@@ -57,7 +59,7 @@ def drawn_graph(seed: int, side: Side) -> Graph:
 
 
 def fault(seed: int, side: Side) -> str | None:
-    """How padding shows where it is said not to; None where that is not said."""
+    """Return the effect of padding where it is proved to have none; None if there is no proof."""
     graph = drawn_graph(seed, side)
     if padding_check.check_padding(graph):
         return None
@@ -75,7 +77,7 @@ def fault(seed: int, side: Side) -> str | None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("many", [GRAPHS, pytest.param(1500, marks=pytest.mark.slow)])
-def test_what_is_clean_is_what_it_is_alone(side: Side, many: int) -> None:
+def test_results_proved_independent_of_padding_equal_those_alone(side: Side, many: int) -> None:
     found = [fault(seed, side) for seed in range(many)]
     assert [f for f in found if f] == []
     assert found.count("") > 15
@@ -110,11 +112,11 @@ FIRST_SEEDS = {
     "zero whatever it meets": 83,
     "all is held": 28,
 }
-"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+"""Seeds that detect a mistake after many that do not; they are tried first."""
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     seeds = (FIRST_SEEDS.get(mistake, 0), *range(400))

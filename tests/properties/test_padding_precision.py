@@ -1,4 +1,4 @@
-"""Results that padding does not reach are clean; similar ones that it reaches are not.
+"""Results that padding cannot affect have no warning; similar results that it affects have one.
 
 The float64 reference with other amounts, sides and values of padding decides which is which.
 """
@@ -62,7 +62,7 @@ CLEAN = (
     ("w = softmax(where(keep, sum(tanh(x)) / 2.0 - 1.0, -1e4), axis=1);"
      "sum(x * w[:, :, none], axis=1)", ANY),
 )  # fmt: skip
-"""Statements and a result that padding does not reach, with sides of the padding."""
+"""Statements and a result that padding does not affect, with padding sides."""
 
 LEAKING = (
     ("sum(resize(z, mode=bilinear, size=[1, 2 * n], axis=1), axis=1)", ()),
@@ -112,7 +112,7 @@ LEAKING = (
     ("w = softmax(where(keep & (s > 29.9), s, -1e4), axis=1); sum(x * w[:, :, none], axis=1)",
      ANY),
 )  # fmt: skip
-"""Statements and a result that padding reaches."""
+"""Statements and a result that padding affects."""
 
 
 def write_spec(form: str, side: str) -> PaddedSpec:
@@ -124,7 +124,7 @@ def write_spec(form: str, side: str) -> PaddedSpec:
 
 
 def has_effect(spec: PaddedSpec) -> bool:
-    """Return True if padding changes a result for any of the usual inputs."""
+    """Return whether padding changes a result for any of the default inputs."""
     graph = elaborate_padded_spec(spec.text)
     return any(find_padding_effect(graph, spec, 7, *by) for by in ((1.0, 0.0), *INPUTS))
 
@@ -134,14 +134,14 @@ REACHED = [(form, side) for form, sides in LEAKING for side in sides]
 
 
 @pytest.mark.parametrize(("form", "side"), FLAT)
-def test_a_result_that_padding_does_not_reach_is_clean(form: str, side: str) -> None:
+def test_a_result_independent_of_padding_has_no_warning(form: str, side: str) -> None:
     spec = write_spec(form, side)
     assert not check_padding(elaborate_padded_spec(spec.text))
     assert not has_effect(spec)
 
 
 @pytest.mark.parametrize(("form", "side"), REACHED)
-def test_a_result_that_padding_reaches_is_warned_of(form: str, side: str) -> None:
+def test_a_result_that_depends_on_padding_has_a_warning(form: str, side: str) -> None:
     spec = write_spec(form, side)
     assert check_padding(elaborate_padded_spec(spec.text))
     assert has_effect(spec)
@@ -165,18 +165,18 @@ BETWEEN_TWO = (
     "w = softmax(max(h, axis=2), axis=1); return sum(x * w[:, :, none], axis=1)",
     "return masked_mean_pool(matmul(tanh(where(m, s, 0.0)), tanh(u)), ckeep)",
 )
-"""Results of two sequences, each with a padding mask, that neither padding reaches."""
+"""Results of two sequences with padding masks that neither padding affects."""
 
 LEAKING_BETWEEN_TWO = (
     "return sum(matmul(softmax(h), u), axis=1)",
     "w = softmax(h) * softmax(h, axis=1); return sum(sum(w), axis=1)[:, none] * ones(shape=[1, 4])",
     "return masked_mean_pool(matmul(softmax(where(m & (s > 2.0), s, -1e30)), u), ckeep)",
 )
-"""Results of two sequences that padding of one of them reaches."""
+"""Results of two sequences that padding of one of them affects."""
 
 
 def differs_with_padding(text: str) -> bool:
-    """Return True if padding of two sequences changes what the reference computes for them."""
+    """Return whether padding of two sequences changes the reference result."""
     graph, rng = elaborate_padded_spec(text), np.random.default_rng(3)
     x, u = rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 6, 4))
 
@@ -196,14 +196,14 @@ def differs_with_padding(text: str) -> bool:
 
 @pytest.mark.parametrize("body", BETWEEN_TWO)
 def test_masks_of_two_sequences_are_combined(body: str) -> None:
-    """Where one mask is false, positions are masked out, whatever the other says there."""
+    """A position that one mask hides is masked out, for any value of the other mask."""
     text = TWO.format(body.replace("; ", "\n  "))
     assert not check_padding(elaborate_padded_spec(text))
     assert not differs_with_padding(text)
 
 
 @pytest.mark.parametrize("body", LEAKING_BETWEEN_TWO)
-def test_what_leaks_between_two_sequences_is_warned_of(body: str) -> None:
+def test_a_leak_between_two_sequences_has_a_warning(body: str) -> None:
     text = TWO.format(body.replace("; ", "\n  "))
     assert check_padding(elaborate_padded_spec(text))
     assert differs_with_padding(text)
@@ -252,7 +252,7 @@ class AnyValue(frozenset[object]):
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     texts = [write_spec(*r).text for r in REACHED]

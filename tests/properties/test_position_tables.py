@@ -1,5 +1,5 @@
-"""A table of positions is long enough, or it is said before a model runs: at every length
-the check refuses exactly what has no value.
+"""Position tables are long enough, or an input check reports it: at every length the check rejects
+exactly the inputs without a value.
 """
 
 import itertools
@@ -37,7 +37,9 @@ ROWS = {
 
 @pytest.mark.parametrize("more", ["", " + 2"])
 @pytest.mark.parametrize("rows", ROWS)
-def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> None:
+def test_length_check_rejects_exactly_the_inputs_without_a_value(
+    tmp_path: Path, rows: str, more: str
+) -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC % (ROWS[rows], more), encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
@@ -57,20 +59,20 @@ def test_what_is_refused_has_no_value(tmp_path: Path, rows: str, more: str) -> N
         else:
             with pytest.raises(Failed, match=r"E0912.*the maximum is"):
                 input_signature.prepared(given)
-        # What a text may still become is where it would be refused one row later.
+        # The maximum generated length is one position before the rejected length.
         most = max_context_length(input_signature.bounds, "seq", {"src": src})
         assert most is None or fine == (seq <= most), (src, seq, most)
 
 
-def test_a_limit_that_forgets_a_length_is_found(
+def test_a_limit_without_one_of_the_lengths_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted mistake: several lengths together are not looked at."""
+    """Planted mistake: combinations of several lengths are not checked."""
     monkeypatch.setattr(
         "specc.artifact.generation_facts.find_joint_length_limits", lambda graph: {}
     )
     with pytest.raises(pytest.fail.Exception):
-        test_what_is_refused_has_no_value(tmp_path, "two", "")
+        test_length_check_rejects_exactly_the_inputs_without_a_value(tmp_path, "two", "")
 
 
 WRITER = """specc 1
@@ -89,8 +91,10 @@ generate text of ids from logits { start = 2  stop = 10 }
 
 
 @pytest.mark.parametrize("parts", [["encode", "step"], ["generate"]])
-def test_a_text_ends_where_its_source_leaves_no_room(tmp_path: Path, parts: list[str]) -> None:
-    """The last token that is written is never given, so it needs no position."""
+def test_generation_ends_at_the_position_limit_of_its_source(
+    tmp_path: Path, parts: list[str]
+) -> None:
+    """The last generated token is not an input, so it needs no position."""
     path = tmp_path / "m.specc"
     path.write_text(WRITER, encoding="utf-8")
     specc.compile(path, tmp_path / "out", init=3, graphs=parts)

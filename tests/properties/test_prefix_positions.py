@@ -1,8 +1,8 @@
-"""Fixed rows before what grows: what is proved of them is true, steps equal the full
-pass, and rows of a head never move.
+"""Prefix positions before the time axis: proofs about them are true, steps equal the full pass, and
+prefix positions never change.
 
-Random graphs behind random heads (`support.random_prefix_graphs`). Time is counted from behind
-the head of the result. Mistakes planted in the passes are found by the same tests.
+Random graphs with random prefixes (`support.random_prefix_graphs`). Time is counted from the end of
+the prefix of the result. The same tests detect mistakes planted in the passes.
 """
 
 import random
@@ -52,9 +52,7 @@ MEMORIES = (1, 3)
 
 
 def leak(graph: Graph, seed: int) -> str:
-    """How rows of a graph move that must not, as far as it was proved; empty where none
-    do.
-    """
+    """Return positions that change although a proof excludes it; "" if there are none."""
     proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
     for memory in MEMORIES:
@@ -82,8 +80,8 @@ def leak(graph: Graph, seed: int) -> str:
 
 
 def difference(seed: int, draw: Callable[[int], Graph] = make_prefix_graph) -> str:
-    """How the steps of graph `seed` differ from its full pass; empty where they do not
-    or where it is refused.
+    """Return how the steps of graph `seed` differ from its full pass; "" if they do not or the
+    graph is rejected.
     """
     graph = draw(seed)
     if "x" not in graph.inputs or check_causality(graph, "seq", "x", ["y"]):
@@ -127,13 +125,13 @@ def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows:
 
 
 def forget() -> None:
-    """Nothing that was proved before is remembered."""
+    """Clear all caches of proofs."""
     mask_bands.find_mask_band.cache_clear()
     find_masked_values.cache_clear()
 
 
 def first_fault(seeds: range) -> str:
-    """The first fault among some graphs; a pass that crashes on one is caught too."""
+    """Return the first failing graph; an exception in a pass counts as failure."""
     for seed in seeds:
         try:
             fault = leak(make_prefix_graph(seed), seed) or difference(seed)
@@ -145,19 +143,19 @@ def first_fault(seeds: range) -> str:
 
 
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
-def test_what_is_proved_behind_heads_is_true(start: int) -> None:
+def test_proofs_about_graphs_with_prefixes_are_true(start: int) -> None:
     seeds = range(start, start + 30)
     assert not [f for s in seeds if (f := leak(make_prefix_graph(s), s))]
 
 
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
-def test_steps_behind_heads_equal_the_full_pass(start: int) -> None:
+def test_steps_of_graphs_with_prefixes_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
 
 
 @pytest.mark.parametrize("many", [25, pytest.param(1000, marks=pytest.mark.slow)])
-def test_loops_over_another_axis_behind_heads(many: int) -> None:
-    """Their states begin as what rows of heads give, turn by turn."""
+def test_steps_of_loops_with_prefixes_equal_the_full_pass(many: int) -> None:
+    """Their states start with values of prefix positions in each iteration."""
     graphs = ((s, make_prefix_loop_graph(s)) for s in range(many))
     assert not [f for s, graph in graphs if (f := leak(graph, s))]
     seeds = range(many)
@@ -166,13 +164,13 @@ def test_loops_over_another_axis_behind_heads(many: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 2400, 200))
-def test_thousands_of_graphs_behind_heads(start: int) -> None:
+def test_thousands_of_graphs_with_prefixes(start: int) -> None:
     seeds = range(start, start + 200)
     assert not [f for s in seeds if (f := leak(make_prefix_graph(s), s) or difference(s))]
 
 
-def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
-    """Most graphs behind heads have such a row, and contractions for it work on it alone."""
+def test_the_initial_result_of_an_empty_sequence_reads_its_position_only() -> None:
+    """Most graphs with prefixes have such a position, and contractions for it read it alone."""
     seen = alone = 0
     for seed in range(20):
         graph = make_prefix_graph(seed)
@@ -193,12 +191,12 @@ def test_what_an_empty_text_begins_with_is_made_of_its_row_alone() -> None:
     assert alone > 2, alone
 
 
-def test_much_is_proved() -> None:
+def test_most_graphs_are_proved() -> None:
     refused = [s for s in range(GRAPHS) if check_causality(make_prefix_graph(s), "seq", "x", ["y"])]
     assert len(refused) < GRAPHS * 0.8
 
 
-def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None:
+def test_initial_states_equal_prefix_positions_of_full_passes() -> None:
     seen = 0
     for seed in range(40):
         graph = make_prefix_graph(seed)
@@ -228,10 +226,10 @@ def test_states_begin_as_rows_of_the_head_in_a_full_pass_of_any_length() -> None
 
 @pytest.mark.parametrize("many", [70, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_without_a_warning_padding_behind_a_head_changes_nothing(
+def test_without_a_warning_padding_after_a_prefix_has_no_effect(
     side: Literal["left", "right"], many: int
 ) -> None:
-    """Each example is run padded, with garbage in the padded rows, and alone."""
+    """Each batch element runs alone and with random padding."""
     clean = 0
     for seed in range(many):
         graph = make_prefix_graph(seed, side)
@@ -260,15 +258,15 @@ def test_without_a_warning_padding_behind_a_head_changes_nothing(
     assert clean > many // 20
 
 
-def test_a_head_of_a_head_is_a_head_and_leaving_it_away_changes_no_step() -> None:
-    """`concat` and then `slice` of what was put before is the same step."""
+def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
+    """`concat` followed by `slice` of the added positions gives the same step."""
     for head in (Dim.of(2), MEMORY):
         texts = []
         for detour in (False, True):
             drawn = PrefixGraphBuilder(random.Random(0))
             x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
             drawn.build.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
-            rows = drawn.rows_of(head)
+            rows = drawn.get_prefix(head)
             weight = drawn.weight(WIDTH, WIDTH)
             if detour:
                 x = drawn.one(ops.Concat(1), rows, x)
@@ -280,14 +278,14 @@ def test_a_head_of_a_head_is_a_head_and_leaving_it_away_changes_no_step() -> Non
 
 
 def _numbered(grid: QueryKeyGrid) -> affine_indices.AffineIndex | None:
-    """Times in place of row numbers."""
+    """Mutation: uses times instead of indices."""
     if (grid.query, grid.key) == (0, None):
         return affine_indices.AffineIndex(query=affine_indices.ONE)
     return affine_indices.AffineIndex(key=affine_indices.ONE) if grid.key == 0 else None
 
 
 def _first_rows(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
-    """What a state begins as is read at the wrong end."""
+    """Mutation: reads the initial state at the wrong end."""
     value, axis = self.now[first.value], first.axis
     if axis is None or first.total:
         return OUTPUT(self, first)
@@ -298,7 +296,7 @@ def _first_rows(self: encoder_graph.EncoderBuilder, first: encoder_graph.Initial
 
 
 def _taken_for_rows_of_themselves(node: Node, *results: Any) -> list[Dependence]:
-    """Rows that others are read for are taken for rows made of the same ones alone."""
+    """Mutation: treats positions that others depend on as positions that depend on themselves only."""
     kinds = {} if results else {"window": "same"}
     return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_dependences(node, *results)]
 
@@ -355,11 +353,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     forget()
-    # One to ten of a hundred graphs find a mistake: those near the first that does.
+    # One to ten of a hundred graphs detect a mistake: try those near the first one that does.
     start = FROM.get(mistake, 0)
     found = first_fault(range(start, start + 30))
     monkeypatch.undo()

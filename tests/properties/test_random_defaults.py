@@ -1,8 +1,10 @@
-"""A default that is taken for safe while a text is written gives what it gives for the whole text, and no other does.
+"""A default that is accepted for generation gives the values of the whole sequence at every step;
+others are rejected.
 
-Random defaults of an input beside the one that grows: of each row, of rows before, of rows to come, of how many there
-are; with a row for each token or with one for all. What is accepted writes, token for token, what a full pass over the
-whole text writes with the default that Python evaluates; what Python itself sees change is refused.
+Random defaults of an input other than the tokens: functions of each position, of earlier positions,
+of later positions, of their number; with one value per token or one per sequence. Accepted defaults
+generate, token for token, the result of full passes with the default that Python evaluates; a
+default that changes by Python's evaluation is rejected.
 """
 
 import random
@@ -29,7 +31,7 @@ Made = Callable[[Row], Row]
 
 @dataclass(frozen=True)
 class Default:
-    """An expression of `t`, the tokens as numbers, and what it is for one text."""
+    """An expression of `t`, the tokens as numbers, and its value for one sequence."""
 
     text: str
     of: Made
@@ -70,7 +72,7 @@ ONE: list[tuple[str, Callable[[Row], Row]]] = [
 
 
 def drawn(rng: random.Random) -> tuple[Default, bool]:
-    """A default, and whether it has a row for each token."""
+    """Return a default, and whether it has a value per token."""
     made = Default("t", lambda a: a)
     for _ in range(rng.randint(1, 3)):
         made = _behind(made, *rng.choice(CAUSAL + CAUSAL + AHEAD))
@@ -97,7 +99,7 @@ generate text of ids from logits {{ max_tokens = 5 }}
 
 
 def spec_of(default: Default, rows: bool) -> str:
-    """A model that writes by it."""
+    """Return a generative spec with the default."""
     return SPEC.format(
         axis=", seq" if rows else "",
         default=re.sub(r"\bt\b", "float(ids)", default.text),
@@ -106,7 +108,7 @@ def spec_of(default: Default, rows: bool) -> str:
 
 
 def changes(default: Default, rows: bool) -> bool:
-    """Whether it changes what it said of a text when more comes, by trying."""
+    """Return whether the value for a prefix changes when more tokens are appended, by evaluation."""
     rng = random.Random(0)
     for _ in range(6):
         text = [float(rng.randrange(VOCAB)) for _ in range(7)]
@@ -118,7 +120,7 @@ def changes(default: Default, rows: bool) -> bool:
 
 
 def fault(seed: int, directory: Path) -> str:
-    """How what is accepted is wrong; empty where it is not."""
+    """Return an error of an accepted default; "" if there is none."""
     default, rows = drawn(random.Random(seed))
     directory.mkdir(exist_ok=True)
     (directory / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
@@ -148,7 +150,7 @@ def fault(seed: int, directory: Path) -> str:
 
 
 def unsound(seed: int, directory: Path) -> str:
-    """A default that is accepted, though it changes what it said."""
+    """Return a default that is accepted although its values change."""
     default, rows = drawn(random.Random(seed))
     (directory / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
     model = elaborate_spec(open_spec(str(directory / "m.specc")))
@@ -160,26 +162,28 @@ def unsound(seed: int, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_accepted_writes_as_the_whole_does(seed: int, tmp_path: Path) -> None:
+def test_accepted_defaults_generate_as_full_passes(seed: int, tmp_path: Path) -> None:
     assert not fault(seed, tmp_path)
 
 
-def test_what_changes_is_refused(tmp_path: Path) -> None:
+def test_defaults_that_change_are_refused(tmp_path: Path) -> None:
     assert not [f for seed in range(25) if (f := unsound(seed, tmp_path))]
 
 
-def test_without_the_proof_it_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_proof_changing_defaults_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(analysis_report, "check_default_causality", lambda *_: [])
     assert any(unsound(seed, tmp_path) for seed in range(10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(4, 204, 20))
-def test_hundreds_of_defaults(start: int, tmp_path: Path) -> None:
+def test_hundreds_of_accepted_defaults_generate_as_full_passes(start: int, tmp_path: Path) -> None:
     seeds = range(start, start + 20)
     assert not [f for seed in seeds if (f := fault(seed, tmp_path / str(seed)))]
 
 
 @pytest.mark.slow
-def test_many_that_change_are_refused(tmp_path: Path) -> None:
+def test_many_defaults_that_change_are_refused(tmp_path: Path) -> None:
     assert not [f for seed in range(25, 1025) if (f := unsound(seed, tmp_path))]

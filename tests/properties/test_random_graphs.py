@@ -1,9 +1,7 @@
-"""What is proved must be true: random graphs, one token moved at a time, seen by the
-reference.
+"""Proofs are true: random graphs in which one token at a time changes, evaluated by the reference.
 
-A graph that is proved causal never lets a later token move an earlier row, and nothing
-moves outside the reach that was computed, proved or not. Planted mistakes in the facts
-are found by the same test.
+In a graph that is proved causal a later token never changes an earlier position, and no position
+outside the computed receptive field changes. The same test detects mistakes planted in the facts.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +30,7 @@ GRAPHS = 250
 
 
 def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
-    """Every pair (row of the output, token) where the token moves the row."""
+    """Yield all pairs (position of the output, token) where the token changes the position."""
     inputs, weights = sample_graph_values(graph, seed, ROWS)
     rng = np.random.default_rng(seed + 1)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
@@ -48,7 +46,7 @@ def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
 
 
 def fault(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
-    """How graph `seed` breaks what is proved of it; empty where it does not."""
+    """Return how graph `seed` contradicts a proof; "" if it does not."""
     graph = draw(seed)
     proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
@@ -63,18 +61,18 @@ def fault(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
 
 
 @pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25)))
-def test_what_is_proved_is_true(start: int) -> None:
+def test_proofs_about_random_graphs_are_true(start: int) -> None:
     faults = [f for seed in range(start, start + 25) if (f := fault(seed))]
     assert not faults
 
 
 @pytest.mark.parametrize("many", [40, pytest.param(2000, marks=pytest.mark.slow)])
-def test_what_is_proved_of_loops_over_another_axis_is_true(many: int) -> None:
+def test_proofs_about_loops_over_another_axis_are_true(many: int) -> None:
     assert not [found for seed in range(many) if (found := fault(seed, make_loop_graph))]
 
 
 @pytest.mark.parametrize("many", [80, pytest.param(2000, marks=pytest.mark.slow)])
-def test_what_is_proved_of_rows_that_are_moved_is_true(many: int) -> None:
+def test_proofs_about_gathered_positions_are_true(many: int) -> None:
     assert not [found for seed in range(many) if (found := fault(seed, make_gather_graph))]
     proved = [
         not check_causality(make_gather_graph(seed), "seq", "x", ["y"]) for seed in range(many)
@@ -82,7 +80,7 @@ def test_what_is_proved_of_rows_that_are_moved_is_true(many: int) -> None:
     assert many / 4 < sum(proved) < 3 * many / 4
 
 
-def test_much_is_proved_and_little_refused_without_a_leak() -> None:
+def test_most_causal_graphs_are_proved() -> None:
     proved = refused = needlessly = 0
     for seed in range(120):
         graph = make_random_graph(seed)
@@ -98,7 +96,7 @@ def test_much_is_proved_and_little_refused_without_a_leak() -> None:
 
 
 @pytest.mark.parametrize("draw", [make_random_graph, make_loop_graph, make_gather_graph])
-def test_rows_of_a_batch_are_proved_apart_and_are(draw: Callable[[int], Graph]) -> None:
+def test_batch_elements_are_proved_and_are_independent(draw: Callable[[int], Graph]) -> None:
     for seed in range(40):
         graph = draw(seed)
         assert check_batch_independence(graph, "batch") == []
@@ -128,14 +126,14 @@ LONG = [
 
 
 @pytest.mark.parametrize(("draw", "side", "many", "least"), [*sample_sweep(PADDED), *LONG])
-def test_without_a_padding_warning_padding_changes_nothing(
+def test_without_a_warning_padding_has_no_effect(
     draw: Callable[..., Graph], side: Literal["left", "right"], many: int, least: int
 ) -> None:
-    """Each example is run padded, with garbage in the padded rows, and alone."""
+    """Each batch element runs alone and with random padding."""
     clean = 0
     for seed in range(many):
         graph = draw(seed, side)
-        # as `check_padding`, without the messages and what they need
+        # like `check_padding`, without messages
         if graph.outputs["y"].node is None or can_padding_reach(graph, "keep", ["y"]):
             continue
         assert not check_padding(graph)
@@ -155,7 +153,7 @@ def test_without_a_padding_warning_padding_changes_nothing(
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """One of the mistakes that would make the proof lie."""
+    """Plant one of the mistakes that would make a proof false."""
     real = mask_bands.find_band_interval
     match name:
         case "conv reads nothing ahead":
@@ -203,7 +201,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         "not is forgotten",
     ],
 )
-def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_planted_mistake_is_detected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     planted(monkeypatch, name)
     dependence.find_op_dependences.cache_clear()
     found = any(fault(seed) for seed in range(GRAPHS))

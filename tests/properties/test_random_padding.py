@@ -1,5 +1,5 @@
-"""Random specs of which `check` says that padding stays out of the results give the same
-results with padding of other amounts, sides and values; most of the others do not.
+"""Random specs without a padding warning give equal results with other amounts, sides and values of
+padding; most of the others do not.
 """
 
 import pytest
@@ -19,7 +19,7 @@ from specc.analysis.padding_check import check_padding
 
 SPECS, MANY, CHUNK = 120, 20_000, 1000
 MIN_SHARE = 0.8
-"""Of warned specs, how many show an effect."""
+"""Minimum share of warned specs that show an effect."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -56,7 +56,7 @@ SORTED_AND_SKIPPED = (
 
 
 def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
-    """Sorted, valid positions come first; a left padding mask skips the first ones."""
+    """After sorting, valid positions come first; a left padding mask hides the first ones."""
     assert check_padding(elaborate_padded_spec(SORTED_AND_SKIPPED))
     assert not check_padding(
         elaborate_padded_spec(SORTED_AND_SKIPPED.replace("n] left", "n] right"))
@@ -104,11 +104,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 FIRST_SEEDS = {"no value is infinite": 290}
-"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+"""Seeds that detect a mistake after many that do not; they are tried first."""
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     seeds = (FIRST_SEEDS.get(mistake, 0), *range(1500))

@@ -1,10 +1,10 @@
-"""Whatever is said of a graph holds: steps equal the full pass, padding moves nothing,
-examples stand alone.
+"""All proofs about random graphs hold: steps equal the full pass, padding has no effect, batch
+elements are independent.
 
-The graphs have loops over another axis, row numbers with factors, hidden scores,
-pooling, turned vectors, and examples in blocks. The truth is the float64 reference, run
-on something else than what is claimed: longer, padded, alone. Each rule of the proofs
-is then taken away in turn, and the same laws must find that it is gone.
+The graphs contain loops over another axis, position ids with factors, low scores at masked
+positions, pooling, rotations, and merged batch axes. The float64 reference on other inputs (longer,
+padded, alone) decides. Each rule of the proofs is then disabled in turn, and the same properties
+must detect that.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def run(graph: Graph, inputs: dict[str, Any], weights: dict[str, Any]) -> Any:
 
 
 def stepping(seed: int) -> str:
-    """How the steps of a graph that is proved causal differ from its full pass."""
+    """Return how the steps of a graph that is proved causal differ from its full pass."""
     graph = make_dataflow_graph(seed)
     if check_causality(graph, "seq", "x", ["y"]):
         return ""
@@ -77,7 +77,7 @@ def stepping(seed: int) -> str:
 
 
 def padding_moves(seed: int) -> str:
-    """How padding moves rows that exist, in a graph of which it is said that it does not."""
+    """Return how padding changes valid positions of a graph for which a proof excludes it."""
     side = SIDES[seed % 3]
     graph = make_dataflow_graph(seed, side)
     if padding_check.check_padding(graph):
@@ -104,8 +104,8 @@ def padding_moves(seed: int) -> str:
 
 
 def examples_meet(seed: int) -> str:
-    """How an example alone differs from itself among others, in a graph that is said to
-    keep them apart.
+    """Return how a batch element alone differs from itself in a batch, in a graph for which a proof
+    excludes it.
     """
     graph = make_dataflow_graph(seed, mixes=True)
     if batch_independence.check_batch_independence(graph, "batch"):
@@ -125,19 +125,19 @@ LAWS: dict[str, Law] = {"steps": stepping, "padding": padding_moves, "examples":
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_what_is_said_holds(law: str) -> None:
+def test_proofs_hold(law: str) -> None:
     assert not [fault for seed in range(GRAPHS) if (fault := LAWS[law](seed))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + MANY, 500))
 @pytest.mark.parametrize("law", LAWS)
-def test_what_is_said_of_thousands_holds(law: str, start: int) -> None:
+def test_proofs_about_thousands_of_graphs_hold(law: str, start: int) -> None:
     assert not [fault for seed in range(start, start + 500) if (fault := LAWS[law](seed))]
 
 
-def test_much_is_said() -> None:
-    """The laws are no use where everything is refused."""
+def test_most_graphs_are_proved() -> None:
+    """The properties are useless if no graph is proved."""
     graphs = [make_dataflow_graph(seed, SIDES[seed % 3]) for seed in range(GRAPHS)]
     assert sum(not check_causality(g, "seq", "x", ["y"]) for g in graphs) > 20
     assert sum(not padding_check.check_padding(g) for g in graphs) > 10
@@ -213,11 +213,11 @@ FIRST_SEEDS = {
     "a maximum passes over anything": 109,
     "zero times anything is zero": 479,
 }
-"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+"""Seeds that detect a mistake after many that do not; they are tried first."""
 
 
 def found(law: Law, graphs: int = 1500, first: int = 0) -> bool:
-    """Whether a law finds a fault; a pass that crashes on a graph is caught too."""
+    """Return whether a property fails; an exception in a pass counts as failure."""
     for seed in (first, *range(graphs)):
         try:
             if law(seed):
@@ -228,12 +228,12 @@ def found(law: Law, graphs: int = 1500, first: int = 0) -> bool:
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_a_rule_taken_away_is_missed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_rule_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     law, place, name, wrong = MISTAKES[mistake]
     time_dataflow.trace_time_dataflow.cache_clear()
     monkeypatch.setattr(place, name, wrong)
     if place is time_dataflow:
-        # what it sees in a body, the search for loops that cannot be run in steps sees
+        # the search for loops without steps detects the same in loop bodies
         # too
         monkeypatch.setattr(time_dataflow_facts, "_find_in_body", lambda *_: "")
     missed = found(LAWS[law], first=FIRST_SEEDS.get(mistake, 0))
@@ -243,18 +243,20 @@ def test_a_rule_taken_away_is_missed(mistake: str, monkeypatch: pytest.MonkeyPat
 
 
 WINDOWS = 40
-"""Graphs with examples in blocks, and loops whose bodies look back or count examples."""
+"""Graphs with merged batch axes, and loops whose bodies read earlier positions or count batch
+elements.
+"""
 
 
 @pytest.fixture
 def windowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The laws, over such graphs."""
+    """Check the properties on these graphs."""
     monkeypatch.setitem(globals(), "wide_graph", make_batch_axis_graph)
 
 
 @pytest.mark.usefixtures("windowed")
 @pytest.mark.parametrize("law", LAWS)
-def test_what_is_said_of_windows_holds(law: str) -> None:
+def test_proofs_about_batch_axis_graphs_hold(law: str) -> None:
     assert not [fault for seed in range(WINDOWS) if (fault := LAWS[law](seed))]
 
 
@@ -262,13 +264,13 @@ def test_what_is_said_of_windows_holds(law: str) -> None:
 @pytest.mark.usefixtures("windowed")
 @pytest.mark.parametrize("start", range(WINDOWS, WINDOWS + MANY, 500))
 @pytest.mark.parametrize("law", LAWS)
-def test_what_is_said_of_thousands_of_windows_holds(law: str, start: int) -> None:
+def test_proofs_about_thousands_of_batch_axis_graphs_hold(law: str, start: int) -> None:
     seeds = range(start, start + 500)
     assert not [fault for seed in seeds if (fault := LAWS[law](seed))]
 
 
 @pytest.mark.usefixtures("windowed")
-def test_a_loop_from_example_to_example_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_over_batch_elements_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = sum(
         not batch_independence.check_batch_independence(
             make_batch_axis_graph(s, mixes=True), "batch"

@@ -1,5 +1,5 @@
-"""Random stacks of convolutions and pools over padded rows: where no warning is given,
-rows in a padded batch are what they are alone; mistakes in the proof are noticed.
+"""Random stacks of convolutions and pools over padded sequences: without a warning, positions in a
+padded batch equal those alone; mistakes in the proof are detected.
 """
 
 import random
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 class Drawn:
-    """A stack of windows over `x`, and what says which of its rows exist."""
+    """A stack of windows over `x` and its padding mask."""
 
     def __init__(self, seed: int, side: str) -> None:
         self.rng, self.build = random.Random(seed), Builder()
@@ -37,7 +37,9 @@ class Drawn:
         return self.build.one(op, *args)
 
     def window(self, n: int) -> None:
-        """One more, behind a mask or not; in between something that is not zero at zero."""
+        """Add a window, with or without a mask before it, sometimes after an op that is not zero at
+        zero.
+        """
         kernel = (self.rng.randint(1, 3),)
         stride = (self.rng.choice((1, 1, 2, 3)) if self.strides else 1,)
         kind = self.rng.choice(("conv", "conv", "max", "mean", "thin"))
@@ -72,7 +74,7 @@ class Drawn:
             self.keep = self.one(ops.KeepRows(stride[0], op.get_lag(0)), self.keep)
 
     def thin(self, start: int, step: int) -> None:
-        """`x[:, start::step]`, and the same of what says which rows exist."""
+        """Return `x[:, start::step]` and the same of the padding mask."""
         stop = self.x.type.shape[1]
         for name in ("x", "keep"):
             op = ops.Stride(1, Dim.of(start), stop, Dim.of(step))
@@ -93,7 +95,7 @@ ROWS, MORE = 11, 4
 
 
 def fault(seed: int, side: str) -> bool | None:
-    """Whether rows of a stack that is not warned of differ; None where it is warned of."""
+    """Return whether positions of a stack without warning differ; None if it has a warning."""
     graph = Drawn(seed, side).finished()
     if any(d.code == "W0601" for d in proof.check_padding(graph)):
         return None
@@ -107,22 +109,22 @@ def fault(seed: int, side: str) -> bool | None:
         alone = specc_numpy.evaluate_graph(graph, {"x": x[:, real], "keep": keep[:, real]}, weights)
         padded = specc_numpy.evaluate_graph(graph, {"x": x, "keep": keep}, weights)
     except Failed:
-        return False  # too few rows for these windows
+        return False  # too few positions for these windows
     found, wanted = padded["y"][padded["rows"]], alone["y"][0]
     return found.shape != wanted.shape or not np.allclose(found, wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize("many", [300, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_without_a_warning_padding_changes_nothing(side: str, many: int) -> None:
+def test_without_a_warning_padding_has_no_effect(side: str, many: int) -> None:
     said = [fault(seed, side) for seed in range(many)]
     assert not any(said), said.index(True)
-    # Neither everything is warned of nor nothing.
+    # Some stacks have a warning, others do not.
     assert min(said.count(None), said.count(False)) > many // 6
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A mistake that lets something pass."""
+    """Plant a mistake that suppresses a warning."""
     match name:
         case "a stride leaves nothing padded":
             first = lambda graph, places: frozenset({places.rows})
@@ -145,6 +147,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         ("every mean is clean behind zeros", "right"),
     ],
 )
-def test_mistakes_are_noticed(mistake: str, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_detected(
+    mistake: str, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planted(monkeypatch, mistake)
     assert any(fault(seed, side) for seed in range(400))

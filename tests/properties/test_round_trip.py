@@ -1,5 +1,5 @@
-"""Both syntaxes say the same: text → tree → text, in each and from one to the other,
-for any tree.
+"""Both syntaxes are equivalent: text → tree → text, in each and from one to the other, for any
+tree.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from specc.syntax.dsl.expression_printer import RESERVED_WORDS, print_expression
 from specc.syntax.yaml.yaml_parser import parse_yaml
 from specc.syntax.yaml.yaml_printer import print_yaml
 
-# of the strategies, when one fails
+# of the strategies, if one fails
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 EXAMPLES = sorted((Path(__file__).parents[1] / "syntax" / "examples").glob("*.specc"))
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def yaml(text: str) -> ast.File:
 
 
 def difference(a: Any, b: Any, path: str = "") -> str:
-    """Where two trees first differ, since their `repr` fills pages."""
+    """Return where two trees first differ, since their `repr` is very long."""
     if type(a) is not type(b):
         return f"{path}: {a!r} is not {b!r}"
     if dataclasses.is_dataclass(a):
@@ -59,7 +59,9 @@ def difference(a: Any, b: Any, path: str = "") -> str:
 
 
 def there_and_back(file: ast.File) -> None:
-    """The law: every way through the two syntaxes leads to the same tree, and writing is stable."""
+    """Check that every path through the two syntaxes gives the same tree, and that printing is
+    idempotent.
+    """
     text = print_dsl(file)
     again = dsl(text)
     assert not difference(file, again), text
@@ -72,14 +74,14 @@ def there_and_back(file: ast.File) -> None:
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, *sample_sweep(SHIPPED)], ids=lambda p: p.name)
-def test_every_spec_goes_both_ways(path: Path) -> None:
+def test_every_spec_converts_in_both_directions(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     file = dsl(text) if path.suffix == ".specc" else yaml(text)
     there_and_back(file)
     assert not difference(tree_from_json(tree_to_json(file), Source(path.name, text)), file)
 
 
-# --- any tree that the grammar can say ------------------------------------------------
+# --- any tree of the grammar ----------------------------------------------------------
 
 WORDS = [
     "x",
@@ -157,7 +159,9 @@ LAST_FIELDS = ("comments", "end", "else_end")
 def builds(
     kind: type[Any], *values: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]
 ) -> Any:
-    """Trees of a class, its fields in the order of the source: comments come last."""
+    """Return a strategy for trees of a class, with fields in the order of the source: comments come
+    last.
+    """
     known = [f.name for f in dataclasses.fields(kind)]
     fields = [n for n in known if n not in LAST_FIELDS and not n.endswith("span")]
     fields += [n for n in LAST_FIELDS if n in known]
@@ -424,38 +428,36 @@ def read_again(expr: Any) -> None:
 
 @SOME
 @given(expressions)
-def test_any_expression_is_read_as_it_was_written(expr: Any) -> None:
+def test_any_expression_parses_to_its_tree(expr: Any) -> None:
     read_again(expr)
 
 
 @pytest.mark.slow
 @MANY
 @given(expressions)
-def test_very_many_expressions_are_read_as_they_were_written(expr: Any) -> None:
+def test_very_many_expressions_parse_to_their_trees(expr: Any) -> None:
     read_again(expr)
 
 
 @SOME
 @given(files)
-def test_any_tree_goes_both_ways(file: ast.File) -> None:
+def test_any_tree_converts_in_both_directions(file: ast.File) -> None:
     there_and_back(normal(file))
 
 
 @pytest.mark.slow
 @MANY
 @given(files)
-def test_very_many_trees_go_both_ways(file: ast.File) -> None:
+def test_very_many_trees_convert_in_both_directions(file: ast.File) -> None:
     there_and_back(normal(file))
 
 
 def normal(file: ast.File) -> ast.File:
-    """A tree whose comments stand where the readers put them; the writers are free in
-    what they get.
-    """
+    """Return a tree whose comments are where the parsers put them; printers may move them."""
     return dsl(print_dsl(file))
 
 
-def test_reserved_words_are_those_of_the_grammar() -> None:
+def test_reserved_words_equal_those_of_the_grammar() -> None:
     grammar = (ROOT / "specc" / "syntax" / "dsl" / "grammar.lark").read_text(encoding="utf-8")
     line = grammar.split("!hard:")[1].split("\n")[0]
     assert {w.strip(' "') for w in line.split("|")} == RESERVED_WORDS

@@ -1,7 +1,7 @@
-"""Arithmetic when the model runs: Python's own numbers, the reference and ONNX Runtime say the same, at every edge.
+"""Run-time arithmetic: Python, the reference and ONNX Runtime agree, at all limits.
 
-Overflow, division by zero and by -1, powers, negative remainders, casts of what is too large or no number at all. The
-compiled model neither differs nor takes its process with it. docs/language.md says what is promised.
+Overflow, division by zero and by -1, powers, negative remainders, casts of values out of range and
+of NaN. The compiled model does not crash the process. docs/language.md documents the results.
 """
 
 import itertools
@@ -29,7 +29,7 @@ Table = Mapping[str, Callable[[Any, Any], Any]]
 
 
 def graph_of(texts: Sequence[str], inputs: str, result: str, directory: Path) -> Graph:
-    """One graph with a result for each expression."""
+    """Return a graph with one output per expression."""
     results = ", ".join(f"r{n}: {result}[n]" for n in range(len(texts)))
     path = directory / "spec.specc"
     path.write_text(
@@ -40,10 +40,10 @@ def graph_of(texts: Sequence[str], inputs: str, result: str, directory: Path) ->
 
 
 def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
-    """Where numbers are not those: whole ones exactly, others to a part in 100 000."""
+    """Return where values differ: integers exactly, floats by more than 1e-5."""
     if got.dtype.kind in "ib":
         return np.array([int(g) != w for g, w in zip(got, want, strict=True)])
-    # what is too large for single precision is infinite
+    # values out of float32 range are infinite
     with np.errstate(all="ignore"):
         wanted = np.array(want, np.float64).astype(np.float32)
         near = np.isclose(got.astype(np.float32), wanted, rtol=1e-5, atol=1e-37, equal_nan=True)
@@ -51,7 +51,7 @@ def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 def pairs(values: Sequence[Any], inputs: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Every value beside every other."""
+    """Return all pairs of values."""
     dtype = np.int64 if inputs == "int" else np.float32
     a, b = zip(*itertools.product(values, values), strict=True)
     return np.array(a, dtype), np.array(b, dtype)
@@ -84,7 +84,7 @@ def faults(
     directory: Path,
     runners: Sequence[Runner] = (by_reference, by_onnx),
 ) -> list[str]:
-    """Every expression of the table on every pair of values: what comes out otherwise."""
+    """Return the expressions of the table with wrong results on pairs of values."""
     a, b = pairs(values, kinds[0])
     graph = graph_of(list(table), *kinds, directory)
     results = {run.__name__: run(graph, {"a": a, "b": b}) for run in runners}
@@ -106,18 +106,18 @@ TABLES: Mapping[str, tuple[Table, Sequence[Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_numbers_at_their_edges(name: str, tmp_path: Path) -> None:
+def test_scalar_arithmetic_agrees_at_its_limits(name: str, tmp_path: Path) -> None:
     assert not faults(*TABLES[name], tmp_path)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", TABLES)
-def test_numbers_at_their_edges_in_training(name: str, tmp_path: Path) -> None:
+def test_scalar_arithmetic_agrees_at_its_limits_in_torch(name: str, tmp_path: Path) -> None:
     assert not faults(*TABLES[name], tmp_path, runners=[by_torch])
 
 
-def test_a_sum_of_whole_numbers_is_exact(tmp_path: Path) -> None:
-    """A runtime's own sum goes through floats."""
+def test_a_sum_of_integers_is_exact(tmp_path: Path) -> None:
+    """A runtime's own sum computes in float."""
     rows = np.array(list(itertools.product(INTEGERS, repeat=3)), np.int64)
     path = tmp_path / "spec.specc"
     path.write_text(
@@ -138,7 +138,7 @@ def test_a_sum_of_whole_numbers_is_exact(tmp_path: Path) -> None:
 
 @dataclass
 class Drawn:
-    """Draws an expression of whole numbers with what it is."""
+    """Samples an integer expression with its value."""
 
     rng: random.Random
 
@@ -159,25 +159,25 @@ class Drawn:
 
 
 def drawn_faults(seed: int, directory: Path) -> list[str]:
-    """Ten expressions that hang on an input, in one graph."""
+    """Return errors of ten input-dependent expressions in one graph."""
     drawn, table = Drawn(random.Random(seed)), dict[str, Callable[[Any, Any], Any]]()
     while len(table) < 10:
         text, oracle = drawn.whole()
         table[f"a * 0 + {text}"] = oracle
     try:
         return faults(table, INTEGERS, ("int", "int"), directory)
-    except Failed:  # made of numbers alone, and divided by 0 or beyond 2**53
+    except Failed:  # constant expressions with division by 0 or beyond 2**53
         return []
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_expressions_of_whole_numbers(seed: int, tmp_path: Path) -> None:
+def test_integer_expressions_have_the_python_values(seed: int, tmp_path: Path) -> None:
     assert not drawn_faults(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(3, 303, 50))
-def test_many_expressions_of_whole_numbers(start: int, tmp_path: Path) -> None:
+def test_many_integer_expressions_have_the_python_values(start: int, tmp_path: Path) -> None:
     assert not [f for s in range(start, start + 50) for f in drawn_faults(s, tmp_path)]
 
 
@@ -198,7 +198,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("value", REFUSED)
-def test_numbers_that_no_model_has_are_refused(value: str, tmp_path: Path) -> None:
+def test_constants_out_of_range_are_refused(value: str, tmp_path: Path) -> None:
     path = tmp_path / "spec.specc"
     path.write_text(
         "specc 1\nmodel m\ndims n\ngraph g(a: int[n], b: int[n], x: float[n]) "

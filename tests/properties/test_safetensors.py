@@ -1,4 +1,4 @@
-"""Laws of the safetensors reader and writer, on generated files and on damaged ones."""
+"""Properties of the safetensors reader and writer, on generated and on damaged files."""
 
 import json
 from pathlib import Path
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.binary(max_size=200))
-def test_any_bytes_at_all(place: Path, data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_refused(place: Path, data: bytes) -> None:
     place.write_bytes(data)
     with pytest.raises(Failed):
         open_tensors(place)

@@ -1,20 +1,16 @@
-"""The work of reading a spec is bounded: every construct that multiplies is stopped by
-a limit with a code.
-"""
+"""The work of reading a spec is bounded: a limit with a code stops every construct that multiplies."""
 
 import pytest
+from support.resource_limits import run_with_limits
+from support.spec_bombs import CHECK_PROGRAM, list_all_bombs, sample_mixed_bombs
 
 from specc.frontend.elaboration_state import MAX_STEPS
-from tests.support.resource_limits import run_with_limits
-from tests.support.spec_bombs import CHECK_PROGRAM, list_all_bombs, sample_mixed_bombs
 
 LIMITS = {"", "E0109", "E0110", "E0216", "E0223", "E0224", "E0309", "E0310", "E0521"}
 
 
 def test_each_construct_that_multiplies_is_counted() -> None:
-    """With a small budget, so that work that is not counted shows as time and not as a
-    limit that holds.
-    """
+    """With a small budget, so that uncounted work appears as time instead of a limit."""
     made = run_with_limits(CHECK_PROGRAM, given={"bombs": list_all_bombs(), "steps": 10_000})
     wrong = {name: code for name, (code, _) in made["found"].items() if code not in LIMITS}
     assert not wrong
@@ -24,7 +20,7 @@ def test_each_construct_that_multiplies_is_counted() -> None:
 
 
 @pytest.mark.slow
-def test_bombs_with_the_true_budget() -> None:
+def test_bombs_are_refused_with_the_default_budget() -> None:
     bombs = {**list_all_bombs(), **dict(sample_mixed_bombs(40, seed=8))}
     for name, text in bombs.items():
         made = run_with_limits(CHECK_PROGRAM, given={"bombs": {name: text}, "steps": 0})

@@ -1,5 +1,5 @@
-"""What is foreseen of a spec's work: never more than is counted, and enough that what
-multiplies is refused at once.
+"""Estimates of a spec's work: never more than the counted steps, and enough to reject multiplying
+constructs at once.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ MASKS = ("# & #", "not #", "# if 1 == 2 else causal", "(# | causal) & window(3)"
 
 
 def random_spec(random: Random) -> str:
-    """Blocks and masks made of those before them, in every way there is."""
+    """Return blocks and masks that use earlier ones in all possible ways."""
     masks = ["mask m0 = causal"]
     for n in range(1, 6):
         step = random.choice(MASKS).replace("#", f"m{random.randrange(n)}")
@@ -60,9 +60,7 @@ def random_spec(random: Random) -> str:
 
 @contextmanager
 def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, int]]]:
-    """Of each block and definition that is run: its name, and the steps that were
-    foreseen and taken.
-    """
+    """Yield the name, estimated and counted steps of each block and definition that runs."""
     foreseen: list[int] = []
     found: list[tuple[str, int, int]] = []
     expect, call_block, inside = (
@@ -96,7 +94,7 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, in
 
 
 def too_much(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[Any]:
-    """Specs of which more was foreseen than was taken; of some as much must be."""
+    """Return specs with an estimate above the count; for some they must be equal."""
     wrong, exact = [], 0
     for seed in seeds:
         path.write_text(random_spec(Random(seed)))
@@ -108,18 +106,22 @@ def too_much(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[
     return wrong
 
 
-def test_never_more_than_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_estimate_is_at_most_the_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert not too_much(monkeypatch, tmp_path / "m.specc", range(6))
 
 
 @pytest.mark.slow
-def test_never_more_than_is_taken_in_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_estimate_is_at_most_the_count_in_many_specs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert not too_much(monkeypatch, tmp_path / "m.specc", range(1000, 1600))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_CONFIGS)
-def test_of_every_spec(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_is_at_most_the_count_in_built_in_specs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
     with audited(monkeypatch) as found:
         elaborate_with_config(name, **values)
@@ -127,7 +129,7 @@ def test_of_every_spec(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doubling(levels: int) -> str:
-    """Blocks that call the one before twice, each call with weights of its own."""
+    """Return blocks that call the previous block twice, each call with its own weights."""
     first = f"block b0({INPUT}) -> float[batch, n, 8] {{ return linear(x, out=8) }}"
     step = "block b%d(" + INPUT + ") -> float[batch, n, 8] {{ return %s }}"
     blocks = [
@@ -137,8 +139,8 @@ def doubling(levels: int) -> str:
     return build_spec("\n".join([first, *blocks]), f"y = b{levels}(x) @ all")
 
 
-def test_what_the_text_tells_is_refused_at_once() -> None:
-    """With the true budget, which takes many seconds to spend."""
+def test_estimated_work_above_the_budget_is_refused_at_once() -> None:
+    """With the default budget, which takes many seconds to use up."""
     slow = {"loops over lists", "loops of nothing"}
     given = {n: t for n, t in (*list_mask_bombs(), *list_loop_bombs()) if n not in slow}
     given |= {n: t for n, t in sample_mixed_bombs(6, seed=3) if " in 4096" in t}

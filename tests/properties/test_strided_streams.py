@@ -1,8 +1,7 @@
-"""A stream whose windows move by strides: what is made chunk by chunk is the full pass.
+"""Streams with strided windows: results of chunks equal the full pass.
 
-Random graphs of causal convolutions, pools and slices with strides, with attention and
-recurrent cells on the rows that they make, in chunks of several sizes. Mistakes planted
-in the passes are found by the same test.
+Random graphs of causal strided convolutions, pools and slices, with attention and recurrent cells
+on their results, in chunks of several sizes. The same test detects mistakes planted in the passes.
 """
 
 from dataclasses import replace
@@ -37,13 +36,13 @@ GRAPHS = 120
 
 
 def chunks(graph: Graph) -> tuple[Graph, int]:
-    """A graph in chunks, and how many rows a chunk has."""
+    """Return a graph in chunks, and the number of positions per chunk."""
     chunk = compute_chunk_size(graph, "seq", ["y"])
     return substitute_chunked_length(graph, "seq", chunk), chunk
 
 
 def difference(seed: int) -> str:
-    """How a stream differs from the full pass; empty where it does not, or is refused."""
+    """Return how a stream differs from the full pass; "" if it does not or is rejected."""
     graph = make_strided_graph(seed)
     whole, chunk = chunks(graph)
     if check_causality(whole, "seq", "x", ["y"], chunk):
@@ -57,7 +56,7 @@ def difference(seed: int) -> str:
     for counts in PLANS:
         rows = [n * chunk for n in counts]
         got = [made["y"] for made in run_steps(derived, whole, inputs, weights, rows)]
-        # Each step gives what its chunks bring, and together they give all.
+        # Each step returns the positions of its chunks; together they are all positions.
         if [m.shape[1] for m in got] != [n * per for n in counts]:
             return f"graph {seed}, chunks of {chunk}, {counts}: rows of another step"
         made = np.concatenate(got, axis=1)
@@ -68,8 +67,8 @@ def difference(seed: int) -> str:
 
 
 def leak(seed: int) -> str:
-    """How graph `seed` breaks what is proved of it: a row that moves with one that comes
-    in behind its chunk, or outside of the reach; empty where it does not.
+    """Return how graph `seed` contradicts a proof: a position that depends on input after its
+    chunk, or outside the receptive field; "" if there is none.
     """
     graph = make_strided_graph(seed)
     whole, chunk = chunks(graph)
@@ -100,16 +99,16 @@ def test_chunks_equal_the_full_pass(start: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
-def test_chunks_of_thousands_of_graphs(start: int) -> None:
+def test_chunks_of_thousands_of_graphs_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 250) if (f := difference(seed))]
 
 
 @pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark.slow)])
-def test_what_is_proved_of_strides_is_true(many: int) -> None:
+def test_proofs_about_strides_are_true(many: int) -> None:
     assert not [f for seed in range(many) if (f := leak(seed))]
 
 
-def test_much_is_proved_behind_strides() -> None:
+def test_most_strided_graphs_are_proved() -> None:
     taken = [s for s in range(GRAPHS) if not _refused(s)]
     wide = [s for s in taken if chunks(make_strided_graph(s))[1] > 3]
     assert len(taken) > GRAPHS / 3
@@ -161,11 +160,11 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 
 
 FIRST_SEEDS = {"a row stands behind its chunk": 22, "all rows come at one pace": 146}
-"""Seeds that are known to find a mistake after many that do not, which are tried first."""
+"""Seeds that detect a mistake after many that do not; they are tried first."""
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
-def test_planted_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     if mistake == "all rows come at one pace":

@@ -1,6 +1,4 @@
-"""Whatever text is read, in either syntax, the only exception is `Failed`, with spans
-inside the file.
-"""
+"""Parsing any text in either syntax raises only `Failed`, with spans inside the file."""
 
 import random
 from collections.abc import Iterable
@@ -30,7 +28,7 @@ SPLICES = [
 
 
 def reads_cleanly(name: str, data: bytes) -> None:
-    """Read, and if that fails, render every form of the message."""
+    """Parse a text; if that fails, render every form of the message."""
     try:
         file = parse_spec(decode_spec(data, name))
     except Failed as failed:
@@ -49,7 +47,7 @@ def reads_cleanly(name: str, data: bytes) -> None:
 
 
 def mutated(text: str, seed: int) -> str:
-    """A text with one to four places changed."""
+    """Return a text with one to four changes."""
     choose = random.Random(seed)
     for _ in range(choose.randint(1, 4)):
         at, size = (choose.randrange(len(text) + 1), choose.choice((0, 0, 1, 1, 2, 5, 30)))
@@ -67,7 +65,7 @@ def mutated(text: str, seed: int) -> str:
 
 
 @pytest.mark.parametrize("path", sample_sweep(EXAMPLES), ids=lambda p: p.stem)
-def test_mutants_of_the_specs(path: Path) -> None:
+def test_mutated_specs_are_parsed_or_refused(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     other = print_yaml(parse_dsl(Source(path.name, text)))
     for seed in range(60):
@@ -77,7 +75,7 @@ def test_mutants_of_the_specs(path: Path) -> None:
 
 @given(st.binary(max_size=60))
 @settings(max_examples=150, deadline=None)
-def test_any_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_are_parsed_or_refused(data: bytes) -> None:
     reads_cleanly("a.specc", data)
     reads_cleanly("a.yaml", data)
     reads_cleanly("a", b"specc 1\nmodel m\n" + data)
@@ -86,7 +84,7 @@ def test_any_bytes(data: bytes) -> None:
 
 @given(st.text(max_size=60))
 @settings(max_examples=150, deadline=None)
-def test_any_text(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
     for start in (
         "",
         "specc 1\nmodel m\nmask m = ",
@@ -102,13 +100,11 @@ def test_any_text(text: str) -> None:
 HEAD = "specc 1\nmodel m\n"
 YAML = "specc: 1\nmodel: m\n"
 FULL, SOME = 1, 6
-"""The largest texts that are read, and by what they are divided by default: still past
-every limit but that of characters.
-"""
+"""Maximum text size, and its default divisor: still above every limit except that of characters."""
 
 
 def large(part: int) -> dict[str, str]:
-    """Texts of every kind as large as a text may be, or a part of that."""
+    """Yield texts of every kind with the maximum size, or a part of it."""
     n, million = 100_000 // part, 1_000_000 // part
     return {
         "brackets": HEAD + "mask m = " + "(" * n,
@@ -133,7 +129,7 @@ def large(part: int) -> dict[str, str]:
 
 
 def large_yaml(part: int) -> dict[str, str]:
-    """The same in the other syntax."""
+    """Yield the same in YAML."""
     n = 100_000 // part
     keys = "".join(f"  k{i}: $\n" for i in range(n * 3 // 5))
     return {
@@ -150,16 +146,16 @@ def large_yaml(part: int) -> dict[str, str]:
 
 
 def sized(kinds: Iterable[str]) -> list[ParameterSet]:
-    """Every other kind by default, all of them at their largest under `slow`."""
+    """Return every second kind by default, all of them with the maximum size under `slow`."""
     full = [pytest.param(kind, FULL, marks=pytest.mark.slow) for kind in kinds]
     return [*sample_sweep([(kind, SOME) for kind in kinds]), *full]
 
 
 @pytest.mark.parametrize(("kind", "part"), sized(large(1000)))
-def test_large_specs(kind: str, part: int) -> None:
+def test_large_specs_are_parsed_or_refused(kind: str, part: int) -> None:
     reads_cleanly("a.specc", large(part)[kind].encode())
 
 
 @pytest.mark.parametrize(("kind", "part"), sized(large_yaml(1000)))
-def test_large_yaml(kind: str, part: int) -> None:
+def test_large_yaml_is_parsed_or_refused(kind: str, part: int) -> None:
     reads_cleanly("a.yaml", large_yaml(part)[kind].encode())

@@ -1,4 +1,4 @@
-"""Every graph for a published class that takes token ids also takes text."""
+"""Graphs of transformers classes with token id inputs also accept text."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from specc.syntax import ast
 
 
 def families() -> list[str]:
-    """Return the names of built-in specs whose graphs are for published classes."""
+    """Return the names of built-in specs with graphs for transformers classes."""
     library = SpecLibrary()
     return [
         name
@@ -23,7 +23,7 @@ def families() -> list[str]:
 
 @pytest.mark.parametrize("name", families())
 def test_token_ids_are_read_from_text(name: str) -> None:
-    """The first input of each graph is text where it is `int[batch, seq]`."""
+    """The first input of each graph accepts text if it is `int[batch, seq]`."""
     library = SpecLibrary()
     program = build_program(library.open(name), library)
     read = {
@@ -32,7 +32,7 @@ def test_token_ids_are_read_from_text(name: str) -> None:
         for entry in item.entries
         if isinstance(entry, ast.InputReading)
     }
-    # the prefix of a generated sequence comes from the model itself
+    # the model provides the prefix of a generated sequence
     generated = {item.input_name for item, _ in program.iterate_items(ast.Generate)} - read
     for graph in list_graphs(program):
         first = graph.params[0]

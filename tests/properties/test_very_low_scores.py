@@ -1,8 +1,8 @@
-"""Very low scores: a hidden key weighs nothing, however low those are that may be seen.
+"""Masked keys have weight 0, however low the scores of visible keys are.
 
-A row in which nothing can be seen, or only minus infinity, is zeros in every attention, and
-no numbers in a plain softmax alone. By an oracle of its own in Python, for the fused kernel, for
-what it is spelled out to, and for scores of other kinds.
+A fully masked row, or a row of -inf only, is zero in every attention, and NaN only in a plain
+softmax. The oracle is plain Python; the fused kernel, its decomposition, and other score functions
+are compared.
 """
 
 import math
@@ -70,7 +70,7 @@ NORMALIZERS = (
 
 
 def oracle(scores: Sequence[float], seen: Sequence[bool], nothing: float) -> list[float]:
-    """Weights of one row; `nothing` where there is nothing that weighs."""
+    """Return the weights of one row; `nothing` if there are no weights."""
     top = max((s for s, m in zip(scores, seen, strict=True) if m), default=-math.inf)
     if top == -math.inf:
         return [nothing] * len(scores)
@@ -79,8 +79,10 @@ def oracle(scores: Sequence[float], seen: Sequence[bool], nothing: float) -> lis
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_low_scores(case: str, tmp_path: Path) -> None:
-    """Queries and keys are zeros and values are the weights themselves, so that only what is added counts."""
+def test_masked_keys_have_no_weight_next_to_low_scores(case: str, tmp_path: Path) -> None:
+    """Queries and keys are zero and values are one-hot, so that only the added scores have an
+    effect.
+    """
     (tmp_path / "m.specc").write_text(SPEC.format(value=VALUES[case]))
     graph = elaborate_spec(open_spec(str(tmp_path / "m.specc"))).graph
     rows = [
@@ -117,9 +119,9 @@ def test_low_scores(case: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", NORMALIZERS)
-def test_what_minus_infinity_hides_a_mask_hides(how: str, tmp_path: Path) -> None:
-    """A mask, a bias and a score of minus infinity hide alike from every normalizer: some keys
-    of a row, or all of them, or all queries of a key.
+def test_minus_infinity_is_equivalent_to_a_mask(how: str, tmp_path: Path) -> None:
+    """A mask, a bias and a score of -inf are equivalent for every normalizer: for some keys of a
+    row, all keys, or all queries of a key.
     """
     (tmp_path / "m.specc").write_text(HIDING.format(how=how))
     graph = elaborate_spec(open_spec(str(tmp_path / "m.specc"))).graph
@@ -143,10 +145,10 @@ def test_what_minus_infinity_hides_a_mask_hides(how: str, tmp_path: Path) -> Non
     assert not want[~m].any(), "what is hidden weighs nothing"
     along = want.sum(axis=1 if how == "queries" else 2)
     some = m.any(axis=1 if how == "queries" else 2)
-    if how != "kernel":  # a row of which may be below zero
+    if how != "kernel":  # rows may be negative
         assert np.allclose(along, some), "what is seen weighs one"
     for where, outputs in results.items():
         for form, made in outputs.items():
             if (how, form) == ("uniform", "by"):
-                continue  # `attend_by` does not ask for scores that it would not heed
+                continue  # `attend_by` rejects unused scores
             assert np.allclose(made, want, atol=1e-6), f"{where}: {form}"

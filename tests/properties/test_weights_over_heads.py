@@ -1,8 +1,8 @@
-"""Attention weights rearranged or mixed along their heads axis: causality is proved where
-the weights are masked, a proof is never wrong, and steps equal the full pass.
+"""Attention weights rearranged or mixed along their heads axis: causality is proved if the weights
+are masked, proofs are true, and steps equal the full pass.
 
 Random chains of ops over the heads of weights [batch, heads, query, key]: views, products,
-reductions, sorts, and ops of each weight by itself.
+reductions, sorts, and elementwise ops.
 """
 
 import random
@@ -31,17 +31,21 @@ D = Dim.of
 
 
 class Weights(RandomGraphBuilder):
-    """A builder of weights over heads; `order` says where batch, heads, query and key are."""
+    """A builder of weights over heads; `order` is the order of the axes batch, heads, query and
+    key.
+    """
 
-    def masked(self, masked: str) -> Value:
-        """Weights [batch, heads, query, key], masked so or so."""
+    def combine_masks(self, masked: str) -> Value:
+        """Return weights [batch, heads, query, key] with one of the mask types."""
         (x,) = self.streams
         q = self.one(
             ops.Split(2, (D(HEADS), D(2))),
             self.one(ops.Linear(), x, self.weight(2 * HEADS, WIDTH), None),
         )
         q = self.one(ops.Transpose((0, 2, 1, 3)), q)
-        causal = self.one(ops.Compare("le"), self.rows(x, 0), self.rows(x, 1))
+        causal = self.one(
+            ops.Compare("le"), self.get_position_ids(x, 0), self.get_position_ids(x, 1)
+        )
         if masked == "attend":
             mask = self.one(ops.Insert(0), self.one(ops.Insert(0), causal))
             return self.all(ops.Attend(0.7), q, q, q, mask)[1]
@@ -53,13 +57,13 @@ class Weights(RandomGraphBuilder):
         return self.one(ops.Softmax(3), scores) if masked == "softmax" else scores
 
     def heads(self, w: Value) -> int:
-        """Return how many heads there are."""
+        """Return the number of heads."""
         number = w.type.shape[1].number
         assert number is not None
         return number
 
     def change(self, w: Value) -> Value:
-        """One change along heads; [batch, heads, query, key] stays."""
+        """Change the weights along heads; the axes [batch, heads, query, key] stay."""
         heads = self.heads(w)
         half = heads // 2
         match self.rng.choice([*CHANGES]):
@@ -148,7 +152,7 @@ def draw(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
     x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
     drawn.streams.append(x)
     masked = drawn.rng.choice(MASKED)
-    w = drawn.masked(masked)
+    w = drawn.combine_masks(masked)
     for _ in range(drawn.rng.randint(1, 4)):
         w = drawn.change(w)
     if biased:
@@ -171,7 +175,7 @@ def values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np
 
 
 def find_leak(graph: Graph, seed: int) -> bool:
-    """Whether a later position changes an earlier result."""
+    """Return whether a later position changes an earlier result."""
     inputs, weights = values(graph, seed)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     inputs["x"] = inputs["x"].copy()
@@ -181,7 +185,7 @@ def find_leak(graph: Graph, seed: int) -> bool:
 
 
 def find_false_proofs(seeds: range) -> Iterator[str]:
-    """Yield graphs of which causality is proved although a later position leaks."""
+    """Yield graphs that are proved causal although a later position leaks."""
     for seed in seeds:
         graph, masked = draw(seed, biased=seed % 4 == 0)
         if not check_causality(graph, "seq", "x", ["y"]) and find_leak(graph, seed):
@@ -226,7 +230,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, wrong = MISTAKES[mistake]
     place = query_key_grids if hasattr(query_key_grids, name) else grid_constants
     for cache in (find_masked_values, find_mask_band, trace_time_dataflow):

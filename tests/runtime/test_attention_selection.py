@@ -1,4 +1,4 @@
-"""Which attentions are drawn: by scope, layer and head."""
+"""Selection of attention maps by scope, layer and head."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ MAPS = tuple(
 @pytest.mark.parametrize(
     ("text", "meant"), [("0", (0,)), ("2,0", (0, 2)), ("1-3", (1, 2, 3)), ("0-1, 1-2", (0, 1, 2))]
 )
-def test_lists_of_numbers(text, meant):
+def test_number_lists_are_parsed(text, meant):
     assert parse_number_list(text, "--heads") == meant
 
 
 @pytest.mark.parametrize(
     "text", ["", ",", "a", "-1", "3-1", "1-", "1.5", "٣", "1-99999", "9" * 30, "0x1", "\x1b"]
 )
-def test_what_is_no_list(text):
+def test_invalid_number_lists_are_refused(text):
     with pytest.raises(Failed, match="E0954"):
         parse_number_list(text, "--heads")
 
@@ -32,7 +32,7 @@ def scopes(**said) -> list[tuple[str, tuple[int, ...]]]:
     return [(m.scope, m.heads) for m in select_maps(MAPS, AttentionSelection(**said))]
 
 
-def test_layers_are_the_first_numbers_of_scopes():
+def test_a_layer_is_the_first_number_of_its_scope():
     every = (0, 1, 2, 3)
     assert scopes() == [(m.scope, every) for m in MAPS]
     assert scopes(layers=(1,)) == [(m.scope, every) for m in MAPS[1:3]]
@@ -40,7 +40,7 @@ def test_layers_are_the_first_numbers_of_scopes():
     assert scopes(scope="look", heads=(1, 3)) == [("look", (1, 3))]
 
 
-def test_the_weights_of_heads_go_with_their_numbers():
+def test_selected_heads_keep_their_numbers():
     weights = np.arange(4.0)[:, None, None] * np.ones((4, 2, 2))
     (found,) = select_maps((make_attention_map(weights),), AttentionSelection(heads=(1, 3)))
     np.testing.assert_array_equal(found.weights[:, 0, 0], [1, 3])
@@ -55,6 +55,6 @@ def test_the_weights_of_heads_go_with_their_numbers():
         ({"heads": (4,)}, "E0954"),
     ],
 )
-def test_what_is_not_there(said, code):
+def test_missing_scopes_layers_and_heads_are_refused(said, code):
     with pytest.raises(Failed, match=code):
         select_maps(MAPS, AttentionSelection(**said))

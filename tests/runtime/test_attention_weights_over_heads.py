@@ -1,5 +1,5 @@
-"""Decoders that mix attention weights across heads generate, search by beam and stream with
-a cache what they compute over the whole sequence.
+"""Decoders that mix attention weights across heads: generation with a KV cache, beam search and
+streaming equal the full forward pass.
 """
 
 from pathlib import Path
@@ -48,7 +48,7 @@ MIXED = {
 
 
 def write_spec(name: str, directory: Path) -> Path:
-    """Write the decoder of one way to mix heads."""
+    """Write the decoder for one way to mix heads."""
     mix, heads = MIXED[name]
     path = directory / "m.specc"
     text = DECODER.format(weights=QUERIES.format(mix=mix, heads=heads))

@@ -1,5 +1,5 @@
-"""Models that put heads, or windows, into the batch: their states go on row by row of
-the batch alone, and a beam search picks whole examples.
+"""Models that merge heads or windows into the batch axis: states belong to batch elements, and beam
+search reorders whole batch elements.
 """
 
 from pathlib import Path
@@ -56,7 +56,7 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return where
 
 
-def test_steps_in_another_order_give_the_logits_of_full_passes(directory: Path) -> None:
+def test_reordered_steps_give_the_logits_of_full_passes(directory: Path) -> None:
     model = specc.load(directory / "package", threads=1)
     rng = np.random.default_rng(0)
     inputs = {"memory": rng.normal(size=(3, 4, 8)).astype("f"), "ids": [[2, 3]] * 3}
@@ -76,7 +76,7 @@ def test_steps_in_another_order_give_the_logits_of_full_passes(directory: Path) 
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), order
 
 
-def test_beams_in_one_file_are_those_of_full_passes(directory: Path) -> None:
+def test_beam_search_in_a_standalone_generator_equals_full_passes(directory: Path) -> None:
     memory = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("f")
     names = "package", "one.onnx", "whole.onnx"
     package, one, whole = (specc.load(directory / name) for name in names)

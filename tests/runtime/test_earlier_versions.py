@@ -1,8 +1,7 @@
-"""Models and packages compiled by earlier versions still load, run, write and verify.
+"""Models and packages compiled by earlier versions still load, run, generate and verify.
 
-`tests/kept` holds small ones, compiled at opset 23 with `--init` by the last version
-before the modules of specc were moved to where they are now. They are never written
-again: what an old file says stays readable.
+`tests/kept` contains small ones, compiled at opset 23 with `--init` by an early version. They are
+never regenerated: old files must stay readable.
 """
 
 import os
@@ -27,15 +26,13 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_agrees_with_the_meaning_of_its_graph(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_model_agrees_with_its_graph(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(KEPT / name)]) == 0
     said = capsys.readouterr().out
     assert "differ" not in said.replace("worst difference", "")
 
 
-def test_a_single_model_runs() -> None:
+def test_an_old_single_file_model_runs() -> None:
     gates = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
     y = specc.load(KEPT / "xor.onnx").run(x=gates)["y"]
     assert y.shape == (4, 1)
@@ -43,7 +40,7 @@ def test_a_single_model_runs() -> None:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_it_writes_what_the_same_spec_compiled_today_writes(name: str, tmp_path: Path) -> None:
+def test_an_old_package_generates_the_tokens_of_a_new_one(name: str, tmp_path: Path) -> None:
     spec, settings = WRITERS[name]
     specc.compile(spec, tmp_path / name, **settings)
     prompt = np.array([[3, 1, 4], [1, 5, 9]])
@@ -56,7 +53,7 @@ def test_it_writes_what_the_same_spec_compiled_today_writes(name: str, tmp_path:
     assert np.array_equal(old, new)
 
 
-def test_weights_beside_a_model_are_held_to_their_hash(tmp_path: Path) -> None:
+def test_external_weights_of_an_old_model_are_compared_with_their_hash(tmp_path: Path) -> None:
     for path in KEPT.glob("beside*"):
         shutil.copy(path, tmp_path)
     data = next(tmp_path.glob("*.data"))

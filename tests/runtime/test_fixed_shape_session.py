@@ -1,4 +1,4 @@
-"""Models for inputs of one length alone give what they give at any length."""
+"""Sessions with fixed input lengths give the results of sessions with dynamic lengths."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,8 +29,8 @@ def compiled(name: str, directory: Path) -> Model:
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_the_same_results(name: str, tmp_path: Path) -> None:
-    """At several inputs one after another: nothing of a run before stays."""
+def test_results_equal_those_of_dynamic_lengths(name: str, tmp_path: Path) -> None:
+    """For several inputs in sequence: no state of an earlier run remains."""
     model = compiled(name, tmp_path)
     fixed = model.fixed(**LENGTHS[name])
     for seed in range(3):
@@ -42,8 +42,8 @@ def test_the_same_results(name: str, tmp_path: Path) -> None:
             assert np.abs(got[key] - value).max(initial=0) <= 1e-5 * most
 
 
-def test_results_are_the_callers_own(tmp_path: Path) -> None:
-    """The next run writes over the places, not over what was given."""
+def test_results_are_not_overwritten_by_the_next_run(tmp_path: Path) -> None:
+    """The next run overwrites the internal buffers, not the returned arrays."""
     fixed = compiled("xor", tmp_path).fixed(batch=1)
     first = fixed.run(x=[[0.0, 1.0]])["y"]
     before = first.copy()
@@ -70,7 +70,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
         ({"batch": 1, "rows": 2}, "no length called `rows`"),
     ],
 )
-def test_lengths_that_are_none(lengths: dict[str, int], words: str, tmp_path: Path) -> None:
+def test_invalid_lengths_are_refused(lengths: dict[str, int], words: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as caught:
         compiled("xor", tmp_path).fixed(**lengths)
     (told,) = caught.value.diagnostics
@@ -85,8 +85,8 @@ def test_another_length_is_refused(tmp_path: Path) -> None:
         fixed.run(x=[[0.0, 1.0]])
 
 
-def test_a_length_beyond_a_table(tmp_path: Path) -> None:
-    """Said when it runs, as at any length: a table of 32 positions."""
+def test_a_length_above_the_position_table_is_refused(tmp_path: Path) -> None:
+    """Reported at run time, as for dynamic lengths: a table of 32 positions."""
     model = compiled("bert", tmp_path)
     fixed = model.fixed(batch=1, seq=4)
     with pytest.raises(Failed, match="E0912"):
@@ -94,8 +94,8 @@ def test_a_length_beyond_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("vit", True), ("lstm_lm", True), ("dates", False)])
-def test_what_branches_is_not_recorded(name: str, wanted: bool, tmp_path: Path) -> None:
-    """A cell that resets before its product is a loop on a card."""
+def test_models_with_control_flow_are_not_captured(name: str, wanted: bool, tmp_path: Path) -> None:
+    """On CUDA, a GRU cell that resets before its product is a loop."""
     path = tmp_path / "model.onnx"
     specc.compile(name, path, set=SMALL_CONFIGS[name], init=1, target="ort-cuda")
     assert can_record_run(onnx.load(path), "cuda") is wanted

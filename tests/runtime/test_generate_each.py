@@ -1,5 +1,5 @@
-"""Texts by themselves, any number of them: tokens are those of each alone, for whoever
-refills the places of texts that have ended and for whoever cannot.
+"""`generate_each` over any number of sequences: tokens equal those of each sequence alone, with and
+without continuous batching.
 """
 
 import random
@@ -60,7 +60,7 @@ def rows_for(name: str) -> list[list[int]]:
 
 
 def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
-    """One text as it is by itself, drawn by its number."""
+    """Return one sequence alone, with the seed of its index."""
     writer = made.writer
     assert writer
     text = writer.begin(prompt_inputs(writer, row), writer.chosen(asked))
@@ -71,7 +71,7 @@ def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize("name", SPECS)
-def test_every_text_is_as_alone(name: str, how: str) -> None:
+def test_every_sequence_equals_the_one_generated_alone(name: str, how: str) -> None:
     made, rows, asked = model(name), rows_for(name), SETTINGS[how] | SOME
     assert made.writer
     assert (made.writer.apart is None) == (name == "luong_local_m")
@@ -83,7 +83,7 @@ def test_every_text_is_as_alone(name: str, how: str) -> None:
         assert (got.tokens, got.complete) == (want.tokens, want.complete), number
 
 
-def test_caches_that_grow_and_buffers_are_alike() -> None:
+def test_growing_caches_and_kv_buffers_give_equal_tokens() -> None:
     rows, asked = rows_for("gpt2"), SETTINGS["greedy"] | SOME
     targets = [
         list(model("gpt2", target).generate_each(rows, batch_size=4, **asked))
@@ -94,7 +94,7 @@ def test_caches_that_grow_and_buffers_are_alike() -> None:
     ]
 
 
-def test_who_stands_beside_whom_changes_no_token() -> None:
+def test_batch_composition_changes_no_token() -> None:
     rows, asked = rows_for("gpt2"), SETTINGS["drawn"] | SOME
     made = [
         [
@@ -107,8 +107,8 @@ def test_who_stands_beside_whom_changes_no_token() -> None:
     assert all(tokens == made[0] for tokens in made)
 
 
-def test_a_bad_row_fails_no_other() -> None:
-    """Ids that there are not, a thing that is no row, a prompt without room."""
+def test_an_invalid_prompt_fails_alone() -> None:
+    """Invalid ids, an invalid input type, a prompt that is too long."""
     rows: list[object] = [*rows_for("gpt2")[:3], [99], None, [6] * 40, [7, 8]]
     found = list(model("gpt2").generate_each(rows, batch_size=2, max_tokens=3))
     faults = {n: r.code for n, r in enumerate(found) if isinstance(r, specc.Diagnostic)}
@@ -121,7 +121,7 @@ def test_a_bad_row_fails_no_other() -> None:
     assert len(found) == len(rows)
 
 
-def test_rows_are_taken_when_there_is_room() -> None:
+def test_prompts_are_read_when_a_slot_is_free() -> None:
     taken = 0
 
     def rows() -> Iterator[list[int]]:
@@ -135,8 +135,8 @@ def test_rows_are_taken_when_there_is_room() -> None:
     assert taken <= 10
 
 
-def test_a_place_that_is_free_is_filled() -> None:
-    """Fewer rows are fed than where all of a batch wait for its longest text."""
+def test_free_slots_are_refilled() -> None:
+    """Fewer steps than batches that wait for their longest sequence."""
     made, rng = model("gpt2"), random.Random(1)
     assert made.writer
     writer = made.writer
@@ -153,8 +153,8 @@ def test_a_place_that_is_free_is_filled() -> None:
     assert batch.used == sum(lengths)
 
 
-def test_what_a_runtime_refuses_is_said_of_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that fails for all is tried for each alone."""
+def test_a_runtime_error_is_reported_per_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that fails for a batch is repeated for each sequence alone."""
     made = model("gpt2")
     real = ContinuousBatch._fed
 
@@ -171,33 +171,33 @@ def test_what_a_runtime_refuses_is_said_of_each_row(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("count", [0, -1, 4097, 2.5, True, "many", None])
-def test_a_count_that_is_none(count: Any) -> None:
+def test_an_invalid_batch_size_is_refused(count: Any) -> None:
     with pytest.raises(Failed, match="E0891"):
         model("gpt2").generate_each([[6]], batch_size=count)
 
 
 @pytest.mark.parametrize("rows", ["a text", b"bytes", {"input_ids": [6]}, None, 5])
-def test_rows_that_are_none(rows: Any) -> None:
-    """A text is no list of texts, though it has characters."""
+def test_invalid_prompt_lists_are_refused(rows: Any) -> None:
+    """A string is not a list of texts, although it is iterable."""
     with pytest.raises(Failed, match="E0891"):
         model("gpt2").generate_each(rows)
 
 
 @pytest.mark.parametrize("word", ["suppress_tokens", "bad_words_ids", "stop"])
-def test_a_token_that_there_is_not(word: str) -> None:
+def test_an_unknown_token_id_is_refused(word: str) -> None:
     asked: dict[str, Any] = {word: [[6, 10**6]] if word == "bad_words_ids" else [10**6]}
     with pytest.raises(Failed, match=f"E0732.*`{word}`"):
         model("gpt2").generate(input_ids=[[6]], **asked)
 
 
 @pytest.mark.parametrize("value", [[6], Path("clip.wav")], ids=str)
-def test_an_input_that_there_is_not(value: Any) -> None:
+def test_an_unknown_input_is_refused(value: Any) -> None:
     (made,) = model("gpt2").generate_each([{"input_idz": value}])
     assert isinstance(made, specc.Diagnostic)
     assert (made.code, made.notes) == ("E0910", ("prompt 1",))
 
 
-def test_several_texts_of_a_row() -> None:
+def test_several_sequences_per_prompt() -> None:
     asked: dict[str, Any] = {"strategy": "beam", "num_return_sequences": 2}
     with pytest.raises(Failed, match="E0891"):
         model("gpt2").generate_each([[6]], **asked)

@@ -1,6 +1,4 @@
-"""A text being written is made once: whoever iterates again gets the same, or the fault
-that ended it.
-"""
+"""A stream generates its tokens once: a second iteration yields the same tokens, or the same error."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +41,7 @@ def tokens(writing: Any) -> list[list[int]]:
     return [made.tokens.tolist() for made in writing]
 
 
-def test_a_finished_text_is_read_again(model: Model) -> None:
+def test_a_finished_stream_can_be_read_again(model: Model) -> None:
     writing = model.generate(["ab", "xy"], max_tokens=6)
     first = tokens(writing)
     assert len(first) == 6
@@ -56,7 +54,7 @@ def test_a_finished_text_is_read_again(model: Model) -> None:
     assert ["".join(p[row] for p in pieces) for row in range(2)] == [r[0].text for r in results]
 
 
-def test_two_readers_of_one_text_see_the_same(model: Model) -> None:
+def test_two_readers_of_one_stream_get_equal_tokens(model: Model) -> None:
     writing = model.generate("ab", max_tokens=6)
     one, other = iter(writing), iter(writing)
     seen = [next(one).tokens.tolist() for _ in range(3)]
@@ -64,7 +62,7 @@ def test_two_readers_of_one_text_see_the_same(model: Model) -> None:
     assert seen + [m.tokens.tolist() for m in one] == tokens(writing)
 
 
-def test_pieces_of_a_search_end_before_a_stop_string(tmp_path: Path) -> None:
+def test_streamed_text_of_beam_search_ends_before_a_stop_string(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     specc.compile(tmp_path / "m.specc", tmp_path / "p", init=5, graphs="step")
     model = specc.load(tmp_path / "p")
@@ -79,7 +77,7 @@ def test_pieces_of_a_search_end_before_a_stop_string(tmp_path: Path) -> None:
         )
 
 
-def test_what_was_interrupted_says_so(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Iterator[DecodeStep]:
         yield DecodeStep(np.array([1]), None, np.array([False]))
         raise KeyboardInterrupt
@@ -104,7 +102,7 @@ NAMES = ["start", "stop", "pad", "stop_strings", "max_tokens", "strategy", "seed
 
 
 @pytest.mark.parametrize("given", WRONG, ids=lambda v: repr(v)[:20])
-def test_what_is_no_prompt_has_a_code(model: Model, given: Any) -> None:
+def test_an_invalid_prompt_has_a_code(model: Model, given: Any) -> None:
     with pytest.raises(specc.Failed, match=r"E09\d\d"):
         model.generate(given, max_tokens=2)
 
@@ -113,7 +111,7 @@ def test_what_is_no_prompt_has_a_code(model: Model, given: Any) -> None:
 @pytest.mark.parametrize(
     "value", [object(), [[]], {}, "9", 1j, 10**400, np.array([1.5, 2]), float("nan"), -1]
 )
-def test_what_is_no_setting_has_a_code(model: Model, name: str, value: Any) -> None:
+def test_an_invalid_setting_has_a_code(model: Model, name: str, value: Any) -> None:
     if name == "stop_strings" and isinstance(value, str):
         return
     with pytest.raises(specc.Failed, match=r"E073[23]"):

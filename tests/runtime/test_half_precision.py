@@ -1,5 +1,5 @@
-"""Models that compute in 16 bits: compiled for a card, run here by the processor, which
-has kernels for float16 and widens between them where it has none.
+"""Models with 16-bit computation: compiled for CUDA and run on the CPU, which has kernels for
+float16 and inserts casts elsewhere.
 """
 
 import math
@@ -23,7 +23,7 @@ from specc.weights.formats.safetensors import write_safetensors
 
 SPECS = ("gpt2", "mixtral", "rnnsearch")
 LATER = pytest.mark.parity
-"""What takes long goes with the other half of CI."""
+"""Slow tests run in the second half of CI."""
 BROKEN = """specc 1
 model broken
 dims batch
@@ -34,13 +34,13 @@ graph g(x: float[batch, 3]) -> (y: float[batch, 4]) {
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("f16", np.float16), ("bf16", ml_dtypes.bfloat16)])
-def test_rounding_is_that_of_the_type(name: str, dtype: type) -> None:
-    """Beside NumPy's own conversions, down to numbers without all of their digits."""
+def test_conversion_to_16_bits_rounds_like_numpy(name: str, dtype: type) -> None:
+    """Compared with NumPy's conversions, including subnormal values."""
     rng = np.random.default_rng(0)
     least = -30 if name == "f16" else -130
     some = rng.standard_normal(4000) * 2.0 ** rng.integers(least, 16, 4000)
     edges = [0.0, -0.0, 65504.0, 65519.0, 2.0**-24, 1 / 3, np.inf, -np.inf]
-    # bits that lie in the middle between two numbers, which go to the even one
+    # values halfway between two others, which round to even
     middle = (1 + np.arange(64) / 64 + 2.0**-12) * 3
     x = np.concatenate([some, edges, middle]).astype(np.float32)
     with np.errstate(over="ignore"):
@@ -59,7 +59,9 @@ def _text(value: object) -> str:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_package_agrees(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_16_bit_package_agrees_with_the_reference(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "package"
     assert compiled(name, out, "f16", "--graphs", "score,encode,step") == 0
     capsys.readouterr()
@@ -68,8 +70,8 @@ def test_a_package_agrees(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "of which f16 explains" in told
 
 
-def test_a_wrong_model_is_found(tmp_path: Path) -> None:
-    """Five percent of one row is more than float16 explains."""
+def test_verify_detects_a_wrong_16_bit_model(tmp_path: Path) -> None:
+    """5 % of one row is more than float16 rounding."""
     out = tmp_path / "gpt2.onnx"
     assert compiled("gpt2", out, "f16") == 0
     model = load_model(str(out))
@@ -84,7 +86,7 @@ def test_a_wrong_model_is_found(tmp_path: Path) -> None:
         list(list_model_lines(replace(model, session=wrong)))
 
 
-def test_a_number_too_large_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_overflowing_value_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "broken.specc"
     spec.write_text(BROKEN)
     out = tmp_path / "broken.onnx"
@@ -129,12 +131,10 @@ SHAPES = {
         ),
     ],
 )
-def test_a_weight_too_large_is_named_when_it_is_compiled(
+def test_compile_names_a_weight_out_of_float16_range(
     large: str, given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In whatever bits it is stored: what a card reads is numbers of 16 bits. Logits are
-    computed in 32.
-    """
+    """For any stored dtype: CUDA reads 16-bit values. Logits are computed in float32."""
     rng = np.random.default_rng(0)
     weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in SHAPES.items()}
     weights[large].flat[1] = 1e5
@@ -149,7 +149,7 @@ def test_a_weight_too_large_is_named_when_it_is_compiled(
     assert out.exists() == fits
     told = capsys.readouterr().err
     assert fits or ("E0517" in told and f"`{large}`" in told and "100000" in told)
-    # of a rounded matrix its scales are looked at: one of a row, or of a block of it
+    # for quantized matrices the scales are checked: per channel, or per group
     rows, *wide = SHAPES[large]
     rounded = bool(given) and bool(wide)
     many = rows if rounded else rows * math.prod(wide)
@@ -157,7 +157,7 @@ def test_a_weight_too_large_is_named_when_it_is_compiled(
     assert fits or counted in told
 
 
-def test_a_processor_says_that_it_cannot(
+def test_a_cpu_without_16_bit_support_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "gpt2.onnx"
@@ -167,8 +167,8 @@ def test_a_processor_says_that_it_cannot(
     assert "bf16" in capsys.readouterr().err
 
 
-def test_it_writes(tmp_path: Path) -> None:
-    """By steps, whose keys and values are of 16 bits, and by itself."""
+def test_a_16_bit_model_generates(tmp_path: Path) -> None:
+    """With steps whose KV cache is 16-bit, and as a standalone generator."""
     out = tmp_path / "package"
     assert compiled("gpt2", out, "f16", "--graphs", "all") == 0
     found = []

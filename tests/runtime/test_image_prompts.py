@@ -1,4 +1,4 @@
-"""A text about a picture: one picture is one text, however it is given."""
+"""Prompts with an image: one image is one sequence, for any form of the argument."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ generate text of ids from logits { start = 1  max_tokens = 5 }
 """
 
 
-def test_a_picture_is_one_text(tmp_path: Path) -> None:
+def test_one_image_is_one_sequence(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     (tmp_path / "told.specc").write_text(SPEC, encoding="utf-8")
     specc.compile(tmp_path / "told.specc", tmp_path / "out", init=3, graphs=["step"])

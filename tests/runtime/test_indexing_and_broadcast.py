@@ -1,5 +1,5 @@
-"""`x[:, none]`, `x[:, t]`, `scan … along` an expression, and operands of batch size 1 in
-blocks: what the compiled model computes, by NumPy.
+"""`x[:, none]`, `x[:, t]`, `scan … along` an expression, and operands of batch size 1 in blocks:
+the compiled model agrees with NumPy.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ SCAN = (
 
 
 def fold(start: Array, rows: Array) -> Array:
-    """Return tanh(h + row), row after row."""
+    """Return tanh(h + row), applied row by row."""
     for row in rows.swapaxes(0, 1):
         start = np.tanh(start + row)
     return start
@@ -98,7 +98,7 @@ FORMS: dict[str, tuple[str, Callable[[int], Array]]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_form(name: str, tmp_path: Path) -> None:
+def test_a_compiled_form_agrees_with_numpy(name: str, tmp_path: Path) -> None:
     body, expected = FORMS[name]
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(body=body), encoding="utf-8")
@@ -135,7 +135,7 @@ def test_a_position_that_does_not_exist_is_refused(t: int, tmp_path: Path) -> No
         (SCAN.format(over="matmul(transpose(x), x)", length="4"), "E0304"),
     ],
 )
-def test_what_is_wrong_is_told(body: str, code: str, tmp_path: Path) -> None:
+def test_invalid_forms_are_refused(body: str, code: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(body=body), encoding="utf-8")
     with pytest.raises(Failed) as failed:

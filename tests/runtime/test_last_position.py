@@ -1,5 +1,5 @@
-"""A result that is the newest row alone, through a loop over another axis: derived,
-compared, and written with.
+"""An output of the last position only, with a loop over another axis: derived steps, verification
+and generation.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ generate text of ids from logits { start = 0 }
 """
 
 
-def test_a_step_writes_what_the_whole_graph_writes(tmp_path: Path) -> None:
+def test_steps_generate_the_tokens_of_the_full_graph(tmp_path: Path) -> None:
     spec = tmp_path / "newest.specc"
     spec.write_text(SPEC, encoding="utf-8")
     specc.compile(spec, tmp_path / "whole.onnx", init=3)

@@ -1,4 +1,6 @@
-"""What the machine cannot hold is said before it is tried, with what would fit."""
+"""Models that exceed the memory are reported before they are opened, with the options that would
+fit.
+"""
 
 from pathlib import Path
 
@@ -30,7 +32,7 @@ HELD = 4 * NUMBERS
 
 @pytest.fixture
 def halves(tmp_path: Path) -> Path:
-    """A model that links weights of 16 bits, which two layers share."""
+    """Return a model that links 16-bit weights, shared by two layers."""
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     w = np.ones((512, 512), ml_dtypes.bfloat16)
     write_safetensors(tmp_path / "w.safetensors", {"a.weight": w})
@@ -45,24 +47,24 @@ def left(patch: pytest.MonkeyPatch, free: int | None) -> None:
     patch.setattr(weight_sources, "get_free_memory", lambda: free)
 
 
-def test_room_is_counted_as_the_runtime_takes_it(halves: Path) -> None:
+def test_the_estimate_equals_the_memory_of_the_runtime(halves: Path) -> None:
     room = load_model(str(halves)).file.room()
     assert (room.numbers, room.stored, room.held) == (NUMBERS, 2 * NUMBERS, HELD)
 
 
 @pytest.mark.parametrize("free", [HELD, None])
-def test_what_fits_is_opened(
+def test_a_model_that_fits_is_opened(
     free: int | None, halves: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left(monkeypatch, free)
     specc.load(halves)
 
 
-def test_what_does_not_fit_is_refused_before_it_is_opened(
+def test_a_model_that_does_not_fit_is_refused_before_it_is_opened(
     halves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left(monkeypatch, HELD - 1)
-    monkeypatch.setattr("specc_onnx.ort_session.onnxruntime", None)  # nothing is opened
+    monkeypatch.setattr("specc_onnx.ort_session.onnxruntime", None)  # no session is opened
     with pytest.raises(Failed, match=r"E0804.*m\.onnx"):
         specc.load(halves)
     for words in (["run", str(halves), "[[[0.5]]]"], ["verify", str(halves)]):
@@ -72,16 +74,16 @@ def test_what_does_not_fit_is_refused_before_it_is_opened(
         assert "this model with weights of 8 bits" in said
 
 
-def test_the_reference_needs_room_of_its_own(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_needs_additional_memory(
+    halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_model(str(halves))
     left(monkeypatch, 2 * NUMBERS - 1)
     with pytest.raises(Failed, match="E0804"):
         list(list_model_lines(model))
 
 
-def test_compiling_needs_no_such_room_and_says_who_will(
-    halves: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compile_needs_less_memory_and_warns(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left(monkeypatch, HELD - 1)
     directory = halves.parent
     made = specc.compile(directory / "m.specc", halves, weights=directory / "w.safetensors")
@@ -91,9 +93,11 @@ def test_compiling_needs_no_such_room_and_says_who_will(
     assert not any("the maximum is" in r for r in made.remarks)
 
 
-def test_rounded_weights_need_what_they_take(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole numbers are computed with as they are: a model that does not fit in 32 bits may
-    fit in 8, and is not told that it does not.
+def test_quantized_weights_count_with_their_size(
+    halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integers are used directly: a model that does not fit in float32 may fit in int8, without an
+    error.
     """
     left(monkeypatch, HELD // 3)
     directory = halves.parent
@@ -106,7 +110,7 @@ def test_rounded_weights_need_what_they_take(halves: Path, monkeypatch: pytest.M
     assert any("the maximum is" in r for r in made.remarks)
 
 
-def test_a_container_counts_where_it_is_less(
+def test_a_container_limit_counts_if_it_is_lower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meminfo = tmp_path / "meminfo"

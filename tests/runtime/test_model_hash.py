@@ -1,4 +1,4 @@
-"""A single `.onnx` that was changed after compile is refused at load."""
+"""`load` rejects a single `.onnx` file that changed after compile."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def change_node(model: onnx.ModelProto) -> None:
 
 
 def change_offset(model: onnx.ModelProto) -> None:
-    """Read one external tensor from the place of another."""
+    """Read one external tensor from the location of another."""
     outside = [t for t in model.graph.initializer if t.external_data]
     offsets = [e for t in outside for e in t.external_data if e.key == "offset"]
     assert len(offsets) > 1
@@ -26,7 +26,7 @@ def change_offset(model: onnx.ModelProto) -> None:
 
 
 def change_name(model: onnx.ModelProto) -> None:
-    """Change what the model says of itself."""
+    """Change a name in the metadata."""
     model.doc_string += "."
 
 

@@ -1,5 +1,5 @@
-"""A package comes from outside: nothing in it is believed that does not fit its index,
-and the index is not trusted.
+"""Packages are untrusted: files that do not match the index are rejected, and the index is
+validated.
 """
 
 import json
@@ -38,7 +38,7 @@ def fault(directory: Path, contents: bool = False) -> Diagnostic:
 
 
 def changed(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """The index with something changed in it."""
+    """Write the index with changes."""
     data = json.loads((directory / INDEX_FILE).read_text(encoding="utf-8"))
     change(data)
     (directory / INDEX_FILE).write_text(json.dumps(data), encoding="utf-8")
@@ -60,7 +60,7 @@ def linked(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, cut, linked])
-def test_a_file_that_is_missing_or_cut_or_a_link_is_named(
+def test_a_missing_or_truncated_or_linked_file_is_named(
     damage: Callable[[Path], None], pair: Path
 ) -> None:
     for path in [p for p in pair.iterdir() if p.name != INDEX_FILE]:
@@ -74,18 +74,18 @@ def test_a_file_that_is_missing_or_cut_or_a_link_is_named(
     open_package(pair)
 
 
-def test_a_pipe_is_no_file_of_a_package(pair: Path) -> None:
+def test_a_pipe_is_refused(pair: Path) -> None:
     (pair / "score.onnx").unlink()
     os.mkfifo(pair / "score.onnx")
     assert "score.onnx" in fault(pair).title
 
 
-def test_graphs_are_compared_by_content_always(pair: Path) -> None:
+def test_graphs_are_always_compared_with_their_hash(pair: Path) -> None:
     flip(pair / "encode.onnx")
     assert "`encode.onnx`" in fault(pair).title
 
 
-def test_weights_are_compared_by_content_when_asked(pair: Path) -> None:
+def test_weights_are_compared_with_their_hash_on_request(pair: Path) -> None:
     (weights,) = pair.glob("*.data")
     flip(weights)
     open_package(pair)
@@ -93,7 +93,7 @@ def test_weights_are_compared_by_content_when_asked(pair: Path) -> None:
     assert main(["verify", str(pair)]) == 1
 
 
-def test_a_further_file_is_compared_when_it_is_read(pair: Path) -> None:
+def test_other_files_are_compared_when_they_are_read(pair: Path) -> None:
     flip(pair / "tokenizer.json")
     with pytest.raises(Failed, match=r"E0830\]: `tokenizer\.json`"):
         open_package(pair).extra("tokenizer")
@@ -119,7 +119,7 @@ BAD_NAMES = [
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_a_name_that_leaves_the_folder_is_refused(name: str, pair: Path) -> None:
+def test_a_path_outside_the_package_is_refused(name: str, pair: Path) -> None:
     assert not is_plain_file_name(name)
 
     def change(data: dict[str, Any]) -> None:
@@ -136,13 +136,13 @@ FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
 @pytest.mark.parametrize(
     "path", ["../w.safetensors", "/w", "a//b", "a/../../b", "a\\..\\b", "C:/w", ""]
 )
-def test_a_checkpoint_outside_of_the_folder_is_refused(path: str, pair: Path) -> None:
+def test_a_checkpoint_outside_the_package_is_refused(path: str, pair: Path) -> None:
     assert not is_path_below(path)
     changed(pair, lambda data: data["linked"].update({path: FACTS}))
     assert fault(pair).code == "E0831"
 
 
-def test_a_checkpoint_behind_a_link_is_refused(pair: Path, tmp_path: Path) -> None:
+def test_a_linked_checkpoint_is_refused(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "w").write_bytes(b"x")
     (pair / "inside").symlink_to(tmp_path / "elsewhere")
@@ -181,14 +181,12 @@ def test_a_damaged_index_is_refused(what: str, pair: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{", b"\xff", b"[" * 10**5, b'{"format": ' + b"9" * 5000 + b"}"]
 )
-def test_what_is_no_index_is_refused(data: bytes, pair: Path) -> None:
+def test_an_invalid_index_is_refused(data: bytes, pair: Path) -> None:
     (pair / INDEX_FILE).write_bytes(data)
     assert fault(pair).code == "E0831"
 
 
-def test_an_index_of_the_largest_size_is_read_and_one_byte_more_is_not(
-    pair: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (pair / INDEX_FILE).stat().st_size
     monkeypatch.setattr(package_index, "MAX_BYTES", size)
     open_package(pair)
@@ -196,14 +194,14 @@ def test_an_index_of_the_largest_size_is_read_and_one_byte_more_is_not(
     assert fault(pair).code == "E0802"
 
 
-def test_a_folder_without_an_index_is_no_package(tmp_path: Path) -> None:
+def test_a_directory_without_an_index_is_refused(tmp_path: Path) -> None:
     assert fault(tmp_path).code == "E0802"
     with pytest.raises(Failed, match="E0802"):
         open_compiled(str(tmp_path))
 
 
-def test_a_graph_reads_no_weights_that_the_index_does_not_list(pair: Path, tmp_path: Path) -> None:
-    """Also where the hashes agree: an index may be made by anyone."""
+def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:
+    """Even if the hashes match: anyone can write an index."""
     for location, offset in (("../secret", 0), ("other.data", 0), ("", 1 << 40)):
         model = onnx.load(pair / "score.onnx", load_external_data=False)
         entry = {e.key: e for e in model.graph.initializer[0].external_data}
@@ -224,7 +222,7 @@ def test_a_graph_reads_no_weights_that_the_index_does_not_list(pair: Path, tmp_p
         assert "weights" in found.notes[0]
 
 
-def test_a_package_that_is_replaced_while_it_is_opened_is_opened_again(
+def test_a_package_replaced_during_load_is_loaded_again(
     pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = package_index.read_index(pair)
@@ -237,9 +235,7 @@ def test_a_package_that_is_replaced_while_it_is_opened_is_opened_again(
     assert open_package(pair).index == answers[0]
 
 
-def test_the_graph_that_is_meant_is_named_or_the_one_that_scores(
-    pair: Path, tmp_path: Path
-) -> None:
+def test_the_default_graph_is_score(pair: Path, tmp_path: Path) -> None:
     package = open_package(pair)
     assert (package.role(), package.role("encode")) == ("score", "encode")
     with pytest.raises(Failed, match="E0832") as failed:

@@ -1,6 +1,4 @@
-"""A package of a model that reads and writes text through a tokenizer file: the file
-travels with it, and is used.
-"""
+"""A package of a text model contains its tokenizer file and uses it."""
 
 import json
 from pathlib import Path
@@ -22,8 +20,8 @@ LONG = {"max_tokens": 24, "stop": [], "strategy": "sample", "temperature": 5.0, 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint's folder with a tokenizer, a package and a model in one file made
-    from it; the first is gone.
+    """Return a checkpoint directory with a tokenizer, and a package and a standalone generator
+    compiled from it; the checkpoint is deleted.
     """
     found = tmp_path_factory.mktemp("text")
     checkpoint = found / "checkpoint"
@@ -45,7 +43,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_tokenizer_is_a_file_of_the_package(directory: Path) -> None:
+def test_the_package_contains_the_tokenizer(directory: Path) -> None:
     assert json.loads((directory / "package" / "tokenizer.json").read_text()) == json.loads(
         train_tokenizer("byte_bpe")
     )
@@ -54,7 +52,7 @@ def test_the_tokenizer_is_a_file_of_the_package(directory: Path) -> None:
     )
 
 
-def test_texts_of_unequal_length_go_in_and_texts_come_out(directory: Path) -> None:
+def test_texts_of_different_lengths_generate_texts(directory: Path) -> None:
     model = specc.load(directory / "package")
     together = [row[0] for row in model.generate(PROMPTS, max_tokens=12).results()]
     alone = [model.generate(p, max_tokens=12).results()[0][0] for p in PROMPTS]
@@ -63,7 +61,7 @@ def test_texts_of_unequal_length_go_in_and_texts_come_out(directory: Path) -> No
     assert [r.text for r in together] == [spoken.decode(list(r.tokens)) for r in together]
 
 
-def test_what_is_streamed_is_what_was_written(directory: Path) -> None:
+def test_streamed_text_equals_the_result(directory: Path) -> None:
     model = specc.load(directory / "package")
     pieces = list(model.generate(PROMPTS, **LONG).pieces())
     whole = [row[0].text for row in model.generate(PROMPTS, **LONG).results()]
@@ -71,7 +69,7 @@ def test_what_is_streamed_is_what_was_written(directory: Path) -> None:
     assert sum(bool(p[0]) for p in pieces) > 3, "it comes in pieces"
 
 
-def test_a_text_ends_before_a_stop_string(directory: Path) -> None:
+def test_generated_text_ends_before_a_stop_string(directory: Path) -> None:
     model = specc.load(directory / "package")
     ((whole,),) = model.generate(PROMPTS[1], **LONG).results()
     assert whole.text
@@ -81,7 +79,7 @@ def test_a_text_ends_before_a_stop_string(directory: Path) -> None:
     assert cut.complete
 
 
-def test_one_file_reads_the_same_texts(directory: Path) -> None:
+def test_a_standalone_generator_reads_the_same_texts(directory: Path) -> None:
     said = {"max_tokens": 12, "seed": 9}
     texts = [
         specc.load(directory / n).generate(PROMPTS[0], **said, **more).results()[0][0].text
@@ -100,7 +98,7 @@ def test_the_command_streams_text(directory: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.rstrip("\n") == want.text.rstrip("\n")
 
 
-def test_another_tokenizer_in_its_place_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_a_replaced_tokenizer_is_refused(directory: Path, tmp_path: Path) -> None:
     place = directory / "package" / "tokenizer.json"
     own = place.read_text()
     place.write_text(own.replace("a", "b", 1))

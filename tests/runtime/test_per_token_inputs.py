@@ -1,4 +1,4 @@
-"""Inputs beside the one that grows: their defaults are computed from the whole text at
+"""Per-token inputs other than the token ids: their defaults are computed from the whole sequence at
 every step.
 """
 
@@ -64,7 +64,7 @@ def compiled(tmp_path: Path, inputs: str, body: str, **options: Any) -> Model:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_is_written_follows_from_defaults_of_the_whole_text(tmp_path: Path, name: str) -> None:
+def test_generation_uses_defaults_of_the_whole_sequence(tmp_path: Path, name: str) -> None:
     model = compiled(tmp_path, *SPECS[name])
     text = IDS
     for _ in range(7):
@@ -86,7 +86,7 @@ def test_what_is_written_follows_from_defaults_of_the_whole_text(tmp_path: Path,
     assert found[0] == found[1]
 
 
-def test_a_model_that_decodes_by_itself_cannot_know_what_is_not_kept(tmp_path: Path) -> None:
+def test_a_standalone_generator_refuses_defaults_of_uncached_values(tmp_path: Path) -> None:
     with pytest.raises(specc.Failed) as raised:
         compiled(
             tmp_path,
@@ -97,14 +97,14 @@ def test_a_model_that_decodes_by_itself_cannot_know_what_is_not_kept(tmp_path: P
     assert raised.value.diagnostics[0].code == "E0944"
 
 
-def test_nothing_is_written_behind_padding(tmp_path: Path) -> None:
+def test_right_padded_prompts_are_refused(tmp_path: Path) -> None:
     body = "  x, rest = gru(x, hidden=d, reset=after, keep=keep) @ rnn\n"
     model = compiled(tmp_path, "keep: keep[batch, n] right", body)
     with pytest.raises(specc.Failed, match="after padding"):
         model.generate(ids=[[3, 5, 7], [1, 2]]).results()
 
 
-def test_attention_whose_weights_are_read_has_no_buffers(tmp_path: Path) -> None:
+def test_attention_with_used_weights_has_no_kv_buffers(tmp_path: Path) -> None:
     split = "transpose(split(linear(x, out=d) @ {}, into=[2, d / 2]), order=[0, 2, 1, 3])"
     body = "".join(f"  {n} = {split.format(n)}\n" for n in "qkvu")
     body += "  mixed, w = attend(q, k, v, mask=causal)\n"
@@ -120,16 +120,14 @@ def test_attention_whose_weights_are_read_has_no_buffers(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("given", [(), ("keep",), ("at",), ("keep", "at")])
-def test_a_default_reads_what_is_given_and_else_another_default(
-    tmp_path: Path, given: tuple[str, ...]
-) -> None:
+def test_a_default_reads_inputs_and_other_defaults(tmp_path: Path, given: tuple[str, ...]) -> None:
     model = compiled(tmp_path, *SPECS["positions of what is kept"], graphs=["score"])
     values = {"keep": np.ones((2, 3), bool), "at": np.array([[0, 1, 2]] * 2)}
     got = model.run(ids=IDS, **{n: values[n] for n in given})["logits"]
     np.testing.assert_allclose(got, model.run(ids=IDS, **values)["logits"], atol=1e-6)
 
 
-def test_defaults_inside_read_each_other(tmp_path: Path) -> None:
+def test_defaults_in_the_graph_read_each_other(tmp_path: Path) -> None:
     inputs, body = SPECS["positions of what is kept"]
     want = compiled(tmp_path, inputs, body, graphs=["score"]).run(ids=IDS)["logits"]
     inside = compiled(tmp_path, inputs, body, graphs=["score"], inline_defaults=True)
@@ -137,7 +135,7 @@ def test_defaults_inside_read_each_other(tmp_path: Path) -> None:
     np.testing.assert_allclose(inside.run(ids=IDS)["logits"], want, atol=1e-6)
 
 
-def test_defaults_in_a_circle_are_an_error(tmp_path: Path) -> None:
+def test_circular_defaults_are_refused(tmp_path: Path) -> None:
     with pytest.raises(specc.Failed) as raised:
         compiled(
             tmp_path,

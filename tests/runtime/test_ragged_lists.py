@@ -1,4 +1,4 @@
-"""Lists of different lengths: the message shows them padded on the side that the input is."""
+"""Ragged lists: the message shows them padded on the padding side of the input."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ graph g(x: int[batch, n], there: keep[batch, n] SIDE) -> (y: float[batch, n, 2])
 @pytest.mark.parametrize(
     ("side", "shown"), [("left", "[[0, 7], [1, 2]]"), ("right", "[[7, 0], [1, 2]]")]
 )
-def test_the_side_is_that_of_the_input(side: str, shown: str, tmp_path: Path) -> None:
+def test_the_message_pads_on_the_side_of_the_input(side: str, shown: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC.replace("SIDE", side), encoding="utf-8")
     specc.compile(path, tmp_path / "m.onnx", init=0)

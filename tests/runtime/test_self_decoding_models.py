@@ -1,5 +1,5 @@
-"""A model that decodes by itself, run by specc: what a package of the same spec writes,
-and no setting passed over.
+"""Standalone generators run by specc: they generate the tokens of a package of the same spec, and
+no setting is ignored.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ FIXED = ("strategy", "num_beams", "num_return_sequences", "length_penalty")
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """The one file, the package, and how both are to write."""
+    """Return the standalone generator, the package, and generation settings for both."""
     directory = tmp_path_factory.mktemp(request.param)
     said = SETTINGS[request.param]
     settled = {n: v for n, v in said.items() if n in FIXED}
@@ -41,7 +41,9 @@ def pair(
     return specc.load(directory / "one.onnx"), specc.load(directory / "package"), said
 
 
-def test_it_writes_what_a_package_writes(pair: tuple[Any, Any, dict[str, Any]]) -> None:
+def test_a_standalone_generator_generates_the_tokens_of_a_package(
+    pair: tuple[Any, Any, dict[str, Any]],
+) -> None:
     one, package, said = pair
     prompt = np.array([[1, 2, 3], [4, 5, 6]])
     free = {n: v for n, v in said.items() if n not in FIXED}
@@ -53,7 +55,7 @@ def test_it_writes_what_a_package_writes(pair: tuple[Any, Any, dict[str, Any]]) 
             assert [r.score for r in a] == pytest.approx([r.score for r in b], rel=1e-5)
 
 
-def test_it_writes_no_further_than_it_can_see(pair: tuple[Any, Any, dict[str, Any]]) -> None:
+def test_generation_ends_at_the_context_length(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, _ = pair
     longest = max(
         len(r.tokens)
@@ -64,9 +66,7 @@ def test_it_writes_no_further_than_it_can_see(pair: tuple[Any, Any, dict[str, An
         one.generate(input_ids=np.ones((1, 21), int))
 
 
-def test_what_was_settled_cannot_be_asked_for_otherwise(
-    pair: tuple[Any, Any, dict[str, Any]],
-) -> None:
+def test_compiled_settings_cannot_be_changed(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, said = pair
     other = "beam" if said["strategy"] == "greedy" else "greedy"
     with pytest.raises(specc.Failed, match="E0733"):
@@ -75,13 +75,13 @@ def test_what_was_settled_cannot_be_asked_for_otherwise(
         one.generate(input_ids=[[1]], stop=[3])
 
 
-def test_prompts_of_unequal_length_want_a_package(pair: tuple[Any, Any, dict[str, Any]]) -> None:
+def test_prompts_of_different_lengths_need_a_package(pair: tuple[Any, Any, dict[str, Any]]) -> None:
     one, _, _ = pair
     with pytest.raises(specc.Failed, match="E0912"):
         one.generate(input_ids=[[1, 2], [3]]).results()
 
 
-def test_its_tokens_are_compared_away_from_its_package(
+def test_verify_compares_tokens_without_a_package(
     pair: tuple[Any, Any, dict[str, Any]], tmp_path: Path
 ) -> None:
     one, _, _ = pair
@@ -119,7 +119,7 @@ def written(tmp_path: Path) -> tuple[Any, Any]:
     return specc.load(tmp_path / "one.onnx"), specc.load(tmp_path / "package")
 
 
-def test_what_follows_from_the_whole_text_is_computed_inside(tmp_path: Path) -> None:
+def test_defaults_of_the_whole_sequence_are_computed_in_the_model(tmp_path: Path) -> None:
     one, package = written(tmp_path)
     prompt = np.array([[1, 2, 3, 2, 1], [2, 2, 1, 3, 3]])
     tokens = [
@@ -129,7 +129,7 @@ def test_what_follows_from_the_whole_text_is_computed_inside(tmp_path: Path) -> 
     assert tokens[0] == tokens[1]
 
 
-def test_padding_that_it_finds_by_itself_is_padding(tmp_path: Path) -> None:
+def test_padding_found_by_the_model_is_masked_out(tmp_path: Path) -> None:
     one, package = written(tmp_path)
     prompts = [[1, 2, 3], [3]]
     tokens = [
@@ -147,7 +147,7 @@ def test_padding_that_it_finds_by_itself_is_padding(tmp_path: Path) -> None:
         ({"pad": 7}, "E0733"),
     ],
 )
-def test_a_setting_it_has_no_place_for_is_refused(
+def test_an_unsupported_setting_is_refused(
     tmp_path: Path, settings: dict[str, Any], code: str
 ) -> None:
     one, _ = written(tmp_path)
@@ -155,7 +155,7 @@ def test_a_setting_it_has_no_place_for_is_refused(
         one.generate(ids=[[1, 2]], **settings).results()
 
 
-def test_a_seed_it_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_a_seed_out_of_range_is_refused(tmp_path: Path) -> None:
     spec = tmp_path / "m.specc"
     spec.write_text(KINDS, encoding="utf-8")
     specc.compile(
@@ -182,8 +182,8 @@ generate text of ids from logits { stop = 1 }
 """
 
 
-def test_padding_that_a_spec_reads_is_read_as_given(tmp_path: Path) -> None:
-    """Rows are told apart by sums over padding, -1 as it is given, as in the whole graph."""
+def test_padding_values_reach_the_spec_unchanged(tmp_path: Path) -> None:
+    """Batch elements are distinguished by sums over padding, -1 as given, as in the full graph."""
     (tmp_path / "m.specc").write_text(PADDED)
     specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, graphs="generate")
     specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, graphs="all")

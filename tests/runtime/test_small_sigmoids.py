@@ -1,4 +1,4 @@
-"""Powers and logarithms of small sigmoids, which are 0 in ONNX Runtime below -18."""
+"""Powers and logarithms of small sigmoids, which ONNX Runtime computes as 0 below -18."""
 
 from pathlib import Path
 

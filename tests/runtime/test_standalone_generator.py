@@ -1,6 +1,4 @@
-"""One file that decodes itself: prompts, settings of compile time, inputs that nothing
-reads, numbers that are none.
-"""
+"""Standalone generators: prompts, compiled settings, unused inputs, NaN logits."""
 
 from functools import cache
 from pathlib import Path
@@ -64,7 +62,7 @@ def made(directory: Path, spec: str, way: str, **more: Any) -> Model:
 
 @cache
 def package_of(spec: str) -> Model:
-    """The package of a spec, which is made once."""
+    """Return the package of a spec, compiled once."""
     return made(Path(mkdtemp()), spec, "package")
 
 
@@ -72,7 +70,7 @@ def tokens(model: Model, *given: Any, **settings: Any) -> list[tuple[int, ...]]:
     return [row[0].tokens for row in model.generate(*given, **settings).results()]
 
 
-def test_a_prompt_is_heeded_where_the_model_could_begin_by_itself(tmp_path: Path) -> None:
+def test_a_prompt_replaces_the_start_token(tmp_path: Path) -> None:
     package, one = package_of(PROMPTED), made(tmp_path, PROMPTED, "one.onnx")
     memory = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     found = []
@@ -84,7 +82,7 @@ def test_a_prompt_is_heeded_where_the_model_could_begin_by_itself(tmp_path: Path
     assert tokens(one, memory=memory, max_tokens=6) == begun
 
 
-def test_other_programs_may_give_a_prompt_or_none(tmp_path: Path) -> None:
+def test_other_programs_may_omit_the_prompt(tmp_path: Path) -> None:
     package = package_of(PROMPTED)
     made(tmp_path, PROMPTED, "one.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "one.onnx"))
@@ -122,9 +120,7 @@ SETTLED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("settings", SETTLED, ids=str)
-def test_settings_of_compile_time_are_its_defaults(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_compiled_settings_are_the_defaults(settings: dict[str, Any], tmp_path: Path) -> None:
     package = package_of(PLAIN)
     one = made(tmp_path, PLAIN, "one.onnx", generation_config={"max_tokens": 12, **settings})
     prompt = np.array([[3, 4], [5, 6]])
@@ -136,7 +132,7 @@ def test_settings_of_compile_time_are_its_defaults(
     )
 
 
-def test_what_is_said_later_goes_first(tmp_path: Path) -> None:
+def test_later_settings_override_earlier_ones(tmp_path: Path) -> None:
     package, one = (
         made(tmp_path, PLAIN, "package"),
         made(tmp_path, PLAIN, "one.onnx", generation_config=SETTLED[0]),
@@ -147,7 +143,7 @@ def test_what_is_said_later_goes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_nothing_reads_may_be_given_or_left_out(way: str, tmp_path: Path) -> None:
+def test_unused_inputs_are_optional(way: str, tmp_path: Path) -> None:
     model = made(tmp_path, PLAIN, way)
     memory, exist = np.zeros((1, 3, 4), np.float32), np.ones((1, 3), bool)
     ways = ({}, {"memory": memory}, {"mkeep": exist}, {"memory": memory, "mkeep": exist})
@@ -163,12 +159,10 @@ def test_what_nothing_reads_may_be_given_or_left_out(way: str, tmp_path: Path) -
         ({"seen": [[True, False, False]]}, "the padding mask itself"),
     ],
 )
-def test_what_the_model_computes_is_not_given_otherwise(
+def test_computed_inputs_cannot_be_overridden(
     more: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
-    """It begins by itself, and finds out what stands beside its source; what agrees may
-    be given.
-    """
+    """The model computes its start and its padding mask; equal values may be given."""
     model = made(tmp_path, BESIDE, "one.onnx")
     agrees = {"kinds": [[0, 0, 0]], "seen": [[True, True, False]]}
     given = {"source": [[3, 4, 0]]}
@@ -190,9 +184,7 @@ generate text of ids from logits { stop = 0 }
 
 
 @pytest.mark.parametrize("parts", ["step", "generate", "all"])
-def test_an_input_whose_length_follows_from_what_grows_is_refused(
-    parts: str, tmp_path: Path
-) -> None:
+def test_an_input_with_the_time_axis_is_refused(parts: str, tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(LONGER, encoding="utf-8")
     with pytest.raises(specc.Failed, match="E0716"):
         specc.compile(tmp_path / "m.specc", tmp_path / "m", init=0, graphs=parts)
@@ -226,7 +218,7 @@ PROMPT = np.array([[1, 2, 3], [2, 3, 1], [3, 3, 3]])
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
 @pytest.mark.parametrize("ill", ILL)
-def test_scores_that_are_no_numbers_end_it(ill: str, strategy: str, tmp_path: Path) -> None:
+def test_nan_logits_end_generation(ill: str, strategy: str, tmp_path: Path) -> None:
     package = package_of(ILL[ill])
     one = made(tmp_path, ILL[ill], "one.onnx", generation_config={"strategy": strategy})
     for model in (package, one):

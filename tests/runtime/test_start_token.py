@@ -1,8 +1,8 @@
-"""A text may begin with the token that pads elsewhere, as Marian's do: the first token
-exists all the same.
+"""A sequence may start with the padding token, as Marian's do: the first token is valid all the
+same.
 
-By its default `target_keep` would hide it. What begins by itself says that it is there:
-a package, a model of one graph, and a model that decodes by itself.
+By its default, `target_keep` would mask it out. Models that add the start token mark it as valid: a
+package, a model of one graph, and a standalone generator.
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ def compiled(path: Path, **options: Any) -> Model:
 
 
 def by_full_passes(whole: Model, seen: bool) -> NDArray[np.int64]:
-    """Greedy tokens where the first one is seen, or hidden."""
+    """Return the greedy tokens of full passes with the first token visible or masked out."""
     made = np.full((len(SOURCE), 1), PAD)
     for _ in range(TOKENS):
         keep = np.ones(made.shape, bool)
@@ -47,7 +47,7 @@ def by_full_passes(whole: Model, seen: bool) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_first_token_is_seen(way: str, tmp_path: Path) -> None:
+def test_the_start_token_is_visible(way: str, tmp_path: Path) -> None:
     whole = compiled(tmp_path / "whole.onnx")
     want = by_full_passes(whole, seen=True)
     assert want.tolist() != by_full_passes(whole, seen=False).tolist()
@@ -56,7 +56,7 @@ def test_the_first_token_is_seen(way: str, tmp_path: Path) -> None:
     assert [list(row[0].tokens) for row in made] == want.tolist()
 
 
-def test_who_gives_the_first_tokens_says_which_exist(tmp_path: Path) -> None:
+def test_an_explicit_start_token_with_a_mask_equals_the_implicit_one(tmp_path: Path) -> None:
     model = compiled(tmp_path / "package", graphs=["encode", "step"])
     given: dict[str, Any] = {
         "source": SOURCE,

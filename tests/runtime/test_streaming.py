@@ -1,6 +1,4 @@
-"""`model.stream`: rows that come in pieces, inputs that come at another time, and where a
-stream ends.
-"""
+"""`model.stream`: inputs in chunks, static inputs, and the end of a stream."""
 
 from pathlib import Path
 from threading import Thread
@@ -34,7 +32,7 @@ stream newest of x
 
 
 def model(directory: Path, pad: str = "causal", made: str = "cumsum(x[..., 0], axis=1)") -> Model:
-    """A package of the spec above."""
+    """Return a package of the spec above."""
     path = directory / "m.specc"
     path.write_text(SPEC.replace("PAD", pad).replace("MADE", made), encoding="utf-8")
     specc.compile(path, directory / "out", init=2, graphs=["score", "step"], force=True)
@@ -48,7 +46,7 @@ def given(rows: int, batch: int = 2) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("made", ["cumsum(x[..., 0], axis=1)", "x[..., 0] * 2.0"])
-def test_a_default_looks_at_what_came(tmp_path: Path, made: str) -> None:
+def test_a_default_reads_earlier_chunks(tmp_path: Path, made: str) -> None:
     one, all_ = model(tmp_path, made=made), given(12)
     full = one.run(**all_)
     stream = one.stream(memory=all_["memory"])
@@ -59,7 +57,7 @@ def test_a_default_looks_at_what_came(tmp_path: Path, made: str) -> None:
     assert stream.rows == 12
 
 
-def test_rows_that_make_none_may_be_left_over_at_the_end(tmp_path: Path) -> None:
+def test_leftover_positions_without_output_are_allowed_at_the_end(tmp_path: Path) -> None:
     one, all_ = model(tmp_path), given(7)
     full = one.run(**all_)["y"]
     stream = one.stream(memory=all_["memory"])
@@ -70,7 +68,7 @@ def test_rows_that_make_none_may_be_left_over_at_the_end(tmp_path: Path) -> None
     assert other["y"].shape == (2, 0, 2)
 
 
-def test_rows_that_make_some_may_not(tmp_path: Path) -> None:
+def test_leftover_positions_with_output_are_refused_at_the_end(tmp_path: Path) -> None:
     one, all_ = model(tmp_path, pad="[5, 0]"), given(7)
     assert one.run(**all_)["y"].shape[1] == 4
     stream = one.stream(memory=all_["memory"])
@@ -79,15 +77,15 @@ def test_rows_that_make_some_may_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])
-def test_rows_that_are_no_chunk(tmp_path: Path, rows: int) -> None:
+def test_an_invalid_chunk_is_refused(tmp_path: Path, rows: int) -> None:
     stream = model(tmp_path).stream(memory=given(1)["memory"])
     with pytest.raises(specc.Failed, match="E0976"):
         stream.push(x=given(rows)["x"])
-    # what was refused has changed nothing
+    # a rejected chunk changes no state
     assert stream.push(x=given(4)["x"])["y"].shape == (2, 2, 2)
 
 
-def test_what_is_given_at_another_time(tmp_path: Path) -> None:
+def test_static_inputs_are_given_at_the_start_only(tmp_path: Path) -> None:
     one, all_ = model(tmp_path), given(4)
     with pytest.raises(specc.Failed, match=r"E0978.*`x` is streamed"):
         one.stream(x=all_["x"])
@@ -108,20 +106,20 @@ def test_what_is_given_at_another_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [np.zeros((1, 4, 1)), np.zeros((2, 4, 2)), np.zeros(4), [["a"]], "text"]
 )
-def test_rows_of_another_shape(tmp_path: Path, wrong: object) -> None:
+def test_a_chunk_with_another_shape_is_refused(tmp_path: Path, wrong: object) -> None:
     stream = model(tmp_path).stream(memory=given(1)["memory"])
     stream.push(x=given(4)["x"])
     with pytest.raises(specc.Failed, match="E09"):
         stream.push(x=wrong)
 
 
-def test_a_model_that_is_no_stream(tmp_path: Path) -> None:
+def test_a_model_without_time_axis_is_refused(tmp_path: Path) -> None:
     specc.compile("xor", tmp_path / "xor.onnx", init=0)
     with pytest.raises(specc.Failed, match="E0977"):
         specc.load(tmp_path / "xor.onnx").stream()
 
 
-def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
+def test_a_step_without_encoder_runs_in_chunks(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
     path.write_text(text, encoding="utf-8")
@@ -137,7 +135,7 @@ def test_a_step_alone_runs_in_pieces(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole["newest"], pieces["newest"], atol=1e-6)
 
 
-def test_a_compiled_graph_says_that_it_is_streamed(
+def test_the_manifest_marks_a_streaming_graph(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "m.specc"
@@ -152,7 +150,7 @@ def test_a_compiled_graph_says_that_it_is_streamed(
     assert "f32[batch, 2*new, 1]" in shown[0]
 
 
-def test_what_writes_is_no_stream(tmp_path: Path) -> None:
+def test_a_generative_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     text = SPEC.replace("PAD", "causal").replace("MADE", "x[..., 0]")
     path.write_text(text, encoding="utf-8")
@@ -163,10 +161,10 @@ def test_what_writes_is_no_stream(tmp_path: Path) -> None:
         specc.compile(path, tmp_path / "one.onnx", init=2, graphs=["generate"])
 
 
-def test_threads_that_share_a_stream_wait_for_one_another(
+def test_threads_that_share_a_stream_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or two would go on from one state, and rows be lost without a word."""
+    """Otherwise two threads would resume from one state, and positions would be lost."""
     quick = InputStream._step
 
     def slow(self: InputStream, *given: Any) -> Any:

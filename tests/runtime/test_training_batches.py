@@ -1,4 +1,4 @@
-"""Rows of training data become what a model is given and what it should have said."""
+"""Convert rows of training data to model inputs and labels."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def dates() -> TrainingBatches:
     return lessons("dates")
 
 
-def test_a_picture_is_read_as_run_reads_it(digits: TrainingBatches) -> None:
+def test_images_are_preprocessed_as_in_run(digits: TrainingBatches) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
     record = digits.reading.of_input("pixel_values")
     assert isinstance(record, ImageRecord)
@@ -58,7 +58,7 @@ def test_a_picture_is_read_as_run_reads_it(digits: TrainingBatches) -> None:
     assert made.wanted["logits"].tolist() == [7, 3]
     assert made.wanted["logits"].dtype == np.int64
     np.testing.assert_array_equal(made.inputs["pixel_values"], pixels)
-    # pixels as the model takes them, and numbers of classes, are as good
+    # preprocessed pixels and class indices are accepted too
     again = digits.batch(
         [{"pixel_values": pixels[:1], "logits": 7}, {"pixel_values": pixels[1], "logits": 3}]
     )
@@ -66,20 +66,20 @@ def test_a_picture_is_read_as_run_reads_it(digits: TrainingBatches) -> None:
     assert again.wanted["logits"].tolist() == [7, 3]
 
 
-def test_a_text_is_learned_behind_its_start_with_its_stop(dates: TrainingBatches) -> None:
+def test_labels_follow_the_start_token_and_include_the_stop_token(dates: TrainingBatches) -> None:
     rows = [
         {"source": "3 mai 1979", "target": "1979-05-03"},
         {"source": "25/12/79", "target": "1979-12-25"},
     ]
     given, wanted = dates.batch(rows)
-    assert given["source_keep"].sum(-1).tolist() == [11, 9]  # with their ends
-    # start = 1, stop = 2 (rnnsearch's config): the text is shifted by one token
+    assert given["source_keep"].sum(-1).tolist() == [11, 9]  # with their stop tokens
+    # start = 1, stop = 2 (rnnsearch's config): the sequence is shifted by one token
     assert given["target"][:, 0].tolist() == [1, 1]
     assert wanted["logits"][:, -1].tolist() == [2, 2]
     np.testing.assert_array_equal(given["target"][:, 1:], wanted["logits"][:, :-1])
 
 
-def test_of_texts_without_a_start_the_first_token_is_only_given() -> None:
+def test_without_a_start_token_the_first_token_is_input_only() -> None:
     made = lessons(WORDS.replace("SAID", ""))
     given, wanted = made.batch([{"ids": "abc"}, {"ids": "d"}])
     assert given["ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
@@ -87,14 +87,14 @@ def test_of_texts_without_a_start_the_first_token_is_only_given() -> None:
     assert wanted["logits"].tolist() == [[2, 3, 8], [8, IGNORE_INDEX, IGNORE_INDEX]]
 
 
-def test_a_start_of_several_tokens_is_not_learned() -> None:
+def test_several_start_tokens_are_not_labels() -> None:
     made = lessons(WORDS.replace("SAID", "start = [7, 6]"))
     given, wanted = made.batch([{"ids": "ab"}])
     assert given["ids"].tolist() == [[7, 6, 1, 2]]
     assert wanted["logits"].tolist() == [[IGNORE_INDEX, 1, 2, 8]]
 
 
-def test_who_says_what_is_wanted_has_taken_texts_apart() -> None:
+def test_explicit_labels_need_tokenized_text() -> None:
     made = lessons(WORDS.replace("SAID", ""))
     ids = np.array([1, 2, 3])
     given, wanted = made.batch([{"ids": ids, "logits": ids + 1}])
@@ -102,7 +102,7 @@ def test_who_says_what_is_wanted_has_taken_texts_apart() -> None:
     assert wanted["logits"].tolist() == [[2, 3, 4]]
 
 
-def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
+def test_rows_of_different_lengths_are_padded_if_the_model_has_a_mask() -> None:
     made = lessons(WORDS.replace("SAID", ""))
     rows = [
         {"ids": np.array([1, 2]), "logits": np.array([2, 3])},
@@ -133,7 +133,7 @@ def test_rows_of_unequal_length_are_padded_where_the_model_can_tell() -> None:
         ([{"pixel_values": np.zeros((1, 8, 8)), "logits": [1]}, {"pixel_values": np.zeros((1, 8, 8)), "logits": 1}], "E0947"),
     ],
 )  # fmt: skip
-def test_rows_that_do_not_fit_are_refused(
+def test_rows_with_invalid_shapes_are_refused(
     digits: TrainingBatches, rows: list[object], code: str
 ) -> None:
     with pytest.raises(specc.Failed, match=code):
@@ -148,7 +148,7 @@ def test_rows_that_do_not_fit_are_refused(
         ({"ids": "ab", "logits": "ab"}, "E0947.*no text"),
     ],
 )
-def test_texts_that_teach_nothing_are_refused(row: dict[str, object], code: str) -> None:
+def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> None:
     with pytest.raises(specc.Failed, match=code):
         lessons(WORDS.replace("SAID", "")).batch([row])
 

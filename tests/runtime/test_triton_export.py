@@ -1,5 +1,5 @@
-"""A model repository of Triton: its configuration says what the model takes and gives,
-and the model in it is the one that was given.
+"""Triton model repositories: the configuration describes inputs and outputs, and the model is the
+given one.
 """
 
 import re
@@ -35,7 +35,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "r" / "small"
 
 
-def test_the_configuration_is_that_of_the_model(repository: Path) -> None:
+def test_the_configuration_describes_the_model(repository: Path) -> None:
     text = (repository / "config.pbtxt").read_text()
     assert text.startswith(FILE_HEADER)
     ports = re.findall(r'name: "(\w+)" data_type: (\w+) dims: \[ ([\d, ]+) \](.*)\}', text)
@@ -50,7 +50,7 @@ def test_the_configuration_is_that_of_the_model(repository: Path) -> None:
     assert [i.name for i in model.graph.input] == ["x", "id"]
 
 
-def test_the_model_runs_where_it_lies(repository: Path) -> None:
+def test_the_exported_model_runs_in_place(repository: Path) -> None:
     given = {"x": np.ones((2, 3), np.float32), "id": np.array([1, 4])}
     session = onnxruntime.InferenceSession(repository / "1" / "model.onnx")
     want = specc.load(repository.parents[1] / "m.onnx").run(**given)
@@ -58,7 +58,7 @@ def test_the_model_runs_where_it_lies(repository: Path) -> None:
         np.testing.assert_array_equal(value, want[name])
 
 
-def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
+def test_external_weights_are_exported(tmp_path: Path) -> None:
     (tmp_path / "wide.specc").write_text(
         SPEC.replace("x: float[batch, 3]", "x: float[batch, 9999]")
     )
@@ -69,7 +69,7 @@ def test_weights_beside_the_model_come_along(tmp_path: Path) -> None:
     onnxruntime.InferenceSession(tmp_path / "r/small/1/model.onnx")
 
 
-def test_someone_elses_configuration_stays(repository: Path) -> None:
+def test_another_configuration_is_not_overwritten(repository: Path) -> None:
     (repository / "config.pbtxt").write_text('name: "mine"\n')
     model = str(repository.parents[1] / "m.onnx")
     words = ["export", "triton", model, "-o", str(repository.parent)]
@@ -103,7 +103,7 @@ CASES = {
 
 
 def exported(spec: str, most: str, directory: Path) -> int:
-    """Compile a spec and export it; the exit status."""
+    """Compile a spec, export it, and return the exit status."""
     (directory / "small.specc").write_text(spec)
     specc.compile(directory / "small.specc", directory / "m.onnx", init=0)
     words = ["export", "triton", str(directory / "m.onnx"), "-o", str(directory / "r")]
@@ -111,8 +111,8 @@ def exported(spec: str, most: str, directory: Path) -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_server_s_own_form_reads_it(name: str, tmp_path: Path) -> None:
-    """Triton parses `config.pbtxt` as its message ModelConfig."""
+def test_the_configuration_parses_as_model_config(name: str, tmp_path: Path) -> None:
+    """Triton parses `config.pbtxt` as the message ModelConfig."""
     spec, most, wanted = CASES[name]
     assert exported(spec, most, tmp_path) == 0
     text = (tmp_path / "r/small/config.pbtxt").read_text()
@@ -126,7 +126,7 @@ def test_the_server_s_own_form_reads_it(name: str, tmp_path: Path) -> None:
     assert read.HasField("dynamic_batching") == (most != "0")
 
 
-def test_a_graph_without_a_batch_is_not_joined(
+def test_a_graph_without_batch_axis_has_no_dynamic_batching(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(NO_BATCH, "4", tmp_path) == 1

@@ -48,18 +48,18 @@ class CheckpointRow:
     family: str = ""
     inputs: str = ""
     worst: float | None = None
-    writes: str = ""
-    fault: str = ""
+    generates: str = ""
+    error: str = ""
 
     @property
-    def good(self) -> bool:
+    def has_passed(self) -> bool:
         """Whether every comparison passed."""
-        return not self.fault and self.writes != "no"
+        return not self.error and self.generates != "no"
 
     def __str__(self) -> str:
         worst = "" if self.worst is None else f"{self.worst:.1e}"
-        told = self.fault or ("agrees" if self.good else "writes something else")
-        return f"| {self.directory} | {self.family} | {self.inputs} | {worst} | {self.writes} | {told} |"
+        told = self.error or ("agrees" if self.has_passed else "writes something else")
+        return f"| {self.directory} | {self.family} | {self.inputs} | {worst} | {self.generates} | {told} |"
 
 
 TABLE_HEAD = "| folder | graph | inputs | worst difference | writes | |\n|---|---|---|---|---|---|"
@@ -72,9 +72,9 @@ def compare_checkpoint(directory: Path, home: Path) -> CheckpointRow:
         _compare(directory, home, row)
     except Failed as failed:
         first = failed.diagnostics[0]
-        row.fault = f"{first.code}: {first.title}"
+        row.error = f"{first.code}: {first.title}"
     except Exception as error:  # transformers may raise anything; the row reports it
-        row.fault = (
+        row.error = (
             f"{type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
         )
     return row
@@ -93,13 +93,15 @@ def _compare(directory: Path, home: Path, row: CheckpointRow) -> None:
         ours = specc.load(path)
         row.worst = max(_apart(ours.run(**given), _published(theirs, given)) for given in inputs)
         if row.worst > TOLERANCE:
-            row.fault = "differs"
+            row.error = "differs"
         if model.generation is not None and _only_text(model):
             package = Path(place) / "package"
             specc.compile(
                 directory, package, graphs="step" if "source" not in inputs[0] else "encode,step"
             )
-            row.writes = _writes(specc.load(package), theirs, inputs[0], model.generation.growing)
+            row.generates = _writes(
+                specc.load(package), theirs, inputs[0], model.generation.growing
+            )
 
 
 def _only_text(model: Meant) -> bool:
@@ -251,7 +253,7 @@ def main() -> int:
     good = True
     for directory in found:
         row = compare_checkpoint(directory, home)
-        good = good and row.good
+        good = good and row.has_passed
         print(row, flush=True)
     return 0 if good else 1
 

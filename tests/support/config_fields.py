@@ -43,8 +43,8 @@ class FieldCase:
     tiny: Mapping[str, Any]
     inputs: Callable[[Mapping[str, Any]], Arrays]
     run: Callable[[Any, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
-    others: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
+    other_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    excluded_fields: tuple[str, ...] = ()
 
 
 def make_text_inputs(config: Mapping[str, Any]) -> Arrays:
@@ -146,8 +146,8 @@ def list_other_values(name: str, value: Any) -> tuple[Any, ...]:
 def iterate_field_changes(family: FieldCase) -> Iterator[tuple[str, Any]]:
     """Yield each field of the class and of the tiny configuration with each other value."""
     usual = getattr(transformers, family.config)(**family.tiny).to_dict()
-    for name in sorted({*usual, *family.others} - {*family.without}):
-        tried = (*family.others.get(name, ()), *list_other_values(name, usual.get(name)))
+    for name in sorted({*usual, *family.other_values} - {*family.excluded_fields}):
+        tried = (*family.other_values.get(name, ()), *list_other_values(name, usual.get(name)))
         yield from ((name, value) for value in tried)
 
 
@@ -162,7 +162,7 @@ class PublishedRun:
         """Return all weights, tied ones under each name."""
         return {n: p.numpy() for n, p in self.model.state_dict().items()}
 
-    def same(self, other: "PublishedRun") -> bool:
+    def is_equal(self, other: "PublishedRun") -> bool:
         """Whether both weights and outputs are equal."""
         pairs = ((self.weights(), other.weights()), (self.results, other.results))
         return all(
@@ -259,7 +259,7 @@ def try_field_value(
     except Exception:
         # transformers, torch and Python raise various errors for invalid values
         return "breaks"
-    if made.same(usual):
+    if made.is_equal(usual):
         return "the same"
     if not all(np.isfinite(x).all() for x in made.results.values()):
         return "no numbers"

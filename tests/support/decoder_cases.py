@@ -29,7 +29,7 @@ def make_decoder_case(family: str, *, eager: bool = False, **more: Any) -> Model
         model=f"{family.removesuffix('Text')}ForCausalLM",
         tiny={**SMALL_DECODER, **more},
         sides=("left", "right"),
-        places=True,
+        position_ids=True,
     )
 
 
@@ -61,7 +61,7 @@ def check_sequence_classification(base: ModelCase, directory: Path) -> None:
     The transformers class finds the last token by its padding token id, so padding positions
     contain it.
     """
-    theirs = make_head_case(base, "ForSequenceClassification", {}).saved(directory)
+    theirs = make_head_case(base, "ForSequenceClassification", {}).save_checkpoint(directory)
     ours = open_weighted_spec(str(directory), directory)
     rng = np.random.default_rng(0)
     lengths = np.array([[7], [1], [4]])
@@ -69,7 +69,7 @@ def check_sequence_classification(base: ModelCase, directory: Path) -> None:
         ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
         given = {"input_ids": ids, "attention_mask": keep}
         x = {n: torch.tensor(v).long() for n, v in given.items()}
-        if base.places:
+        if base.position_ids:
             x["position_ids"] = (x["attention_mask"].cumsum(1) - 1).clamp(min=0)
         with torch.no_grad():
             wanted = theirs(**x).logits

@@ -189,13 +189,13 @@ class GenerationCase:
         found: list[NDArray[Any]] = self.session.run(None, {**self.feeds, **instead})
         return found
 
-    def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def generate_expected(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return tokens and log-probabilities, computed with full forward passes."""
         steps = list(decode_steps(self._full(), self.prompt, self.settings, keep=self._kept()))
         scores = [s.log_probs for s in steps if s.log_probs is not None]
         return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
 
-    def best(self) -> list[list[BeamHypothesis]]:
+    def search_expected(self) -> list[list[BeamHypothesis]]:
         """Return the hypotheses of beam search, computed with full forward passes."""
         return search_beams(self._full(), self.prompt, self.settings, keep=self._kept())
 

@@ -88,7 +88,7 @@ AUDIO = {
             config="ClapConfig",
             model="ClapModel",
             tiny=CLAP_SIZES,
-            given=CLAP_SAMPLES,
+            samples=CLAP_SAMPLES,
             results={"text_embeds": "", "audio_embeds": ""},
         ),
         computed="relative_position_index position_ids token_type_ids",
@@ -98,7 +98,7 @@ AUDIO = {
             config="Wav2Vec2Config",
             model="Wav2Vec2ForCTC",
             tiny=WAV2VEC2_SIZES,
-            given=AUDIO_SAMPLES,
+            samples=AUDIO_SAMPLES,
             results={"logits": "frames"},
         )
     ),
@@ -107,7 +107,7 @@ AUDIO = {
             config="HubertConfig",
             model="HubertModel",
             tiny=WAV2VEC2_SIZES,
-            given=AUDIO_SAMPLES,
+            samples=AUDIO_SAMPLES,
             results={"last_hidden_state": "frames"},
         )
     ),
@@ -116,7 +116,7 @@ AUDIO = {
             config="WavLMConfig",
             model="WavLMForCTC",
             tiny={**WAV2VEC2_SIZES, "num_buckets": 8, "max_bucket_distance": 6},
-            given=AUDIO_SAMPLES,
+            samples=AUDIO_SAMPLES,
             results={"logits": "frames"},
         )
     ),
@@ -132,7 +132,7 @@ AUDIO = {
                 "left_max_position_embeddings": 4,
                 "right_max_position_embeddings": 2,
             },
-            given=make_samples(
+            samples=make_samples(
                 {"input_features": Signal("frames", 6), "attention_mask": PaddingMask("frames")},
                 {"frames": (13, 4, 9)},
             ),
@@ -154,7 +154,7 @@ AUDIO = {
                     "subsampling_factor": 4,
                 },
             },
-            given=make_samples(
+            samples=make_samples(
                 {"input_features": Signal("frames", 8), "attention_mask": PaddingMask("frames")},
                 {"frames": (17, 9, 12), "fourth": (5, 3, 3)},
             ),
@@ -166,7 +166,7 @@ AUDIO = {
             config="WhisperConfig",
             model="WhisperForConditionalGeneration",
             tiny=WHISPER_SIZES,
-            given=WHISPER_SAMPLES,
+            samples=WHISPER_SAMPLES,
             results={"logits": "tgt"},
         )
     ),
@@ -182,7 +182,7 @@ AUDIO = {
                 "max_length": 9,
                 "num_mel_bins": 7,
             },
-            given=make_samples({"input_values": FixedValues((9, 7))}, {}),
+            samples=make_samples({"input_values": FixedValues((9, 7))}, {}),
             results={"logits": ""},
         )
     ),
@@ -191,7 +191,7 @@ AUDIO = {
             config="Wav2Vec2ConformerConfig",
             model="Wav2Vec2ConformerForCTC",
             tiny={**WAV2VEC2_SIZES, "hidden_act": "swish", "conv_depthwise_kernel_size": 5},
-            given=AUDIO_SAMPLES,
+            samples=AUDIO_SAMPLES,
             results={"logits": "frames"},
         )
     ),
@@ -200,7 +200,7 @@ AUDIO = {
             config="Speech2TextConfig",
             model="Speech2TextForConditionalGeneration",
             tiny=SPEECH2TEXT_SIZES,
-            given=FILTERBANK_SAMPLES,
+            samples=FILTERBANK_SAMPLES,
             results={"logits": "tgt"},
         ),
         computed="embed_positions",

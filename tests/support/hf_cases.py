@@ -58,24 +58,24 @@ class ModelCase:
     model: str
     tiny: Mapping[str, Any]
     results: Mapping[str, str] = field(default_factory=lambda: {"logits": "seq"})
-    given: Samples = TEXT_SAMPLES
+    samples: Samples = TEXT_SAMPLES
     renamed: Mapping[str, str] = field(default_factory=dict)
     sides: tuple[Side, ...] = ("right",)
-    places: bool = False
-    louder: float = 1.0
-    softer: Mapping[str, float] = field(default_factory=dict)
+    position_ids: bool = False
+    weight_scale: float = 1.0
+    suffix_scales: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     eager: bool = False
-    single: bool = False
-    written: Mapping[str, Any] = field(default_factory=dict)
+    float32_only: bool = False
+    save_options: Mapping[str, Any] = field(default_factory=dict)
     context: int = 0
 
     @property
-    def named(self) -> str:
+    def test_id(self) -> str:
         """Return the name of the case for test ids."""
         return f"{self.model}-{abs(hash(str(sorted(self.tiny.items())))) % 1000}"
 
-    def saved(self, directory: Path) -> Any:
+    def save_checkpoint(self, directory: Path) -> Any:
         """Return the transformers model with random weights, and save its checkpoint in
         `directory`.
         """
@@ -86,8 +86,8 @@ class ModelCase:
             for name, weight in theirs.named_parameters():
                 # sinusoidal positions are a weight if the transformers class stores them as one
                 if weight.dim() > 1 and not is_sinusoidal(theirs, name):
-                    weight *= self.louder
-                for ending, scale in self.softer.items():
+                    weight *= self.weight_scale
+                for ending, scale in self.suffix_scales.items():
                     weight *= scale if name.endswith(ending) else 1.0
                 if weight.dim() == 3 and "experts" in name:
                     # all experts in one tensor: the same scale as one expert alone
@@ -95,7 +95,7 @@ class ModelCase:
             for name, numbers in theirs.named_buffers():
                 if name.endswith("correction_bias"):  # zeros in a new model
                     numbers += torch.linspace(-0.3, 0.3, len(numbers)).sin()
-        theirs.save_pretrained(directory, **self.written)
+        theirs.save_pretrained(directory, **self.save_options)
         # Read back: a sinusoidal table is not in the file, but was sampled like the weights.
         how = {
             "experts_implementation": "eager"
@@ -103,11 +103,11 @@ class ModelCase:
         how |= {"attn_implementation": "eager"} if self.eager else {}
         return kind.from_pretrained(directory, **how).eval()
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the outputs of the transformers model for our inputs."""
         given = {self.renamed.get(name, name): value for name, value in x.items()}
         given = {n: v.long() if v.dtype == torch.bool else v for n, v in given.items()}
-        if self.places:
+        if self.position_ids:
             given["position_ids"] = (given["attention_mask"].cumsum(1) - 1).clamp(min=0)
         made = (
             self._one_by_one(theirs, given)
@@ -139,7 +139,7 @@ class SourceHeadCase(ModelCase):
     those in the padding too, so sequences run one by one.
     """
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ids, keep = x["source"], x["source_keep"]
         made: dict[str, list[torch.Tensor]] = {name: [] for name in self.results}
         for row, kept in zip(ids, keep, strict=True):
@@ -179,7 +179,7 @@ def make_source_head_case(
         model=model,
         tiny={**tiny, "num_labels": 2 if asked else 4},
         results={"start_logits": "src", "end_logits": "src"} if asked else {"logits": ""},
-        given=given,
+        samples=given,
         **more,
     )
 
@@ -188,12 +188,12 @@ def check_model_outputs(case: ModelCase, directory: Path) -> None:
     """Check that the compiled checkpoint gives the outputs of transformers within 1e-5: one
     sequence, and a padded batch of 3.
     """
-    theirs = case.saved(directory)
+    theirs = case.save_checkpoint(directory)
     ours = open_weighted_spec(str(directory), directory, case.context)
-    if not case.single:
+    if not case.float32_only:
         theirs.double()
     assert_matches_float32(
-        ours, case.given, lambda x: case.published(theirs, x), case.results, case.sides
+        ours, case.samples, lambda x: case.run_published(theirs, x), case.results, case.sides
     )
 
 
@@ -206,7 +206,7 @@ def check_generation(
     For one prompt, for a left-padded batch of 3 (as a package), and as a standalone generator.
     Without `double` the transformers model runs in float32.
     """
-    theirs = case.saved(directory)
+    theirs = case.save_checkpoint(directory)
     if double:
         theirs.double()
     specc.compile(str(directory), directory / "package", graphs="step")
@@ -244,10 +244,10 @@ def check_translation(case: ModelCase, directory: Path) -> None:
 
     As a package for sources of different lengths, and as a standalone generator.
     """
-    theirs = case.saved(directory)
-    if not case.single:
+    theirs = case.save_checkpoint(directory)
+    if not case.float32_only:
         theirs.double()
-    together, alone = case.given.together("right"), case.given.alone(0)
+    together, alone = case.samples.make_batch("right"), case.samples.get_sample(0)
     # the standalone generator finds padding by its id, which is not among these tokens
     pad = theirs.config.pad_token_id
     alone["source"] = np.where(alone["source"] == pad, 3, alone["source"])

@@ -47,15 +47,15 @@ def make_translation_case(
         model=f"{family}{head}",
         tiny=more or ENCODER_DECODER_SIZES,
         results={"logits": "tgt"},
-        given=TRANSLATION_SAMPLES,
+        samples=TRANSLATION_SAMPLES,
         renamed={
             "source": "input_ids",
             "source_keep": "attention_mask",
             "target": "decoder_input_ids",
             "target_keep": "decoder_attention_mask",
         },
-        softer={"Attention.q.weight": T5_SIZES["d_kv"] ** -0.5},
-        single=family == "FSMT",
+        suffix_scales={"Attention.q.weight": T5_SIZES["d_kv"] ** -0.5},
+        float32_only=family == "FSMT",
     )
     return RecordedCase(case=case)
 
@@ -75,7 +75,7 @@ TRANSLATORS = {
         make_translation_case("LED", **ENCODER_DECODER_SIZES, **LED_SIZES),
         case=replace(
             make_translation_case("LED", **ENCODER_DECODER_SIZES, **LED_SIZES).case,
-            given=LED_SAMPLES,
+            samples=LED_SAMPLES,
         ),
     ),
     "t5": make_translation_case("T5", **T5_SIZES),

@@ -47,16 +47,16 @@ def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
     )
     how = {"attn_implementation": "eager"} if case.eager else {}
     theirs = kind.from_pretrained(directory, experts_implementation="eager", **how).eval()
-    if not case.single:
+    if not case.float32_only:
         theirs.double()
     return RecordedOutputs(
         config=json.loads((directory / "config.json").read_text()),
         tensors=shapes,
-        given=case.given,
+        samples=case.samples,
         results=case.results,
-        sides=case.sides if _padded(case.given) else ("right",),
+        sides=case.sides if _padded(case.samples) else ("right",),
         sets=one.sets,
-        told=tuple(_alone(case, theirs, n) for n in range(len(case.given.rows))),
+        outputs=tuple(_alone(case, theirs, n) for n in range(len(case.samples.rows))),
     )
 
 
@@ -67,12 +67,12 @@ def _padded(given: Samples) -> bool:
 def _alone(case: ModelCase, theirs: Any, row: int) -> Arrays:
     """Return the inputs of one sample, in the precision of the archive."""
     given = {}
-    for name, array in case.given.alone(row).items():
+    for name, array in case.samples.get_sample(row).items():
         tensor = torch.tensor(array)
         whole = not tensor.is_floating_point()
-        given[name] = tensor if whole or case.single else tensor.double()
+        given[name] = tensor if whole or case.float32_only else tensor.double()
     with torch.no_grad():
-        made = case.published(theirs, given)
+        made = case.run_published(theirs, given)
     return {name: x[0].numpy().astype(np.float32) for name, x in made.items()}
 
 

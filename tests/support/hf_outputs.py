@@ -63,11 +63,11 @@ class RecordedOutputs:
 
     config: Mapping[str, Any]
     tensors: Mapping[str, tuple[int, ...]]
-    given: Samples
+    samples: Samples
     results: Mapping[str, str]
     sides: tuple[Side, ...]
     sets: Mapping[str, Any]
-    told: tuple[Arrays, ...]
+    outputs: tuple[Arrays, ...]
 
 
 def generate_weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -132,22 +132,22 @@ def check_compiled_outputs(answer: RecordedOutputs, directory: Path) -> None:
 
 
 def _assert_all(answer: RecordedOutputs, run: Callable[[Arrays], Mapping[str, Any]]) -> None:
-    assert_outputs_close(answer, run(answer.given.alone(0)), None)
+    assert_outputs_close(answer, run(answer.samples.get_sample(0)), None)
     for side in answer.sides:
-        assert_outputs_close(answer, run(answer.given.together(side)), side)
+        assert_outputs_close(answer, run(answer.samples.make_batch(side)), side)
 
 
 def assert_outputs_close(
     answer: RecordedOutputs, made: Mapping[str, Any], side: Side | None
 ) -> None:
     """Assert that valid positions have the recorded outputs, within 1e-5 of the largest of them."""
-    samples = range(len(answer.told) if side else 1)
+    samples = range(len(answer.outputs) if side else 1)
     for name, dim in answer.results.items():
         for n in samples:
-            told = answer.told[n][name]
+            told = answer.outputs[n][name]
             found = made[name][n]
             if side and dim:
-                found = found[answer.given.kept(n, dim, len(found), side)]
+                found = found[answer.samples.get_positions(n, dim, len(found), side)]
             assert_arrays_close(found, told, f"{name} of sample {n}, {side or 'alone'}")
 
 
@@ -157,9 +157,9 @@ def write_outputs(answers: Mapping[str, RecordedOutputs], file: Path = ARCHIVE) 
     index = {}
     for case, answer in answers.items():
         index[case] = _described(answer)
-        for n, row in enumerate(answer.given.rows):
+        for n, row in enumerate(answer.samples.rows):
             arrays |= {f"{case}/inputs/{n}/{name}": x for name, x in row.items()}
-        for n, told in enumerate(answer.told):
+        for n, told in enumerate(answer.outputs):
             arrays |= {f"{case}/outputs/{n}/{name}": x for name, x in told.items()}
     text = json.dumps(index, sort_keys=True).encode()
     np.savez_compressed(file, index=np.frombuffer(text, np.uint8), **arrays)
@@ -167,7 +167,7 @@ def write_outputs(answers: Mapping[str, RecordedOutputs], file: Path = ARCHIVE) 
 
 def _described(answer: RecordedOutputs) -> dict[str, Any]:
     """Return everything except arrays, as JSON."""
-    given = answer.given
+    given = answer.samples
     return {
         "config": answer.config,
         "tensors": answer.tensors,
@@ -198,11 +198,11 @@ class OutputArchive:
         return RecordedOutputs(
             config=told["config"],
             tensors={n: tuple(shape) for n, shape in told["tensors"].items()},
-            given=Samples(fields, rows, tuple(told["lengths"]), seed=0),
+            samples=Samples(fields, rows, tuple(told["lengths"]), seed=0),
             results=told["results"],
             sides=tuple(told["sides"]),
             sets=told["sets"],
-            told=answers,
+            outputs=answers,
         )
 
     def _rows(self, prefix: str) -> tuple[Arrays, ...]:

@@ -73,7 +73,7 @@ def make_encoder_case(
         model=model,
         tiny={**ENCODER_SIZES, **more},
         results=results,
-        given=SEGMENT_SAMPLES if typed else TEXT_SAMPLES,
+        samples=SEGMENT_SAMPLES if typed else TEXT_SAMPLES,
     )
     return RecordedCase(case=case)
 
@@ -81,7 +81,7 @@ def make_encoder_case(
 class GlobalAttentionCase(ModelCase):
     """A class whose global attention mask contains integers instead of booleans."""
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(**{name: value.long() for name, value in x.items()})
         return {name: made[name] for name in self.results}
 
@@ -89,7 +89,7 @@ class GlobalAttentionCase(ModelCase):
 class MultipleChoiceCase(ModelCase):
     """A class that selects one of several sequences by their last positions."""
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(input_ids=x["input_ids"], mc_token_ids=x["mc_token_ids"])
         return {"lm_logits": made.logits, "mc_logits": made.mc_logits}
 
@@ -140,7 +140,7 @@ ENCODERS = {
                 "sep_token_id": 2,
                 "max_position_embeddings": 60,
             },
-            given=make_samples(
+            samples=make_samples(
                 {
                     "input_ids": TokenIds("seq", VOCAB - 1),
                     "attention_mask": PaddingMask("seq"),
@@ -196,7 +196,7 @@ ENCODERS = {
             config="FNetConfig",
             model="FNetForMaskedLM",
             tiny=ENCODER_SIZES,
-            given=sample_equal_lengths(),
+            samples=sample_equal_lengths(),
             results=CLASS_LOGITS,
         )
     ),
@@ -211,7 +211,7 @@ ENCODERS = {
             config="ErnieConfig",
             model="ErnieForTokenClassification",
             tiny={**ENCODER_SIZES, "use_task_id": True},
-            given=make_samples(
+            samples=make_samples(
                 {**SEGMENT_SAMPLES.fields, "task_type_ids": TokenIds("seq", 3)}, {"seq": (7, 1, 4)}
             ),
         )
@@ -221,7 +221,7 @@ ENCODERS = {
             config="LayoutLMConfig",
             model="LayoutLMForTokenClassification",
             tiny={**ENCODER_SIZES, "max_2d_position_embeddings": 50},
-            given=LAYOUT_SAMPLES,
+            samples=LAYOUT_SAMPLES,
         )
     ),
     "layoutlmv3": RecordedCase(
@@ -236,7 +236,7 @@ ENCODERS = {
                 "patch_size": 4,
                 "num_channels": 1,
             },
-            given=make_samples(
+            samples=make_samples(
                 {**LAYOUT_SAMPLES.fields, "pixel_values": FixedValues((1, 8, 8))},
                 {"seq": (7, 1, 4)},
             ),
@@ -253,7 +253,7 @@ ENCODERS = {
                 "hidden_size": 24,
                 "max_2d_position_embeddings": 50,
             },
-            given=LAYOUT_SAMPLES,
+            samples=LAYOUT_SAMPLES,
         )
     ),
     "big_bird": make_encoder_case(
@@ -349,7 +349,7 @@ def make_hybrid_case(
     float32.
     """
     case = make_decoder_case(family, **{**tiny, **more})
-    return RecordedCase(case=replace(case, single=True, places=position_ids))
+    return RecordedCase(case=replace(case, float32_only=True, position_ids=position_ids))
 
 
 def replace_config_class(one: RecordedCase, config: str) -> RecordedCase:
@@ -415,7 +415,7 @@ DECODERS = {
             config="GPTJConfig",
             model="GPTJForCausalLM",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny={"vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 2, "rotary_dim": 4},
         )
     ),
@@ -424,7 +424,7 @@ DECODERS = {
             config="CodeGenConfig",
             model="CodeGenForCausalLM",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny={**GPT_SIZES, "n_head": 4, "rotary_dim": 4},
         )
     ),
@@ -433,7 +433,7 @@ DECODERS = {
             config="OpenAIGPTConfig",
             model="OpenAIGPTLMHeadModel",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny=GPT_SIZES,
         )
     ),
@@ -442,7 +442,7 @@ DECODERS = {
             config="GPT2Config",
             model="GPT2DoubleHeadsModel",
             tiny=GPT_SIZES,
-            given=sample_choices(),
+            samples=sample_choices(),
             results={"lm_logits": "", "mc_logits": ""},
         )
     ),
@@ -451,7 +451,7 @@ DECODERS = {
             config="GPT2Config",
             model="GPT2LMHeadModel",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny=GPT_SIZES,
         )
     ),
@@ -460,7 +460,7 @@ DECODERS = {
             config="GPTNeoConfig",
             model="GPTNeoForCausalLM",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny={
                 "vocab_size": VOCAB,
                 "hidden_size": 16,
@@ -485,7 +485,7 @@ DECODERS = {
             config="FalconConfig",
             model="FalconForCausalLM",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny={**ENCODER_SIZES, "new_decoder_architecture": True, "num_kv_heads": 1},
         )
     ),
@@ -572,7 +572,7 @@ DECODERS = {
             config="GPTBigCodeConfig",
             model="GPTBigCodeForCausalLM",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny=GPT_SIZES,
         )
     ),
@@ -581,8 +581,8 @@ DECODERS = {
             config="XGLMConfig",
             model="XGLMForCausalLM",
             sides=("left", "right"),
-            places=True,
-            single=True,
+            position_ids=True,
+            float32_only=True,
             tiny={"vocab_size": VOCAB, "d_model": 16, "num_layers": 2, "attention_heads": 2, "ffn_dim": 20},
         )
     ),
@@ -605,7 +605,7 @@ DECODERS = {
             config="BioGptConfig",
             model="BioGptForCausalLM",
             sides=("left", "right"),
-            places=True,
+            position_ids=True,
             tiny=ENCODER_SIZES,
         )
     ),

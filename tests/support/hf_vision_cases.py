@@ -68,7 +68,7 @@ def make_vision_case(
         model=f"{family}{head}",
         tiny=more,
         results={"logits": "", "pred_boxes": ""} if boxes else {results: ""},
-        given=round_pixels(make_samples({"pixel_values": FixedValues(pixels)}, {})),
+        samples=round_pixels(make_samples({"pixel_values": FixedValues(pixels)}, {})),
     )
     return RecordedCase(case=case)
 
@@ -114,16 +114,16 @@ IMAGE_TEXT_SAMPLES = set_end_token(
 class FlatImagesCase(ModelCase):
     """A class that gets the images of all sequences concatenated."""
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(
             input_ids=x["input_ids"],
             attention_mask=x["attention_mask"].long(),
             pixel_values=x["pixel_values"][x["image_mask"]],
-            **self.more(x),
+            **self.extra_inputs(x),
         )
         return {name: made[name] for name in self.results}
 
-    def more(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def extra_inputs(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return further inputs of the class."""
         return {}
 
@@ -131,7 +131,7 @@ class FlatImagesCase(ModelCase):
 class TokenTypesCase(FlatImagesCase):
     """A class that gets the image tokens as token types."""
 
-    def more(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def extra_inputs(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"token_type_ids": (x["input_ids"] == 30).long()}
 
 
@@ -154,7 +154,7 @@ def insert_image_tokens(at: Sequence[Sequence[int]], picture: int) -> Samples:
 class AnyResolutionCase(ModelCase):
     """A class that gets the patches of all images concatenated."""
 
-    def published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         given = {name: x[name].flatten(0, 1) for name in ("pixel_values", "image_grid_thw")}
         text = {name: x[name].long() for name in ("input_ids", "attention_mask")}
         kinds = (x["input_ids"] == IMAGE_TOKEN).int()
@@ -194,7 +194,7 @@ def make_any_resolution_case(
             "text_config": {**MROPE_SIZES, **text}, "vision_config": {**PATCH_SIZES, **vision},
             "image_token_id": IMAGE_TOKEN, "video_token_id": 29, "vision_start_token_id": 28, "vision_end_token_id": 27,
         },
-        given=round_pixels(made),
+        samples=round_pixels(made),
     )  # fmt: skip
     return RecordedCase(case=case)
 
@@ -286,7 +286,7 @@ VISION = {
     "detr, masks": RecordedCase(
         case=ModelCase(
             config="DetrConfig", model="DetrForSegmentation", tiny=DETR_SIZES,
-            given=DETR_SAMPLES,
+            samples=DETR_SAMPLES,
             results={"logits": "", "pred_boxes": "", "pred_masks": ""},
         ),
         sets={"image": [32, 32]},
@@ -294,14 +294,14 @@ VISION = {
     "dinov3_vit": RecordedCase(
         case=ModelCase(
             config="DINOv3ViTConfig", model="DINOv3ViTModel", tiny={**VISION_SIZES, "num_attention_heads": 4, "hidden_size": 32},
-            given=make_samples({"pixel_values": FixedValues((3, 8, 8))}, {}),
+            samples=make_samples({"pixel_values": FixedValues((3, 8, 8))}, {}),
             results={"last_hidden_state": "", "pooler_output": ""},
         )
     ),
     "siglip, pictures": RecordedCase(
         case=ModelCase(
             config="SiglipVisionConfig", model="SiglipVisionModel", tiny={**TOWER_SIZES, "image_size": 8, "patch_size": 4},
-            given=make_samples({"pixel_values": FixedValues((3, 8, 8))}, {}),
+            samples=make_samples({"pixel_values": FixedValues((3, 8, 8))}, {}),
             results={"last_hidden_state": "", "pooler_output": ""},
         )
     ),
@@ -310,7 +310,7 @@ VISION = {
             config="CLIPConfig",
             model="CLIPModel",
             tiny=CLIP_SIZES,
-            given=IMAGE_TEXT_SAMPLES,
+            samples=IMAGE_TEXT_SAMPLES,
             results={"text_embeds": "", "image_embeds": ""},
         )
     ),
@@ -340,7 +340,7 @@ VISION = {
                 "mask_decoder_config": {"hidden_size": 8, "mlp_dim": 10, "num_attention_heads": 2, "iou_head_hidden_dim": 6,
                                         "num_hidden_layers": 1},
             },
-            given=add_point_labels(
+            samples=add_point_labels(
                 make_samples({"pixel_values": FixedValues((3, 8, 8)), "input_points": FixedValues((1, 2, 2)), "input_labels": FixedValues((1, 2))}, {})
             ),
             results={"iou_scores": "", "pred_masks": ""},
@@ -353,28 +353,28 @@ VISION = {
                             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_n_points": 1, "decoder_n_points": 1,
                             "num_feature_levels": 1, "num_channels": 1,
                             "backbone_config": {**DETR_SIZES["backbone_config"], "num_channels": 1, "out_features": ["stage4"]}},
-            given=round_pixels(make_samples({"pixel_values": FixedValues((1, 40, 40)), "pixel_mask": FixedValues((40, 40))}, {})),
+            samples=round_pixels(make_samples({"pixel_values": FixedValues((1, 40, 40)), "pixel_mask": FixedValues((40, 40))}, {})),
             results={"logits": "", "pred_boxes": ""},
         ),
         sets={"image": [40, 40]},
     ),
     "owlvit": RecordedCase(
         case=ModelCase(
-            config="OwlViTConfig", model="OwlViTForObjectDetection", tiny={**CLIP_SIZES, "projection_dim": 16}, given=IMAGE_TEXT_SAMPLES,
+            config="OwlViTConfig", model="OwlViTForObjectDetection", tiny={**CLIP_SIZES, "projection_dim": 16}, samples=IMAGE_TEXT_SAMPLES,
             results={"pred_boxes": "", "class_embeds": "", "text_embeds": ""},
         )
     ),
     "table-transformer": RecordedCase(
         case=ModelCase(
             config="TableTransformerConfig", model="TableTransformerForObjectDetection", tiny=DETR_SIZES | {"d_model": 16},
-            given=DETR_SAMPLES, results={"logits": "", "pred_boxes": ""},
+            samples=DETR_SAMPLES, results={"logits": "", "pred_boxes": ""},
         ),
         sets={"image": [32, 32]},
     ),
     "conditional_detr": RecordedCase(
         case=ModelCase(
             config="ConditionalDetrConfig", model="ConditionalDetrForObjectDetection", tiny=DETR_SIZES | {"d_model": 16},
-            given=DETR_SAMPLES, results={"logits": "", "pred_boxes": ""},
+            samples=DETR_SAMPLES, results={"logits": "", "pred_boxes": ""},
         ),
         sets={"image": [32, 32]},
     ),
@@ -386,7 +386,7 @@ VISION = {
                 "vision_config": {**TOWER_SIZES, "model_type": "clip_vision_model", "image_size": 8, "patch_size": 4},
                 "image_token_index": 30,
             },
-            given=insert_image_tokens([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 2, 3, 6]], 30),
+            samples=insert_image_tokens([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 2, 3, 6]], 30),
             results={"logits": "seq"},
         )
     ),
@@ -405,14 +405,14 @@ VISION = {
                                   "vision_use_head": False},
                 "image_token_index": 30, "mm_tokens_per_image": 4,
             },
-            given=insert_image_tokens([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3]], 30),
+            samples=insert_image_tokens([[1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3]], 30),
             results={"logits": "seq"},
         )
     ),
     "donut": RecordedCase(
         case=ModelCase(
             config="VisionEncoderDecoderConfig", model="VisionEncoderDecoderModel", tiny=DONUT_SIZES,
-            given=make_samples(
+            samples=make_samples(
                 {"pixel_values": FixedValues((3, 8, 12)), "target": TokenIds("tgt", VOCAB), "target_keep": PaddingMask("tgt")},
                 {"tgt": (5, 1, 3)},
             ),

@@ -33,7 +33,7 @@ class LocalAttentionCase:
     slopes: bool = False
     sinks: bool = False
     cap: float = 0.0
-    apart: Literal["", "keys", "queries", "both", "alone", "first"] = ""
+    global_tokens: Literal["", "keys", "queries", "both", "alone", "first"] = ""
 
     def graph(self) -> Graph:
         """Return the graph with an input for each operand."""
@@ -78,18 +78,18 @@ class LocalAttentionCase:
         return b.one(ops.And(), *sides) if len(sides) == 2 else sides[0]
 
     def _beside(self, b: Builder, mask: Value, j: Value) -> Value:
-        if not self.apart:
+        if not self.global_tokens:
             return mask
-        if self.apart == "first":
+        if self.global_tokens == "first":
             five = b.one(ops.Constant(5, "i64"))
             return b.one(ops.Or(), mask, b.one(ops.Compare("lt"), j, five))
         far = b.input("far", Input(Type.of("bool", BATCH, SEQ)))
         keys = b.one(ops.Insert(1), b.one(ops.Insert(1), far))
         queries = b.one(ops.Insert(3), b.one(ops.Insert(1), far))
-        if self.apart == "alone":
+        if self.global_tokens == "alone":
             return queries
         for side, name in ((keys, "keys"), (queries, "queries")):
-            if self.apart in (name, "both"):
+            if self.global_tokens in (name, "both"):
                 mask = b.one(ops.Or(), side, mask)
         return mask
 

@@ -32,7 +32,7 @@ class LspClient:
         )
         self.messages: queue.Queue[Message | None] = queue.Queue()
         self.published: list[Message] = []
-        self.asked = 0
+        self.request_count = 0
         self.errors = b""
         self.threads = [
             threading.Thread(target=heard, daemon=True) for heard in (self._listen, self._log)
@@ -40,11 +40,11 @@ class LspClient:
         for thread in self.threads:
             thread.start()
         general = {"positionEncodings": encodings} if encodings else {}
-        self.ready = self.ask(
+        self.ready = self.request(
             "initialize",
             {"processId": os.getpid(), "rootUri": None, "capabilities": {"general": general}},
         )
-        self.tell("initialized", {})
+        self.notify("initialized", {})
 
     def _listen(self) -> None:
         out = self.process.stdout
@@ -65,28 +65,28 @@ class LspClient:
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
-    def message(self, message: Mapping[str, Any]) -> None:
+    def send_message(self, message: Mapping[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
         self.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
 
-    def tell(self, method: str, params: Any) -> None:
+    def notify(self, method: str, params: Any) -> None:
         """Send a notification."""
-        self.message({"method": method, "params": params})
+        self.send_message({"method": method, "params": params})
 
-    def ask(self, method: str, params: Any) -> Any:
+    def request(self, method: str, params: Any) -> Any:
         """Send a request and return its result. Fails if the server responds with an error."""
-        answer = self.answer(method, params)
+        answer = self.send_request(method, params)
         assert "error" not in answer, answer
         return answer["result"]
 
-    def answer(self, method: str, params: Any) -> Message:
+    def send_request(self, method: str, params: Any) -> Message:
         """Send a request and return the response."""
-        self.asked += 1
-        number = self.asked
-        self.message({"id": number, "method": method, "params": params})
-        return self._until(lambda m: m.get("id") == number and "method" not in m)
+        self.request_count += 1
+        number = self.request_count
+        self.send_message({"id": number, "method": method, "params": params})
+        return self._read_until(lambda m: m.get("id") == number and "method" not in m)
 
-    def _until(self, fits: Callable[[Message], bool]) -> Message:
+    def _read_until(self, fits: Callable[[Message], bool]) -> Message:
         while True:
             message = self.messages.get(timeout=60)
             assert message is not None, f"the server went away: {self.errors.decode()}"
@@ -102,11 +102,11 @@ class LspClient:
         """Open a document and return its diagnostics."""
         uri = self.uri(name)
         item = {"uri": uri, "languageId": language, "version": 1, "text": text}
-        self.tell("textDocument/didOpen", {"textDocument": item})
+        self.notify("textDocument/didOpen", {"textDocument": item})
         return self.diagnostics(name, 1)
 
     def change(self, name: str, text: str, version: int) -> None:
-        self.tell(
+        self.notify(
             "textDocument/didChange",
             {
                 "textDocument": {"uri": self.uri(name), "version": version},
@@ -120,7 +120,7 @@ class LspClient:
         for published in self.published:
             if published["uri"] == uri and published.get("version") == version:
                 return list(published["diagnostics"])
-        found = self._until(
+        found = self._read_until(
             lambda m: (
                 m.get("method") == "textDocument/publishDiagnostics"
                 and m["params"]["uri"] == uri
@@ -129,7 +129,7 @@ class LspClient:
         )
         return list(found["params"]["diagnostics"])
 
-    def at(self, method: str, name: str, text: str, marked: str, **more: Any) -> Any:
+    def request_at(self, method: str, name: str, text: str, marked: str, **more: Any) -> Any:
         """Send a request for the position that `^` marks in `marked`, a part of the text."""
         piece = marked.replace("^", "")
         assert text.count(piece) == 1, piece
@@ -138,17 +138,17 @@ class LspClient:
         column = len(text[text.rfind("\n", 0, offset) + 1 : offset].encode("utf-16-le")) // 2
         position = {"line": line, "character": column}
         document = {"uri": self.uri(name)}
-        return self.ask(
+        return self.request(
             f"textDocument/{method}", {"textDocument": document, "position": position, **more}
         )
 
     def close(self) -> int:
         """Send `shutdown` and `exit`, and return the exit status."""
-        self.ask("shutdown", None)
-        self.tell("exit", None)
-        return self.gone(20)
+        self.request("shutdown", None)
+        self.notify("exit", None)
+        return self.wait_for_exit(20)
 
-    def gone(self, seconds: float) -> int:
+    def wait_for_exit(self, seconds: float) -> int:
         """Return the exit status of a server that should exit within `seconds`."""
         try:
             return self.process.wait(timeout=seconds)

@@ -78,7 +78,7 @@ class GenerativeModel:
     input_signature: ModelInputs = field(init=False)
 
     @staticmethod
-    def of(model: ModelDefinition, seed: int = 0) -> "GenerativeModel":
+    def with_random_weights(model: ModelDefinition, seed: int = 0) -> "GenerativeModel":
         """Return the model with random weights."""
         generation = model.generation
         assert generation
@@ -108,7 +108,7 @@ class GenerativeModel:
         )
 
     @property
-    def apart(self) -> bool:
+    def can_batch(self) -> bool:
         return can_batch_unequal_lengths(self.model, self.derived)
 
     def stepper(self, prepared: Mapping[str, Array]) -> KVCacheStepper:
@@ -136,7 +136,7 @@ class GenerativeModel:
             prepared=prepared,
         )
 
-    def alone(self, text: "SampledSequence", count: int) -> Array:
+    def run_full_pass(self, text: "SampledSequence", count: int) -> Array:
         """Return the logits after the first `count` tokens of a sequence, computed by a full
         forward pass.
         """
@@ -263,7 +263,7 @@ def find_logit_difference(aged: GenerativeModel, seed: int, steps: int = 12) -> 
 
 def _compared(aged: GenerativeModel, rows: list[tuple[SampledSequence, int]], made: Array) -> str:
     for row, (text, count) in enumerate(rows):
-        want = aged.alone(text, count)
+        want = aged.run_full_pass(text, count)
         if not np.allclose(made[row], want, rtol=1e-9, atol=1e-9):
             worst = np.abs(made[row] - want).max()
             return f"row {row} with {count} tokens is {worst:.1e} away"

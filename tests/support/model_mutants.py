@@ -1,5 +1,5 @@
 """Mutants of compiled models, and whether `specc verify` detects them: constants ±1, comparisons
-with and without equality, `And` for `Or`, negated conditions of branches, swapped operands.
+with and without equality, `And` for `Or`, negated conditions of branches.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,33 +52,33 @@ MAX_ELEMENTS = 8
 class ModelMutant:
     """A change of a model.
 
-    `graph` and `node` are indices, `node` is -1 for initializers; `place` is an element, an
-    initializer and an element, or two operands.
+    `graph` and `node` are indices, `node` is -1 for initializers; `place` is an element, or an
+    initializer and an element.
     """
 
     kind: str
     graph: int
     node: int
-    place: tuple[int, ...] = ()
-    by: int = 0
+    element: tuple[int, ...] = ()
+    delta: int = 0
 
-    def of(self, model: ModelProto) -> ModelProto:
+    def apply(self, model: ModelProto) -> ModelProto:
         """Return a copy of the model with this change."""
         made = ModelProto()
         made.CopyFrom(model)
         graph = list(_graphs(made.graph))[self.graph]
         if self.node < 0:
-            number, place = self.place
-            _add(graph.initializer[number], place, self.by)
+            number, place = self.element
+            _add(graph.initializer[number], place, self.delta)
             return made
         node = graph.node[self.node]
-        if len(self.place) == 2:
-            a, b = self.place
+        if len(self.element) == 2:
+            a, b = self.element
             node.input[a], node.input[b] = node.input[b], node.input[a]
         elif node.op_type in SWAPS:
             node.op_type = SWAPS[node.op_type]
         elif node.op_type == "Constant":
-            _add(_tensor(node), self.place[0], self.by)
+            _add(_tensor(node), self.element[0], self.delta)
         else:
             negated = helper.make_node("Not", [node.input[0]], ["mutant condition"])
             node.input[0] = "mutant condition"
@@ -163,7 +163,7 @@ class MutantJudge:
     def is_killed(self, mutant: ModelMutant) -> bool:
         """Whether a round distinguishes the mutant from the original, or the mutant does not run."""
         try:
-            session = _open(mutant.of(self.model))
+            session = _open(mutant.apply(self.model))
             for inputs, want, bounds, sample in self.rounds:
                 got = _run(session, inputs)
                 for name, value in want.items():
@@ -175,11 +175,11 @@ class MutantJudge:
             return True
         return False
 
-    def difference(self, mutant: ModelMutant, tries: int = 8) -> Mapping[str, int] | None:
+    def find_difference(self, mutant: ModelMutant, tries: int = 8) -> Mapping[str, int] | None:
         """Return lengths up to 400 at which the mutant gives other outputs for valid inputs, some
         of them large; None if none are found.
         """
-        session = _open(mutant.of(self.model))
+        session = _open(mutant.apply(self.model))
         rng = np.random.default_rng(7)
         bounds = {s: limit.most for s, limit in find_length_limits(self.graph).items()}
         for n in range(tries):
@@ -255,7 +255,7 @@ def find_survivors(
     alive = [m for m in chosen if not judge.is_killed(m)]
     missed, equivalent = list[str](), list[ModelMutant]()
     for mutant in alive:
-        if sizes := judge.difference(mutant):
+        if sizes := judge.find_difference(mutant):
             missed.append(f"{mutant.kind}: {sizes}")
         else:
             equivalent.append(mutant)

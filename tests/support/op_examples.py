@@ -32,7 +32,7 @@ class OpExample:
         absent = "".join("_" if a is None else "x" for a in self.operands)
         return "-".join([self.op.name, *attributes, absent])
 
-    def draw(self, rng: np.random.Generator) -> list[Array | None]:
+    def sample_operands(self, rng: np.random.Generator) -> list[Array | None]:
         """Return random operands."""
         return [self.values(a, rng) if a else None for a in self.operands]
 

@@ -51,7 +51,7 @@ class Runtime:
     target: str
     kind: str
     opset: int = 0
-    most: int = 200
+    max_models: int = 200
 
     def command(self) -> list[str]:
         """Return the command line up to the directory. Raise `MissingRuntime` if the runtime is not
@@ -86,7 +86,7 @@ RUNTIMES = {
         Runtime("onnxruntime-web, wasm in Node", "onnx", "node"),
         Runtime("onnxruntime-web, wasm in Chromium", "onnx", "wasm"),
         Runtime("onnxruntime-web, WebGPU in Chromium", "onnx", "webgpu"),
-        Runtime("tract, processor", "onnx", "tract", opset=17, most=1),
+        Runtime("tract, processor", "onnx", "tract", opset=17, max_models=1),
     )
 }
 """All runtimes by name."""
@@ -181,7 +181,7 @@ class ModelOutcome:
     """Result of a model: the largest difference relative to the largest value, or an error."""
 
     worst: float
-    wrong: str = ""
+    error: str = ""
 
 
 def run_models(runtime: Runtime, laid: PreparedModels) -> dict[str, ModelOutcome]:
@@ -191,7 +191,7 @@ def run_models(runtime: Runtime, laid: PreparedModels) -> dict[str, ModelOutcome
     command = [*runtime.command(), str(laid.directory)]
     names, found = list(laid.wanted), dict[str, ModelOutcome]()
     while left := [n for n in names if n not in found]:
-        share = left[: runtime.most]
+        share = left[: runtime.max_models]
         for name, wrong in _run(command, share).items():
             found[name] = ModelOutcome(np.inf, wrong) if wrong else _compared(laid, name)
         # the program crashed at the first model without a report

@@ -87,7 +87,7 @@ class Samples:
     lengths: tuple[Mapping[str, int], ...]
     seed: int
 
-    def alone(self, row: int) -> Arrays:
+    def get_sample(self, row: int) -> Arrays:
         """Return one sample as a batch of 1 without padding."""
         made = {}
         for name, field in self.fields.items():
@@ -99,7 +99,7 @@ class Samples:
             )
         return made
 
-    def together(self, side: Side = "right", extra: int = 1) -> Arrays:
+    def make_batch(self, side: Side = "right", extra: int = 1) -> Arrays:
         """Return all samples in one batch; even the longest has `extra` padding positions."""
         rng = np.random.default_rng(self.seed + 1)
         made = {}
@@ -115,11 +115,13 @@ class Samples:
             )
             array = _behind(field, (len(self.rows), *one), rng)
             for row in range(len(self.rows)):
-                array[row, self.kept(row, field.dim, width, side)] = self.alone(row)[name][0]
+                array[row, self.get_positions(row, field.dim, width, side)] = self.get_sample(row)[
+                    name
+                ][0]
             made[name] = array
         return made
 
-    def kept(self, row: int, dim: str, width: int, side: Side) -> slice:
+    def get_positions(self, row: int, dim: str, width: int, side: Side) -> slice:
         """Return the slice of a sample's positions in the batch."""
         length = self.lengths[row][dim]
         return slice(0, length) if side == "right" else slice(width - length, width)

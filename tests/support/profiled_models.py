@@ -39,11 +39,11 @@ class ProfiledModel:
 
     spec: ElaboratedSpec
     weights: Arrays
-    made: ProfiledGraphs
+    profiled: ProfiledGraphs
 
-    def by_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
+    def run_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of one graph in float64."""
-        graph = self.made.graphs[name]
+        graph = self.profiled.graphs[name]
         return specc_numpy.evaluate_graph(
             graph, given, {n: self.weights[n] for n in graph.parameters}
         )
@@ -84,7 +84,7 @@ class ProfiledSessions:
     def __init__(self, model: ProfiledModel, where: str = "ort-cpu") -> None:
         self.sessions: dict[str, Any] = {}
         self.names: dict[str, list[str]] = {}
-        for name, graph in model.made.graphs.items():
+        for name, graph in model.profiled.graphs.items():
             built = build_model(graph, get_target(where))
             for parameter, initializer in built.weights.items():
                 initializer.raw_data = model.weights[parameter].astype("<f4").tobytes()
@@ -111,8 +111,10 @@ def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: st
     values = loading.bind_checkpoint(
         required_parameters(model.spec.model.graph), plain, str(checkpoint)
     )
-    parts = {name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.made.graphs.items()}
-    extras = [ExtraFile.of_data(name, content) for name, content in model.made.files.items()]
+    parts = {
+        name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.profiled.graphs.items()
+    }
+    extras = [ExtraFile.of_data(name, content) for name, content in model.profiled.files.items()]
     about = PackageMetadata(model.spec.model.name)
     write_package(
         parts,

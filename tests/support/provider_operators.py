@@ -34,17 +34,17 @@ class OperatorList:
     opset: int
     operators: Mapping[str, int]
 
-    def lacks(self, spec: str) -> list[str]:
+    def find_missing(self, spec: str) -> list[str]:
         """Return the operators of a small built-in spec that the list lacks, or supports in older
         versions only.
         """
         return sorted(
             kind
             for kind, version in list_used_operators(spec, self.opset)
-            if kind not in CONTROL_FLOW and not self.names(kind, version)
+            if kind not in CONTROL_FLOW and not self.has_operator(kind, version)
         )
 
-    def names(self, kind: str, version: int) -> bool:
+    def has_operator(self, kind: str, version: int) -> bool:
         """Whether the list contains an operator in the version of an opset."""
         newest = self.operators.get(kind)
         return newest is not None and (newest == 0 or newest >= version)

@@ -41,7 +41,7 @@ def update_record(names: list[str]) -> dict[str, Any]:
         except MissingRuntime as why:
             print(f"{name}: not run, {why}")
     made["lists"] = {
-        name: {spec: lack for spec in SMALL_CONFIGS if (lack := known.lacks(spec))}
+        name: {spec: lack for spec in SMALL_CONFIGS if (lack := known.find_missing(spec))}
         for name, known in read_operator_lists().items()
     }
     return made
@@ -53,7 +53,7 @@ def _ran(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         laid = prepare_models(Path(directory), list(SMALL_CONFIGS), runtime.target, runtime.opset)
         found = run_models(runtime, laid)
-    print(f"{name}: {sum(not o.wrong for o in found.values())} of {len(found)}")
+    print(f"{name}: {sum(not o.error for o in found.values())} of {len(found)}")
     return {
         "version": runtime.version(),
         "browser": find_browser_version() if runtime.kind in ("wasm", "webgpu") else "",
@@ -66,8 +66,8 @@ def _ran(name: str) -> dict[str, Any]:
 
 def _kept(outcome: ModelOutcome) -> float | str:
     """Return a difference or an error as short text."""
-    if outcome.wrong:
-        return outcome.wrong[:MAX_REASON]
+    if outcome.error:
+        return outcome.error[:MAX_REASON]
     return float(f"{outcome.worst:.1e}")
 
 

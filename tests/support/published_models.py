@@ -178,8 +178,8 @@ def assert_matches_published(
     compared. The float64 reference must agree to `exactly`.
     """
     worst = 0.0
-    batches: list[tuple[Arrays, Side | None]] = [(given.alone(0), None)]
-    batches += [(given.together(side), side) for side in sides]
+    batches: list[tuple[Arrays, Side | None]] = [(given.get_sample(0), None)]
+    batches += [(given.make_batch(side), side) for side in sides]
     for inputs, side in batches:
         with torch.no_grad():
             wanted = published({k: _tensor(v) for k, v in inputs.items()})
@@ -188,7 +188,11 @@ def assert_matches_published(
         for name, dim in results.items():
             for row in range(len(given.rows) if side else 1):
                 theirs = wanted[name][row].numpy()
-                valid = given.kept(row, dim, len(theirs), side) if dim and side else slice(None)
+                valid = (
+                    given.get_positions(row, dim, len(theirs), side)
+                    if dim and side
+                    else slice(None)
+                )
                 what = f"{name} of sample {row}, {side or 'alone'}"
                 assert_arrays_close(
                     reference[name][row][valid], theirs[valid], f"{what}, reference", exactly

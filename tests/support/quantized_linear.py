@@ -24,14 +24,14 @@ class QuantizedLinear:
 
     graph: Graph
     weights: dict[str, Array]
-    form: QuantizationFormat
+    format: QuantizationFormat
 
-    def model(self, target_name: str, opset: int = 23) -> onnx.ModelProto:
+    def build_model(self, target_name: str, opset: int = 23) -> onnx.ModelProto:
         """Return the ONNX model with its weights inside."""
         built = build_model(self.graph, get_target(target_name), opset)
         for name, tensor in built.weights.items():
             value = self.weights[name]
-            packed = name == "w:int4" and self.form.dtype == "i4"
+            packed = name == "w:int4" and self.format.dtype == "i4"
             tensor.raw_data = pack_int4(value) if packed else value.tobytes()
         return built.model
 

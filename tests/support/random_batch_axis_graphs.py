@@ -23,10 +23,15 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
     def step(self) -> Value:
         if self.rng.random() < 0.5:
             return super().step()
-        kinds = [self.inside, self.inside, self.windows, self.windows]
-        return self.rng.choice(kinds + ([self.over_batch] if self.mixes else []))(self.stream())
+        kinds = [
+            self.add_captured_stream_loop,
+            self.add_captured_stream_loop,
+            self.add_merged_copies,
+            self.add_merged_copies,
+        ]
+        return self.rng.choice(kinds + ([self.add_batch_loop] if self.mixes else []))(self.stream())
 
-    def over_batch(self, x: Value) -> Value:
+    def add_batch_loop(self, x: Value) -> Value:
         """Add a loop over batch elements; return all its outputs, or the last carry."""
         inner = Builder()
         row, carry = (inner.input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
@@ -38,22 +43,22 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
             return self.one(ops.Arith("add"), x, self.one(ops.Insert(0), last))
         return every
 
-    def inside(self, x: Value) -> Value:
+    def add_captured_stream_loop(self, x: Value) -> Value:
         """Add a loop over `src` that captures a stream and processes it along its time axis in each
         iteration.
         """
         inner = Builder()
         row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
         carry, seen = inner.input("y", Input(STREAM_TYPE)), inner.input("x", Input(STREAM_TYPE))
-        made = self.looked(inner, seen)
+        made = self.read_earlier_positions(inner, seen)
         if self.mixes and self.rng.random() < 0.5:
-            made = self.counted(inner, made)
+            made = self.read_whole_batch(inner, made)
         made = inner.one(ops.Arith("mul"), made, inner.one(ops.Insert(1), row))
         after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, made))
         scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
         return self.one(scan, self.build.inputs["mem"], self.stream(), x)
 
-    def looked(self, inner: Builder, x: Value) -> Value:
+    def read_earlier_positions(self, inner: Builder, x: Value) -> Value:
         """Add an operation of a loop body that reads earlier positions."""
         match self.rng.choice(["back", "far back", "sum", "own", "own", "attend", "flip"]):
             case "back":
@@ -71,7 +76,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
                 )
         return inner.one(ops.Pointwise("sin"), x)
 
-    def counted(self, inner: Builder, x: Value) -> Value:
+    def read_whole_batch(self, inner: Builder, x: Value) -> Value:
         """Add an operation of a loop body that depends on the whole batch."""
         match self.rng.choice(["numbers", "rows", "mean", "size", "turned"]):
             case "numbers":
@@ -90,7 +95,7 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
             ops.Arith("mul"), x, inner.one(ops.Insert(1), inner.one(ops.Insert(1), at))
         )
 
-    def windows(self, x: Value) -> Value:
+    def add_merged_copies(self, x: Value) -> Value:
         """Duplicate each batch element, merge both axes in either order, process them, and split
         the axes again.
         """
@@ -100,13 +105,13 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
             twice = self.one(ops.Transpose((1, 0, 2, 3)), twice)
         flat = self.one(ops.Merge(0, 2), twice)
         for _ in range(self.rng.randint(0, 2)):
-            flat = self.worked(flat)
+            flat = self.process_merged(flat)
         behind = leading if self.rng.random() < 0.8 or not self.mixes else not leading
         back = self.one(ops.Split(0, (BATCH, TWO) if behind else (TWO, BATCH)), flat)
         one = self.one(ops.Index(1 if behind else 0, Dim.of(self.rng.choice([0, 1]))), back)
         return self.one(ops.Arith("add"), x, one)
 
-    def worked(self, flat: Value) -> Value:
+    def process_merged(self, flat: Value) -> Value:
         """Process [2 batch, seq, d] elementwise, along its features, or along its batch axis."""
         kinds = ["tanh", "linear", "linear"] + (
             ["flip", "delay", "sum", "cut", "numbers"] if self.mixes else []

@@ -31,25 +31,25 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         if self.rng.random() < 0.45:
             return super().step()
         kinds = [
-            self.crossing,
-            self.numbered,
-            self.hidden,
-            self.kept_scan,
-            self.blocks,
-            self.pooled,
-            self.turned,
+            self.add_cross_axis_loop,
+            self.add_position_ids,
+            self.add_low_scores,
+            self.add_masked_scan,
+            self.merge_batch_and_sequence,
+            self.add_pooling,
+            self.add_rope,
         ]
-        kinds += [self.crossing, self.numbered, self.hidden] + (
-            [self.of_batch] if self.mixes else []
+        kinds += [self.add_cross_axis_loop, self.add_position_ids, self.add_low_scores] + (
+            [self.add_batch_operation] if self.mixes else []
         )
         return self.rng.choice(kinds)(self.stream())
 
-    def condition(self) -> Value:
+    def sample_padding_mask(self) -> Value:
         """Return `keep`, `other`, or their conjunction."""
         keep, other = self.build.inputs["keep"], self.build.inputs["other"]
         return self.rng.choice([keep, keep, keep, other, self.one(ops.And(), keep, other)])
 
-    def numbers(self, x: Value) -> Value:
+    def sample_position_ids(self, x: Value) -> Value:
         """Return position ids as f64[seq], sometimes with a factor."""
         at = self.one(ops.Range(SEQ)) if self.rng.random() < 0.5 else self.one(ops.Extent(1), x)
         made = self.one(ops.Cast("f64"), at)
@@ -60,7 +60,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
             else self.one(ops.Arith("mul"), made, self.one(ops.Constant(factor, "f64")))
         )
 
-    def crossing(self, x: Value) -> Value:
+    def add_cross_axis_loop(self, x: Value) -> Value:
         """Add a loop over `src` that carries a stream; its body may read position ids, earlier
         positions, or the length.
         """
@@ -90,16 +90,16 @@ class DataflowGraphBuilder(RandomGraphBuilder):
                 after = inner.one(ops.Arith("add"), after, mean)
         used = {a for n in inner.nodes for a in n.args}
         given = {"row": self.build.inputs["mem"], "y": x}
-        given["at"] = self.one(ops.Insert(2), self.one(ops.Insert(0), self.numbers(x)))
+        given["at"] = self.one(ops.Insert(2), self.one(ops.Insert(0), self.sample_position_ids(x)))
         given["w"] = self.weight(WIDTH, WIDTH, 2)
         for name in [n for n, v in inner.inputs.items() if v not in used]:
             del inner.inputs[name], inner.input_facts[name], given[name]
         scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
         return self.one(scan, *given.values())
 
-    def numbered(self, x: Value) -> Value:
+    def add_position_ids(self, x: Value) -> Value:
         """Compare position ids: as a mask with factors, as a bias, or as a scale of a stream."""
-        i, j = (self.one(ops.Insert(at), self.numbers(x)) for at in (1, 0))
+        i, j = (self.one(ops.Insert(at), self.sample_position_ids(x)) for at in (1, 0))
         less = self.one(ops.Arith("sub"), i, j)
         match self.rng.choice(["mask", "mask", "bias", "scale", "cancel"]):
             case "mask":
@@ -107,39 +107,43 @@ class DataflowGraphBuilder(RandomGraphBuilder):
                 if self.rng.random() < 0.3:
                     two = self.one(ops.Constant(2.0, "f64"))
                     seen = self.one(ops.Compare("ge"), self.one(ops.Arith("floordiv"), i, two), j)
-                return self.seeing(x, self.masked(seen), None)
+                return self.attend_with_mask(x, self.combine_masks(seen), None)
             case "bias":
-                return self.seeing(x, self.masked(self.causal(x)), self.rng.choice([less, i, j]))
+                return self.attend_with_mask(
+                    x, self.combine_masks(self.make_causal_mask(x)), self.rng.choice([less, i, j])
+                )
             case "scale":
-                return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), self.numbers(x)))
-        none = self.one(ops.Arith("sub"), self.numbers(x), self.numbers(x))
+                return self.one(
+                    ops.Arith("mul"), x, self.one(ops.Insert(1), self.sample_position_ids(x))
+                )
+        none = self.one(ops.Arith("sub"), self.sample_position_ids(x), self.sample_position_ids(x))
         return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), none))
 
-    def causal(self, x: Value) -> Value:
-        i, j = self.rows(x, 1), self.rows(x, 0)
+    def make_causal_mask(self, x: Value) -> Value:
+        i, j = self.get_position_ids(x, 1), self.get_position_ids(x, 0)
         return self.one(ops.Compare("le"), j, i)
 
-    def masked(self, seen: Value) -> Value:
+    def combine_masks(self, seen: Value) -> Value:
         """Combine masks [1 q k] and [b 1 k]."""
-        keys = self.one(ops.Insert(1), self.condition())
+        keys = self.one(ops.Insert(1), self.sample_padding_mask())
         return (
             self.one(ops.And(), self.one(ops.Insert(0), seen), keys)
             if self.rng.random() < 0.8
             else keys
         )
 
-    def seeing(self, x: Value, mask: Value, bias: Value | None) -> Value:
+    def attend_with_mask(self, x: Value, mask: Value, bias: Value | None) -> Value:
         heads = self.one(ops.Insert(1), x)
         while bias is not None and bias.type.rank < 4:
             bias = self.one(ops.Insert(0), bias)
         out = self.one(ops.Attend(0.7), heads, heads, heads, self.one(ops.Insert(1), mask), bias)
         return self.one(ops.Squeeze(1), out)
 
-    def hidden(self, x: Value) -> Value:
+    def add_low_scores(self, x: Value) -> Value:
         """Add attention with very low scores at masked positions, and a softmax op or its
         decomposition.
         """
-        seen = self.masked(self.causal(x))
+        seen = self.combine_masks(self.make_causal_mask(x))
         low = self.one(ops.Constant(self.rng.choice([-1e30, -1e30, float("-inf"), -2e30]), "f64"))
         scores = self.one(ops.Where(), seen, self.scores(x, self.stream()), low)
         if self.rng.random() < 0.5:
@@ -151,7 +155,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         )
         return self.one(ops.MatMul(), share, x)
 
-    def kept_scan(self, x: Value) -> Value:
+    def add_masked_scan(self, x: Value) -> Value:
         """Add a loop along the sequence that skips padded or other positions."""
         inner = Builder()
         row, carry = (inner.input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
@@ -159,18 +163,18 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         body = inner.finish("body", {"c": after, "y": after})
         zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH)))
         last, every = self.build.add(
-            ops.Scan(body, 1, 1, 1, masked=True), self.condition(), x, zero
+            ops.Scan(body, 1, 1, 1, masked=True), self.sample_padding_mask(), x, zero
         )
-        return every if self.rng.random() < 0.7 else self.beside(x, last)
+        return every if self.rng.random() < 0.7 else self.add_to_positions(x, last)
 
-    def beside(self, x: Value, row: Value) -> Value:
+    def add_to_positions(self, x: Value, row: Value) -> Value:
         return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), row))
 
-    def pooled(self, x: Value) -> Value:
+    def add_pooling(self, x: Value) -> Value:
         """Add a vector pooled over all positions to each position: the last valid one, the maximum,
         or the mean.
         """
-        kept = self.condition()
+        kept = self.sample_padding_mask()
         match self.rng.choice(["last", "last", "max", "mean"]):
             case "last":
                 least = self.one(ops.Constant(self.rng.choice([-1, -1, 0]), "i64"))
@@ -178,12 +182,12 @@ class DataflowGraphBuilder(RandomGraphBuilder):
                     ops.ArgMax(1), self.one(ops.Where(), kept, self.one(ops.Extent(1), x), least)
                 )
                 found = self.one(ops.Gather(1), x, self.one(ops.Insert(1), at))
-                return self.beside(x, self.one(ops.Squeeze(1), found))
+                return self.add_to_positions(x, self.one(ops.Squeeze(1), found))
             case "max":
                 low = self.one(ops.Constant(-1e30, "f64"))
                 shown = self.one(ops.Where(), self.one(ops.Insert(2), kept), x, low)
                 most = self.one(ops.Reduce("max", 1), shown)
-                return self.beside(x, self.one(ops.Pointwise("tanh"), most))
+                return self.add_to_positions(x, self.one(ops.Pointwise("tanh"), most))
         counted = self.one(ops.Cast("f64"), self.one(ops.Insert(2), kept))
         total = self.one(ops.Reduce("sum", 1), self.one(ops.Arith("mul"), x, counted))
         count = self.one(
@@ -191,9 +195,9 @@ class DataflowGraphBuilder(RandomGraphBuilder):
             self.one(ops.Reduce("sum", 1), counted),
             self.one(ops.Constant(1.0, "f64")),
         )
-        return self.beside(x, self.one(ops.Arith("div"), total, count))
+        return self.add_to_positions(x, self.one(ops.Arith("div"), total, count))
 
-    def turned(self, x: Value) -> Value:
+    def add_rope(self, x: Value) -> Value:
         """Add rotated queries and keys (RoPE), with equal or different position ids, and sometimes
         further operations on them.
         """
@@ -214,7 +218,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
                 )
         if q.type.shape != k.type.shape:
             return x
-        mask = self.one(ops.Insert(1), self.masked(self.causal(x)))
+        mask = self.one(ops.Insert(1), self.combine_masks(self.make_causal_mask(x)))
         out = self.one(ops.Attend(0.7), q, k, self.one(ops.Insert(1), x), mask)
         return self.one(ops.Squeeze(1), out)
 
@@ -224,7 +228,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
             for a in self.build.add(ops.RopeAngles(Dim.of(2), 10.0), at)
         ]
 
-    def blocks(self, x: Value) -> Value:
+    def merge_batch_and_sequence(self, x: Value) -> Value:
         """Merge batch and sequence axis, process the result, and split the axes again."""
         split = self.rng.choice([(BATCH, SEQ)] * 6 + ([(SEQ, BATCH)] if self.mixes else []))
         flat = self.one(ops.Merge(0, 2), x)
@@ -232,7 +236,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         made = self.one(ops.Split(0, split), flat)
         return made if split[0] == BATCH else self.one(ops.Transpose((1, 0, 2)), made)
 
-    def of_batch(self, x: Value) -> Value:
+    def add_batch_operation(self, x: Value) -> Value:
         """Add an operation that depends on the whole batch."""
         match self.rng.choice(["numbers", "extent", "mean", "size"]):
             case "numbers":
@@ -265,7 +269,7 @@ def make_dataflow_graph(
 def sample_dataflow_values(
     graph: Graph, seed: int, rows: int, batch: int = 1
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return inputs and parameters for `graph`; every batch element has a valid position."""
+    """Return inputs and parameters for `graph`; `keep` marks all positions as valid."""
     rng = np.random.default_rng(seed)
     inputs = {"x": rng.normal(size=(batch, rows, WIDTH)), "mem": rng.normal(size=(batch, 2, WIDTH))}
     inputs |= {"keep": np.ones((batch, rows), bool), "other": rng.random((batch, rows)) < 0.6}

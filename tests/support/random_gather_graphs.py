@@ -21,9 +21,9 @@ class GatherGraphBuilder(RandomGraphBuilder):
         kind = self.rng.random()
         if kind < 0.45:
             return super().step()
-        return self.features() if kind < 0.85 else self.along()
+        return self.transform_features() if kind < 0.85 else self.transform_sequence()
 
-    def features(self) -> Value:
+    def transform_features(self) -> Value:
         """Apply an op to the three features of each position."""
         x = self.stream()
         match self.rng.choice(["roll", "top", "pad", "resize", "every"]):
@@ -45,7 +45,7 @@ class GatherGraphBuilder(RandomGraphBuilder):
         both = self.one(ops.Concat(2), x, self.stream())
         return self.one(ops.Stride(2, D(self.rng.choice([0, 1])), D(6), D(2)), both)
 
-    def along(self) -> Value:
+    def transform_sequence(self) -> Value:
         """Apply an op along the sequence; few of these ops are causal."""
         x, y = self.stream(), self.stream()
         match self.rng.choice(["roll", "head", "again", "norm", "half", "top"]):

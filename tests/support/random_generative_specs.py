@@ -41,16 +41,16 @@ class GenerativeSpec:
 
     text: str
     vocab: int
-    keep: Callable[[int], bool] | None
+    is_valid_token: Callable[[int], bool] | None
     memory: int | None
     start: int | None
     stop: frozenset[int]
 
-    def kept(self, tokens: Sequence[int], begun: bool) -> list[bool]:
+    def get_valid_positions(self, tokens: Sequence[int], begun: bool) -> list[bool]:
         """Return which positions of a sequence are valid; a start token that is not part of the
         prompt is valid.
         """
-        said = [self.keep is None or self.keep(t) for t in tokens]
+        said = [self.is_valid_token is None or self.is_valid_token(t) for t in tokens]
         return [True, *said[1:]] if begun else said
 
 

@@ -25,11 +25,11 @@ class RandomGraphBuilder:
     build: Builder = field(default_factory=Builder)
     streams: list[Value] = field(default_factory=list)
 
-    def ends(self) -> tuple[Value, Value]:
+    def mask_streams(self) -> tuple[Value, Value]:
         """Return the streams that provide the positions of queries and keys of a mask."""
         return self.streams[0], self.streams[0]
 
-    def kept_of(self, x: Value) -> Value:
+    def get_padding_mask(self, x: Value) -> Value:
         """Return the padding mask of a stream, bool[batch seq]."""
         return self.build.inputs["keep"]
 
@@ -51,14 +51,14 @@ class RandomGraphBuilder:
     def number(self, value: int) -> Value:
         return self.one(ops.Constant(value, "i64"))
 
-    def rows(self, x: Value, at: int) -> Value:
+    def get_position_ids(self, x: Value, at: int) -> Value:
         """Return position ids as i[q 1] (`at` 1) or i[1 k] (`at` 0)."""
         return self.one(ops.Insert(at), self.one(ops.Extent(1), x))
 
     def mask(self, depth: int = 0) -> Value:
         """Return a boolean mask, [q k] or [batch q k]."""
-        queries, keys = self.ends()
-        i, j = self.rows(queries, 1), self.rows(keys, 0)
+        queries, keys = self.mask_streams()
+        i, j = self.get_position_ids(queries, 1), self.get_position_ids(keys, 0)
         kind = self.rng.choice(
             ["and", "and", "or", "not", "where", *["leaf"] * 5] if depth < 3 else ["leaf"]
         )
@@ -95,16 +95,16 @@ class RandomGraphBuilder:
                 return self.one(
                     ops.Compare("le"), self.one(ops.Arith(self.rng.choice(["min", "max"])), j, i), i
                 )
-        return self.one(ops.Insert(1), self.kept_of(keys))
+        return self.one(ops.Insert(1), self.get_padding_mask(keys))
 
-    def first(self) -> Value:
+    def get_initial_carry(self) -> Value:
         """Return the initial carry of a loop along the sequence, f[3]."""
         return self.weight(WIDTH)
 
     def gru(self, x: Value) -> Value:
         """Add a GRU; return every state, or add the final one to each position."""
         op = ops.Gru("after", reverse=self.rng.random() < 0.1)
-        keep = self.kept_of(x) if self.rng.random() < 0.5 else None
+        keep = self.get_padding_mask(x) if self.rng.random() < 0.5 else None
         weights = self.weight(3 * WIDTH, WIDTH), self.weight(3 * WIDTH, WIDTH)
         out, last = self.build.add(op, x, *weights, None, None, keep)
         if self.rng.random() < 0.1:
@@ -114,11 +114,11 @@ class RandomGraphBuilder:
     def scores(self, x: Value, y: Value) -> Value:
         return self.one(ops.Einsum("b q d, b k d -> b q k"), x, y)
 
-    def keys(self, x: Value, y: Value) -> Value:
+    def reduce_keys(self, x: Value, y: Value) -> Value:
         """Add a reduction over keys."""
         return add_key_reduction(self, x, y)
 
-    def others(self, x: Value, y: Value) -> Value:
+    def other_scores(self, x: Value, y: Value) -> Value:
         """Return other scores between queries and keys, [batch q k]."""
         return self.scores(y, x)
 
@@ -159,7 +159,7 @@ class RandomGraphBuilder:
             case "scan":
                 return self.scan(x, y)
             case "keys":
-                return self.keys(x, y)
+                return self.reduce_keys(x, y)
             case "gru":
                 return self.gru(x)
             case "flip":
@@ -192,7 +192,7 @@ class RandomGraphBuilder:
         weights = self.one(op, self.scores(x, y), mask)
         if self.rng.random() < 0.3:
             weights = self.one(
-                ops.Arith("mul"), weights, self.one(ops.Pointwise("abs"), self.others(x, y))
+                ops.Arith("mul"), weights, self.one(ops.Pointwise("abs"), self.other_scores(x, y))
             )
         if self.rng.random() < 0.3:
             gate = self.one(ops.Cast("f64"), self.mask(2))
@@ -208,7 +208,7 @@ class RandomGraphBuilder:
         after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
         seen = inner.one(ops.Arith("mul"), after, other)
         body = inner.finish("body", {"c": after, "y": seen})
-        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.first()))
+        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.get_initial_carry()))
         reverse = self.rng.random() < 0.1
         return self.build.add(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
 

@@ -57,12 +57,12 @@ def choose_fill_value(drawn: GridBuilder, usual: float) -> float:
 
 
 def bound_values(drawn: GridBuilder, rows: Value) -> Value:
-    """Multiply a stream by rows [batch q], with infinities replaced by finite values."""
+    """Return values [batch q] bounded by tanh, as a factor of a stream [batch q d]."""
     return drawn.one(ops.Insert(2), drawn.one(ops.Pointwise("tanh"), rows))
 
 
 def add_reduction(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """Add a sum, maximum or minimum over the keys."""
+    """Scale a stream by a sum, mean, maximum, minimum, any or all over the keys."""
     fn = drawn.rng.choice(["sum", "max", "min", "any", "all", "mean"])
     neutral = {"max": -inf, "min": inf}.get(fn, 0.0)
     scores, seen = add_masked_scores(drawn, x, y, choose_fill_value(drawn, neutral))
@@ -103,7 +103,7 @@ def add_softmax(drawn: GridBuilder, x: Value, y: Value) -> Value:
 
 
 def add_argmax(drawn: GridBuilder, x: Value, y: Value) -> Value:
-    """Add the key position with the highest score."""
+    """Return the value at the key with the highest score."""
     scores, _ = add_masked_scores(drawn, x, y, choose_fill_value(drawn, -inf))
     return drawn.one(ops.Gather(1), y, drawn.one(ops.ArgMax(KEY), scores))
 

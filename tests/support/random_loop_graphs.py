@@ -26,25 +26,25 @@ class LoopGraphBuilder(RandomGraphBuilder):
 
     def step(self) -> Value:
         if self.depth < MAX_DEPTH and self.rng.random() < (0.5, 0.15)[self.depth]:
-            return self.crossing(self.stream(), self.stream())
+            return self.add_cross_axis_loop(self.stream(), self.stream())
         return super().step()
 
-    def crossing(self, x: Value, y: Value) -> Value:
+    def add_cross_axis_loop(self, x: Value, y: Value) -> Value:
         """Add a loop over rows of a table, over streams, or over numbers."""
-        rows = self.rows_to_walk(x, y)
-        inner = LoopBodyBuilder(self.rng, depth=self.depth + 1, outer=self, like=x)
+        rows = self.get_loop_input(x, y)
+        inner = LoopBodyBuilder(self.rng, depth=self.depth + 1, outer=self, template=x)
         row = inner.build.input("row", Input(Type(rows.type.dtype, rows.type.shape[1:])))
         carry = inner.build.input("carry", Input(x.type))
         done = None
         if self.rng.random() < 0.3:
             done = inner.build.input("done", Input(Type("bool", x.type.shape[:2])))
-        inner.streams = [carry, inner.with_row(carry, row)]
+        inner.streams = [carry, inner.combine_row(carry, row)]
         for _ in range(self.rng.randint(1, 3)):
             inner.streams.append(inner.step())
         after = inner.one(ops.Pointwise("tanh"), inner.streams[-1])
         outputs = inner.outputs(carry, after, done)
         body = inner.build.finish("body", outputs)
-        starts = [x] if done is None else [x, self.large(y)]
+        starts = [x] if done is None else [x, self.has_large_values(y)]
         op = ops.Scan(
             body,
             1,
@@ -58,7 +58,7 @@ class LoopGraphBuilder(RandomGraphBuilder):
             return self.one(ops.Reduce("sum", 0), made[-1])
         return made[0]
 
-    def rows_to_walk(self, x: Value, y: Value) -> Value:
+    def get_loop_input(self, x: Value, y: Value) -> Value:
         """Return the input of the loop, sliced along axis 0."""
         match self.rng.choice(["table", "streams", "numbers"]):
             case "table":
@@ -72,7 +72,7 @@ class LoopGraphBuilder(RandomGraphBuilder):
         """Return a mask for the positions of a stream."""
         return self.mask()
 
-    def large(self, x: Value) -> Value:
+    def has_large_values(self, x: Value) -> Value:
         """Return whether a position has a large value, bool[batch seq]."""
         most = self.one(ops.Reduce("max", 2), x)
         return self.one(ops.Compare("gt"), most, self.one(ops.Constant(0.9, "f64")))
@@ -83,7 +83,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
     """Builder of a loop body; values of `outer` become captures."""
 
     outer: LoopGraphBuilder = field(default_factory=lambda: LoopGraphBuilder(random.Random(0)))
-    like: Value = field(default_factory=lambda: Value(STREAM_TYPE))
+    template: Value = field(default_factory=lambda: Value(STREAM_TYPE))
     captured: list[Value] = field(default_factory=list)
 
     def capture(self, value: Value) -> Value:
@@ -98,21 +98,21 @@ class LoopBodyBuilder(LoopGraphBuilder):
         return self.capture(self.outer.weight(*shape))
 
     def mask(self, depth: int = 0) -> Value:
-        return self.capture(self.outer.mask_for(self.like))
+        return self.capture(self.outer.mask_for(self.template))
 
     def mask_for(self, like: Value) -> Value:
         return self.mask()
 
-    def kept_of(self, x: Value) -> Value:
-        return self.capture(self.outer.kept_of(self.like))
+    def get_padding_mask(self, x: Value) -> Value:
+        return self.capture(self.outer.get_padding_mask(self.template))
 
-    def first(self) -> Value:
+    def get_initial_carry(self) -> Value:
         if self.rng.random() < 0.6:
-            return self.begun()
+            return self.start_carry()
         zero = self.one(ops.Insert(0), self.one(ops.Constant(0.0, "f64")))
         return self.one(ops.Expand(0, Dim.of(WIDTH)), zero)
 
-    def begun(self) -> Value:
+    def start_carry(self) -> Value:
         """Return values that depend on the iteration, or values that are equal in all iterations."""
         row = self.build.inputs["row"]
         if row.type.rank == 1 and self.rng.random() < 0.6:
@@ -122,11 +122,11 @@ class LoopBodyBuilder(LoopGraphBuilder):
     def stream(self) -> Value:
         if self.rng.random() < 0.15:
             other = self.outer.stream()
-            if other.type == self.like.type:
+            if other.type == self.template.type:
                 return self.capture(other)
         return super().stream()
 
-    def with_row(self, carry: Value, row: Value) -> Value:
+    def combine_row(self, carry: Value, row: Value) -> Value:
         return self.one(ops.Arith(self.rng.choice(["add", "mul"])), carry, row)
 
     def outputs(self, carry: Value, after: Value, done: Value | None) -> dict[str, Value]:
@@ -135,7 +135,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
         if done is not None:
             held = self.one(ops.Insert(2), done)
             found["next carry"] = self.one(ops.Where(), held, carry, after)
-            found["next done"] = self.one(ops.Where(), done, done, self.large(after))
+            found["next done"] = self.one(ops.Where(), done, done, self.has_large_values(after))
             zero = self.one(ops.Constant(0.0, "f64"))
             seen = self.one(ops.Where(), held, zero, after)
         if self.rng.random() < 0.5:
@@ -153,9 +153,9 @@ class PrefixLoopGraphBuilder(PrefixGraphBuilder, LoopGraphBuilder):
     """Adds such loops over streams with prefix positions."""
 
     def mask_for(self, like: Value) -> Value:
-        self.compared = like, like
+        self.mask_pair = like, like
         made = self.mask()
-        self.compared = None
+        self.mask_pair = None
         return made
 
 

@@ -26,19 +26,19 @@ TIME = TimeAxis(SEQ, frozenset({"seq"}))
 class PrefixGraphBuilder(RandomGraphBuilder):
     """Adds prefix positions to the streams of `RandomGraphBuilder`."""
 
-    fixed: dict[Dim, Value] = field(default_factory=dict)
-    compared: tuple[Value, Value] | None = None
+    prefixes: dict[Dim, Value] = field(default_factory=dict)
+    mask_pair: tuple[Value, Value] | None = None
 
-    def head(self, x: Value) -> Dim:
+    def get_prefix_length(self, x: Value) -> Dim:
         """Return the number of prefix positions of a stream."""
         return x.type.shape[1] - SEQ
 
-    def ends(self) -> tuple[Value, Value]:
-        return self.compared or super().ends()
+    def mask_streams(self) -> tuple[Value, Value]:
+        return self.mask_pair or super().mask_streams()
 
-    def kept_of(self, x: Value) -> Value:
+    def get_padding_mask(self, x: Value) -> Value:
         """Return the padding mask; prefix positions are always valid."""
-        head, keep = self.head(x), super().kept_of(x)
+        head, keep = self.get_prefix_length(x), super().get_padding_mask(x)
         if head == NO_PREFIX:
             return keep
         there = self.one(ops.Constant(True, "bool"))
@@ -46,11 +46,11 @@ class PrefixGraphBuilder(RandomGraphBuilder):
             there = self.one(ops.Expand(axis, length), self.one(ops.Insert(axis), there))
         return self.one(ops.Concat(1), there, keep)
 
-    def rows_of(self, head: Dim) -> Value:
+    def get_prefix(self, head: Dim) -> Value:
         """Return prefix positions f[batch head 3]: learned ones, or a memory followed by learned
         ones.
         """
-        if head not in self.fixed:
+        if head not in self.prefixes:
             number = dict(head.terms).get((), 0)
             parts = []
             if head != number:
@@ -60,85 +60,85 @@ class PrefixGraphBuilder(RandomGraphBuilder):
                 parts.append(self.one(ops.Expand(0, BATCH), rows))
             if len(parts) > 1:
                 parts = [self.one(ops.Concat(1), *parts)]
-            self.fixed[head] = parts[0]
-        return self.fixed[head]
+            self.prefixes[head] = parts[0]
+        return self.prefixes[head]
 
-    def behind(self, y: Value, head: Dim) -> Value:
+    def replace_prefix(self, y: Value, head: Dim) -> Value:
         """Replace the prefix of a stream."""
-        own = self.head(y)
+        own = self.get_prefix_length(y)
         if own == head:
             return y
         if own != NO_PREFIX:
             y = self.one(ops.Slice(1, own, own + SEQ), y)
         if head == NO_PREFIX:
             return y
-        return self.one(ops.Concat(1), self.rows_of(head), y)
+        return self.one(ops.Concat(1), self.get_prefix(head), y)
 
     def stream(self) -> Value:
         """Return a stream with the prefix of the latest one, so that both operands have equal
         lengths.
         """
-        return self.behind(super().stream(), self.head(self.streams[-1]))
+        return self.replace_prefix(super().stream(), self.get_prefix_length(self.streams[-1]))
 
     def mask(self, depth: int = 0) -> Value:
         """Return a mask that sometimes compares a key or query position with a length."""
         if self.rng.random() < 0.8:
             return super().mask(depth)
-        queries, keys = self.ends()
+        queries, keys = self.mask_streams()
         end, at = (keys, 0) if self.rng.random() < 0.7 else (queries, 1)
-        head = self.rng.choice([self.head(keys), self.head(queries)])
+        head = self.rng.choice([self.get_prefix_length(keys), self.get_prefix_length(queries)])
         far = self.one(ops.Size(head))
         shift = self.number(self.rng.choice([-1, 0, 0, 0, 1]))
         far = self.one(ops.Arith("add"), far, shift)
         match self.rng.choice(["first", "first", "moved"]):
             case "first":
                 fn = self.rng.choice(["lt", "lt", "le", "ge"])
-                return self.one(ops.Compare(fn), self.rows(end, at), far)
-        i, j = self.rows(queries, 1), self.rows(keys, 0)
+                return self.one(ops.Compare(fn), self.get_position_ids(end, at), far)
+        i, j = self.get_position_ids(queries, 1), self.get_position_ids(keys, 0)
         return self.one(ops.Compare("le"), self.one(ops.Arith("sub"), j, far), i)
 
     def attend(self, x: Value, y: Value) -> Value:
-        y = self._compared(x, y)
+        y = self._choose_keys(x, y)
         made = super().attend(x, y)
-        self.compared = None
+        self.mask_pair = None
         return made
 
     def weigh(self, x: Value, y: Value) -> Value:
-        y = self._compared(x, y)
+        y = self._choose_keys(x, y)
         made = super().weigh(x, y)
-        self.compared = None
+        self.mask_pair = None
         return made
 
-    def keys(self, x: Value, y: Value) -> Value:
-        self.compared = x, y
-        made = super().keys(x, y)
-        self.compared = None
+    def reduce_keys(self, x: Value, y: Value) -> Value:
+        self.mask_pair = x, y
+        made = super().reduce_keys(x, y)
+        self.mask_pair = None
         return made
 
-    def _compared(self, x: Value, y: Value) -> Value:
+    def _choose_keys(self, x: Value, y: Value) -> Value:
         """Return keys that sometimes have another prefix than the queries."""
         if self.rng.random() < 0.4:
-            y = self.behind(y, self.any_head())
-        self.compared = x, y
+            y = self.replace_prefix(y, self.sample_prefix_length())
+        self.mask_pair = x, y
         return y
 
-    def others(self, x: Value, y: Value) -> Value:
-        alike = self.head(x) == self.head(y)
-        return super().others(x, y) if alike else self.scores(x, y)
+    def other_scores(self, x: Value, y: Value) -> Value:
+        alike = self.get_prefix_length(x) == self.get_prefix_length(y)
+        return super().other_scores(x, y) if alike else self.scores(x, y)
 
-    def any_head(self) -> Dim:
+    def sample_prefix_length(self) -> Dim:
         """Return a random prefix length: none, learned, memory, or both."""
         some = Dim.of(self.rng.randint(1, 5))
         return self.rng.choice([NO_PREFIX, some, some, MEMORY, MEMORY + self.rng.randint(1, 2)])
 
     def step(self) -> Value:
         x = self.streams[-1]
-        head = self.head(x)
+        head = self.get_prefix_length(x)
         if self.rng.random() < 0.7:
             return super().step()
         match self.rng.choice(["join", "join", "leave", "read", "row", "behind"]):
             case "join":
-                more = self.rows_of(Dim.of(self.rng.randint(1, 3)))
+                more = self.get_prefix(Dim.of(self.rng.randint(1, 3)))
                 return self.one(ops.Concat(1), more, x)
             case "leave" if (head.number or 0) > 0:
                 start = Dim.of(self.rng.randint(1, (head.number or 0) + 1))
@@ -147,15 +147,15 @@ class PrefixGraphBuilder(RandomGraphBuilder):
                 return self.one(ops.Slice(1, start, head + SEQ), x)
             case "read" if (head.number or 0) > 0:
                 stop = Dim.of(self.rng.randint(1, (head.number or 0)))
-                return self.read(x, self.one(ops.Slice(1, Dim.of(0), stop), x))
+                return self.attend_to_prefix(x, self.one(ops.Slice(1, Dim.of(0), stop), x))
             case "row" if (head.number or 0) > 0:
                 row = self.one(ops.Index(1, Dim.of(0)), x)
                 return self.one(ops.Arith("mul"), x, self.one(ops.Insert(1), row))
             case "behind" if self.rng.random() < 0.3:
-                return self.one(ops.Concat(1), x, self.rows_of(Dim.of(1)))
-        return self.behind(x, self.any_head())
+                return self.one(ops.Concat(1), x, self.get_prefix(Dim.of(1)))
+        return self.replace_prefix(x, self.sample_prefix_length())
 
-    def read(self, x: Value, rows: Value) -> Value:
+    def attend_to_prefix(self, x: Value, rows: Value) -> Value:
         """Attend from every position to fixed ones."""
         q, k = (self.one(ops.Insert(1), v) for v in (x, rows))
         return self.one(ops.Squeeze(1), self.one(ops.Attend(0.7), q, k, k))
@@ -176,7 +176,7 @@ def finish_prefix_graph(
     drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     b.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
-    drawn.streams.append(drawn.behind(drawn.streams[0], drawn.any_head()))
+    drawn.streams.append(drawn.replace_prefix(drawn.streams[0], drawn.sample_prefix_length()))
     for _ in range(drawn.rng.randint(2, 6)):
         made = drawn.step()
         if TIME.get_prefix_length(made.type.shape[1]) is None:
@@ -209,35 +209,35 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         if self.rng.random() < 0.5:
             return super().step()
         x = self.streams[-1]
-        row = self.first_row(super().stream() if self.rng.random() < 0.3 else x)
+        row = self.get_first_position(super().stream() if self.rng.random() < 0.3 else x)
         if self.rng.random() < 0.4:
             row = self.one(ops.Linear(), row, self.weight(WIDTH, WIDTH), None)
         kind = self.rng.choice(["add", "mul", "read", "taken", "gru", "front", "own"])
-        if kind != "own" and self.head(x) != NO_PREFIX and self.rng.random() < 0.9:
-            x = self.behind(x, NO_PREFIX)  # prefix positions must not depend on it
+        if kind != "own" and self.get_prefix_length(x) != NO_PREFIX and self.rng.random() < 0.9:
+            x = self.replace_prefix(x, NO_PREFIX)  # prefix positions must not depend on it
         match kind:
             case "read":
-                return self.read(x, row)
+                return self.attend_to_prefix(x, row)
             case "taken":
-                return self.taken(x, row)
+                return self.add_capturing_loop(x, row)
             case "gru" if self.rng.random() < 0.3:
-                return self.begun(x, row)
+                return self.start_carry(x, row)
             case "front" if self.rng.random() < 0.3:
                 return self.one(ops.Concat(1), row, x)
             case "mul":
                 return self.one(ops.Arith("mul"), x, row)
         return self.one(ops.Arith("add"), x, self.one(ops.Pointwise("tanh"), row))
 
-    def first_row(self, x: Value) -> Value:
+    def get_first_position(self, x: Value) -> Value:
         """Return the first position of the time axis, [batch 1 3]; sometimes another one."""
-        at = self.head(x)
+        at = self.get_prefix_length(x)
         if self.rng.random() < 0.08:
             at = at + 1
         if self.rng.random() < 0.5:
             return self.one(ops.Slice(1, at, at + 1), x)
         return self.one(ops.Insert(1), self.one(ops.Index(1, at), x))
 
-    def taken(self, x: Value, row: Value) -> Value:
+    def add_capturing_loop(self, x: Value, row: Value) -> Value:
         """Add a loop that captures the first position."""
         inner = Builder()
         type = Type.of("f64", BATCH, WIDTH)
@@ -245,11 +245,11 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         after = inner.one(ops.Arith("add"), one, inner.one(ops.Pointwise("tanh"), carry))
         seen = inner.one(ops.Arith("mul"), after, first)
         body = inner.finish("body", {"c": after, "y": seen})
-        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.first()))
+        zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.get_initial_carry()))
         alone = self.one(ops.Squeeze(1), row)
         return self.build.add(ops.Scan(body, 1, 1, 1), x, zero, alone)[1]
 
-    def begun(self, x: Value, row: Value) -> Value:
+    def start_carry(self, x: Value, row: Value) -> Value:
         """Add a running sum with the first position as initial carry, which is not available before
         it.
         """

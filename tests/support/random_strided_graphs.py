@@ -18,7 +18,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
 
     keeps: dict[Dim, Value] = field(default_factory=dict)
     stride: int = 1
-    compared: tuple[Value, Value] | None = None
+    mask_pair: tuple[Value, Value] | None = None
 
     def length(self) -> Dim:
         return self.streams[-1].type.shape[1]
@@ -28,38 +28,38 @@ class StridedGraphBuilder(RandomGraphBuilder):
         alike = [s for s in self.streams if s.type.shape[1] == self.length()]
         return self.rng.choice(alike[-2:])
 
-    def ends(self) -> tuple[Value, Value]:
-        return self.compared or (self.streams[-1], self.streams[-1])
+    def mask_streams(self) -> tuple[Value, Value]:
+        return self.mask_pair or (self.streams[-1], self.streams[-1])
 
-    def kept_of(self, x: Value) -> Value:
+    def get_padding_mask(self, x: Value) -> Value:
         return self.keeps[x.type.shape[1]]
 
     def step(self) -> Value:
         if self.rng.random() < 0.4 and self.stride < MAX_STRIDE:
-            return self.shorter()
+            return self.add_strided_window()
         if self.rng.random() < 0.07:
-            return self.across()
+            return self.attend_across_lengths()
         if self.rng.random() < 0.07:
-            return self.numbered()
+            return self.add_position_ids()
         return super().step()
 
-    def numbered(self) -> Value:
+    def add_position_ids(self) -> Value:
         """Add position ids to a stream."""
         x = self.stream()
-        number = self.one(ops.Cast("f64"), self.rows(x, 1))
+        number = self.one(ops.Cast("f64"), self.get_position_ids(x, 1))
         return self.one(ops.Arith("add"), x, self.one(ops.Pointwise("sin"), number))
 
-    def across(self) -> Value:
+    def attend_across_lengths(self) -> Value:
         """Attend between streams of different lengths: a mask over position ids then hides keys
         that arrive at other times.
         """
         x, y = self.streams[-1], self.rng.choice(self.streams)
-        self.compared = x, y
+        self.mask_pair = x, y
         weights = self.one(ops.MaskedSoftmax(), self.scores(x, y), self.mask())
-        self.compared = None
+        self.mask_pair = None
         return self.one(ops.Weigh(), weights, y)
 
-    def shorter(self) -> Value:
+    def add_strided_window(self) -> Value:
         """Return a stream shortened by a stride."""
         by = self.rng.choice([2, 2, 3])
         self.stride *= by
@@ -73,7 +73,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
         if kind == "slice" or before < 0:
             lag = self.rng.randrange(by)
             picked = ops.Stride(1, Dim.of(lag), x.type.shape[1], Dim.of(by))
-            return self.kept(x, self.one(picked, x), by, lag)
+            return self.record_mask(x, self.one(picked, x), by, lag)
         if kind == "pad" and before:
             # Equals a padded convolution, in two ops.
             x, before = self.one(ops.Pad(1, Dim.of(before), Dim.of(0)), x), 0
@@ -82,15 +82,15 @@ class StridedGraphBuilder(RandomGraphBuilder):
         window = {"kernel": (kernel,), "stride": (by,), "pads": (before, behind)}
         if kind == "max" and before < kernel:
             op = ops.MaxPool(dilation=(1,), **window)
-            return self.kept(x, self.one(op, x), by, kernel - 1 - before - behind)
+            return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - behind)
         if kind == "mean" and before < kernel:
             op = ops.AveragePool(extra=(0,), counted=self.rng.random() < 0.5, **window)
-            return self.kept(x, self.one(op, x), by, kernel - 1 - before - behind)
+            return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - behind)
         conv = ops.Conv(dilation=(spread,), **window)
         y = self.one(conv, x, self.weight(WIDTH, WIDTH, kernel), None)
-        return self.kept(x, y, by, span - before - behind)
+        return self.record_mask(x, y, by, span - before - behind)
 
-    def kept(self, x: Value, y: Value, by: int, lag: int) -> Value:
+    def record_mask(self, x: Value, y: Value, by: int, lag: int) -> Value:
         """Record the padding mask of `y` and return `y`."""
         keep = self.keeps.get(x.type.shape[1])
         if keep is not None:

@@ -65,8 +65,8 @@ class GeneratedText:
     """
 
     tokens: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    certain: int | None = None
+    log_probabilities: list[float] = field(default_factory=list)
+    uncertain_from: int | None = None
     score: float = 0.0
     ended: bool = False
 
@@ -79,26 +79,26 @@ class ReferenceGenerator:
 
     logits: Logits
     prompt: Sequence[int]
-    kept: frozenset[int]
+    valid_tokens: frozenset[int]
     stop: frozenset[int]
     max_tokens: int
     penalty: float = 1.0
-    show: Callable[[Sequence[int]], str] | None = None
+    decode: Callable[[Sequence[int]], str] | None = None
     stop_strings: tuple[str, ...] = ()
 
-    def ends(self, tokens: Sequence[int]) -> bool:
+    def is_finished(self, tokens: Sequence[int]) -> bool:
         """Whether the latest token ends the sequence."""
         if tokens[-1] in self.stop:
             return True
-        return self.show is not None and any(s in self.show(tokens) for s in self.stop_strings)
+        return self.decode is not None and any(s in self.decode(tokens) for s in self.stop_strings)
 
-    def greedy(self) -> GeneratedText:
+    def generate_greedy(self) -> GeneratedText:
         """Return the sequence of greedy search."""
         return self._one_by_one(
             lambda x, step: (sort_descending(x)[0], _gap(x, 0) < TIE_GAP * _spread(x))
         )
 
-    def sampled(
+    def generate_sampled(
         self, row: int, seed: int, temperature: float, top_k: int, top_p: float, min_p: float
     ) -> GeneratedText:
         """Return the sequence of sampling with temperature, top-k, top-p and min-p."""
@@ -132,21 +132,21 @@ class ReferenceGenerator:
     def _one_by_one(
         self, choose: Callable[[Sequence[float], int], tuple[int, bool]]
     ) -> GeneratedText:
-        made, seen = GeneratedText(), set(self.kept)
+        made, seen = GeneratedText(), set(self.valid_tokens)
         for step in range(self.max_tokens):
             x = self.logits([*self.prompt, *made.tokens])
             token, near = choose(apply_repetition_penalty(x, seen, self.penalty), step)
-            if near and made.certain is None:
-                made.certain = step
+            if near and made.uncertain_from is None:
+                made.uncertain_from = step
             made.tokens.append(token)
-            made.chances.append(log_softmax(x)[token])
+            made.log_probabilities.append(log_softmax(x)[token])
             seen.add(token)
-            if self.ends(made.tokens):
+            if self.is_finished(made.tokens):
                 made.ended = True
                 break
         return made
 
-    def searched(
+    def search_beams(
         self, beams: int, best: int, alpha: float, early: bool | str
     ) -> tuple[list[GeneratedText], bool]:
         """Return the best hypotheses of beam search, and whether a choice was uncertain."""
@@ -155,10 +155,12 @@ class ReferenceGenerator:
             made = []
             for place, text in enumerate(going):
                 x = log_softmax(self.logits([*self.prompt, *text.tokens]))
-                said = apply_repetition_penalty(x, {*self.kept, *text.tokens}, self.penalty)
+                said = apply_repetition_penalty(x, {*self.valid_tokens, *text.tokens}, self.penalty)
                 for token, value in enumerate(said):
                     more = GeneratedText(
-                        [*text.tokens, token], [*text.chances, x[token]], score=text.score + value
+                        [*text.tokens, token],
+                        [*text.log_probabilities, x[token]],
+                        score=text.score + value,
                     )
                     made.append((-more.score, place, token, more))
             made.sort(key=lambda m: m[:3])
@@ -166,29 +168,31 @@ class ReferenceGenerator:
             near |= any(b[0] - a[0] < TIE_GAP for a, b in pairwise(made[: looked + 1]))
             going = []
             for place, (_, _, _, text) in enumerate(made[:looked]):
-                text.ended = self.ends(text.tokens)
+                text.ended = self.is_finished(text.tokens)
                 if not text.ended and step < self.max_tokens:
                     going.append(text)
                 elif place < beams:
                     found.append(text)
-            found = sorted(found, key=lambda t: -self.worth(t, len(t.tokens), alpha))[:beams]
+            found = sorted(found, key=lambda t: -self.compute_score(t, len(t.tokens), alpha))[
+                :beams
+            ]
             going = going[:beams]
             if not going:
                 break
             if len(found) == beams:
-                last = self.worth(found[-1], len(found[-1].tokens), alpha)
+                last = self.compute_score(found[-1], len(found[-1].tokens), alpha)
                 length = self.max_tokens if early == "never" and alpha > 0 else step
-                hope = self.worth(going[0], length, alpha)
+                hope = self.compute_score(going[0], length, alpha)
                 near |= early is not True and abs(hope - last) < TIE_GAP
                 if early is True or hope <= last:
                     break
-        worths = [self.worth(t, len(t.tokens), alpha) for t in found]
+        worths = [self.compute_score(t, len(t.tokens), alpha) for t in found]
         near |= any(a - b < TIE_GAP for a, b in pairwise(worths))
         for text, worth in zip(found, worths, strict=True):
             text.score = worth
         return found[:best], near
 
-    def worth(self, text: GeneratedText, length: int, alpha: float) -> float:
+    def compute_score(self, text: GeneratedText, length: int, alpha: float) -> float:
         """Return the score of a hypothesis with length penalty for a given length."""
         return text.score / length**alpha
 

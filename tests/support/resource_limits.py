@@ -24,17 +24,17 @@ class CommandOutcome:
     """Exit status, stderr, processor seconds, and memory growth of the process in MB."""
 
     status: Any
-    said: str
+    stderr: str
     seconds: float
     megabytes: float
 
-    def fault(self) -> str:
+    def find_violation(self) -> str:
         """Return a violated rule; "" if there is none."""
-        if self.status not in EXIT_STATUSES or "Traceback" in self.said:
-            return f"ended with {self.status}: {self.said[-400:]}"
-        if self.status and "error[" not in self.said:
-            return f"ended with {self.status} without a code: {self.said[-400:]}"
-        if any(ord(c) < 32 and c != "\n" for c in self.said):
+        if self.status not in EXIT_STATUSES or "Traceback" in self.stderr:
+            return f"ended with {self.status}: {self.stderr[-400:]}"
+        if self.status and "error[" not in self.stderr:
+            return f"ended with {self.status} without a code: {self.stderr[-400:]}"
+        if any(ord(c) < 32 and c != "\n" for c in self.stderr):
             return "control characters reached the terminal"
         if self.seconds > MAX_SECONDS or self.megabytes > MAX_MEGABYTES:
             return f"took {self.seconds:.1f} s and {self.megabytes:.0f} MB"
@@ -62,7 +62,7 @@ def list_violations(path: Path, cases: Sequence[tuple[str, bytes]], *words: str)
     found = []
     for name, data in cases:
         path.write_bytes(data)
-        if why := run_command(*words).fault():
+        if why := run_command(*words).find_violation():
             found.append(f"{name}: {why}")
     return found
 

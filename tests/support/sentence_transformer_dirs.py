@@ -45,22 +45,22 @@ class SentenceTransformerDir:
     normalize: bool = True
     layer_norm: bool = False
     legacy: bool = False
-    apart: bool = False
+    separate_encoder: bool = False
     include_prompt: bool = True
     prompts: tuple[tuple[str, str], ...] = ()
     default: str | None = None
-    most: int | None = None
+    max_length: int | None = None
     lower: bool = False
 
     def save(self, root: Path) -> None:
         """Write the directory."""
-        encoder = root / "0_Transformer" if self.apart else root
+        encoder = root / "0_Transformer" if self.separate_encoder else root
         self.family.save("Model", encoder)
         about: dict[str, Any] = {"do_lower_case": self.lower}
-        if self.most is not None:
-            about["max_seq_length"] = self.most
+        if self.max_length is not None:
+            about["max_seq_length"] = self.max_length
         _write(encoder / "sentence_bert_config.json", about)
-        modules = [("Transformer", "0_Transformer" if self.apart else "")]
+        modules = [("Transformer", "0_Transformer" if self.separate_encoder else "")]
         modules.append(self._pooling(root))
         width = WIDTH * len(self.modes)
         for out, activation in self.dense:
@@ -114,7 +114,7 @@ class SentenceTransformerDir:
         """Return the embeddings of each text alone, from the equations in float64."""
         import transformers
 
-        encoder = root / "0_Transformer" if self.apart else root
+        encoder = root / "0_Transformer" if self.separate_encoder else root
         model = transformers.AutoModel.from_pretrained(encoder).double().eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(encoder)
         fold = str.lower if self.lower else str
@@ -127,8 +127,8 @@ class SentenceTransformerDir:
             given = tokenizer(
                 fold(prompt + text),
                 return_tensors="pt",
-                truncation=self.most is not None,
-                max_length=self.most,
+                truncation=self.max_length is not None,
+                max_length=self.max_length,
             )
             with torch.no_grad():
                 x = model(**given).last_hidden_state[0]

@@ -23,17 +23,17 @@ class ShapeMutation:
     kind: str
     graph: int
     node: int
-    place: str | int
+    element: str | int
     new: Any
 
-    def of(self, model: ModelProto) -> ModelProto:
+    def apply(self, model: ModelProto) -> ModelProto:
         """Return the model with this change."""
         made = ModelProto()
         made.CopyFrom(model)
         graph = list(iterate_graphs(made.graph))[self.graph]
         if self.kind.startswith("declared"):
             dim = getattr(graph, self.kind.split()[1])[self.node].type.tensor_type.shape.dim[
-                self.place
+                self.element
             ]
             if dim.HasField("dim_value"):
                 dim.dim_value += self.new
@@ -41,11 +41,11 @@ class ShapeMutation:
                 dim.dim_param += f" + {self.new}"
             return made
         node = graph.node[self.node]
-        if isinstance(self.place, int):
+        if isinstance(self.element, int):
             made.graph.initializer.append(numpy_helper.from_array(self.new, "mutated"))
-            node.input[self.place] = "mutated"
+            node.input[self.element] = "mutated"
             return made
-        attribute = next(a for a in node.attribute if a.name == self.place)
+        attribute = next(a for a in node.attribute if a.name == self.element)
         if isinstance(self.new, list):
             attribute.ints[:] = self.new
         else:

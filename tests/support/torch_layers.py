@@ -39,7 +39,7 @@ class RotaryAttention(nn.MultiheadAttention):
         mixed = scores.masked_fill(hidden.view(scores.shape), -torch.inf).softmax(-1) @ v
         return self.out_proj(mixed.transpose(1, 2).reshape(x.shape)), None
 
-    def turned(self, x: torch.Tensor) -> torch.Tensor:
+    def rotate(self, x: torch.Tensor) -> torch.Tensor:
         """Rotate pairs as complex numbers: multiply by e^(i · position · frequency)."""
         half = self.head_dim // 2
         pair = (
@@ -116,12 +116,12 @@ class TransformerStacks(nn.Module):
         ahead = torch.ones(n, n, dtype=torch.bool).triu(1)
         target_mask = self.mask(x["target_keep"], ahead if hidden is None else ahead | hidden)
         source_mask = self.mask(x["source_keep"], source_hidden)
-        memory = self.placed(x["source"], x["source_keep"], "encoder")
+        memory = self.embed_positions(x["source"], x["source_keep"], "encoder")
         for layer in self.encoder:
             layer.self_attn.at = count_positions(x["source_keep"])
             memory = layer(memory, src_mask=source_mask)
         memory = self.norms["encoder"](memory) if "encoder" in self.norms else memory
-        y = self.placed(x["target"], x["target_keep"], "decoder")
+        y = self.embed_positions(x["target"], x["target_keep"], "decoder")
         for layer in self.decoder:
             layer.self_attn.at = count_positions(x["target_keep"])
             y = layer(y, memory, tgt_mask=target_mask, memory_key_padding_mask=~x["source_keep"])
@@ -139,7 +139,7 @@ class TransformerStacks(nn.Module):
         made = made if hidden is None else made | hidden
         return (made & ~torch.eye(n, dtype=torch.bool)).repeat_interleave(self.heads, dim=0)
 
-    def placed(self, ids: torch.Tensor, keep: torch.Tensor, stack: str) -> torch.Tensor:
+    def embed_positions(self, ids: torch.Tensor, keep: torch.Tensor, stack: str) -> torch.Tensor:
         """Return embeddings scaled by the square root of the width, with learned, sinusoidal or no
         positions.
         """

@@ -20,11 +20,11 @@ class TableStepper:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.texts: list[tuple[int, ...]] = []
-        self.fed: list[tuple[int, ...]] = []
+        self.input_count: list[tuple[int, ...]] = []
 
     def step(self, tokens: Ints) -> Floats:
         assert tokens.dtype == np.int64
-        self.fed.append(tokens.shape)
+        self.input_count.append(tokens.shape)
         self.texts = self.texts or [()] * len(tokens)
         assert len(tokens) == len(self.texts), "as many rows as there are texts"
         self.texts = [(*text, *map(int, new)) for text, new in zip(self.texts, tokens, strict=True)]

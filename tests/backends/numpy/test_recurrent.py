@@ -82,7 +82,7 @@ def test_peepholes_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("example", KEPT, ids=str)
 def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
-    given = {f"x{n}": x for n, x in enumerate(example.draw(RNG)) if x is not None}
+    given = {f"x{n}": x for n, x in enumerate(example.sample_operands(RNG)) if x is not None}
     for kept in ([2, 3, 4], [0, 1, 2], [1, 3], [0, 1, 2, 3, 4], []):
         keep = np.isin(np.arange(5), kept)
         found = specc_numpy.evaluate_graph(graph, {**given, "x5": np.tile(keep, (2, 1))}, {})
@@ -98,7 +98,7 @@ def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: OpE
 
 @pytest.mark.parametrize("example", LAYERS, ids=str)
 def test_a_layer_that_runs_backwards_is_one_over_the_rows_turned_around(example: OpExample) -> None:
-    drawn = example.draw(RNG)
+    drawn = example.sample_operands(RNG)
     attributes = example.op.attributes()
     other = type(example.op)(**{**attributes, "reverse": not attributes["reverse"]})
     turned = [None if x is None else x[:, ::-1] if n in (0, 5) else x for n, x in enumerate(drawn)]

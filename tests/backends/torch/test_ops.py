@@ -30,7 +30,7 @@ def test_pytorch_equals_the_reference(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     module = specc_torch.SpecModule(graph).eval()
     for seed in range(3):
-        drawn = example.draw(np.random.default_rng(seed))
+        drawn = example.sample_operands(np.random.default_rng(seed))
         given = {f"x{n}": x for n, x in enumerate(drawn) if x is not None}
         found = module(**given)
         for name, expected in specc_numpy.evaluate_graph(graph, given, {}).items():
@@ -62,7 +62,7 @@ def test_gradients_are_those_of_the_function(example: OpExample) -> None:
     module = specc_torch.SpecModule(graph).eval()
     drawn = {
         f"x{n}": torch.as_tensor(x)
-        for n, x in enumerate(example.draw(np.random.default_rng(0)))
+        for n, x in enumerate(example.sample_operands(np.random.default_rng(0)))
         if x is not None
     }
     moved = {n: x.double().requires_grad_() for n, x in drawn.items() if x.is_floating_point()}
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_the_function(example: OpExample) -> None:
 def test_a_query_that_sees_nothing_leaves_no_nan_behind() -> None:
     example = next(e for e in EXAMPLES if isinstance(e.op, ops.MaskedSoftmax))
     graph, _ = build_example_graph(example)
-    scores, mask = (torch.as_tensor(x) for x in example.draw(np.random.default_rng(0)))
+    scores, mask = (torch.as_tensor(x) for x in example.sample_operands(np.random.default_rng(0)))
     scores.requires_grad_()
     result = specc_torch.SpecModule(graph)(x0=scores, x1=torch.zeros_like(mask))["y0"]
     result.sum().backward()

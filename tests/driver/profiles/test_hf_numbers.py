@@ -39,9 +39,10 @@ def test_a_decoder_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> No
     ]
     sessions = ProfiledSessions(model)
     for pieces in PIECES:
-        for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
+        for run, within in ((model.run_reference, 1e-12), (sessions.run, 1e-5)):
             got = np.concatenate(
-                list(run_decoder_only(run, model.made.graphs["model"], ids, mask, pieces)), axis=1
+                list(run_decoder_only(run, model.profiled.graphs["model"], ids, mask, pieces)),
+                axis=1,
             )
             assert_arrays_close(got[mask], want[mask], f"{name} in {pieces}", within)
 
@@ -62,15 +63,15 @@ def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) ->
     want = run_reference(model.spec, model.weights, inputs)["logits"]
     sessions = ProfiledSessions(model)
     for pieces in PIECES:
-        for run, within in ((model.by_reference, 1e-12), (sessions.run, 1e-5)):
-            made = run_encoder_decoder(run, model.made.graphs, source, kept, target, pieces)
+        for run, within in ((model.run_reference, 1e-12), (sessions.run, 1e-5)):
+            made = run_encoder_decoder(run, model.profiled.graphs, source, kept, target, pieces)
             assert_arrays_close(
                 np.concatenate(list(made), axis=1), want, f"{name} in {pieces}", within
             )
 
 
 def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone() -> None:
-    graphs = open_profiled_model("hf", "transformer", **TRANSLATORS["transformer"]).made.graphs
+    graphs = open_profiled_model("hf", "transformer", **TRANSLATORS["transformer"]).profiled.graphs
     linear = {
         name: sum(node.op.name == "linear" for node, _ in graph.nodes)
         for name, graph in graphs.items()

@@ -19,7 +19,7 @@ def told(graph: Graph) -> tuple[list[str], list[str]]:
 
 
 def test_a_decoder_has_the_names_of_hf() -> None:
-    made = open_profiled_model("hf", "gpt2", **GPT2).made
+    made = open_profiled_model("hf", "gpt2", **GPT2).profiled
     assert list(made.graphs) == ["model"]
     inputs, outputs = told(made.graphs["model"])
     assert inputs == [
@@ -40,7 +40,7 @@ def test_a_decoder_has_the_names_of_hf() -> None:
 
 
 def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:
-    graphs = open_profiled_model("hf", "transformer", **TRANSFORMER).made.graphs
+    graphs = open_profiled_model("hf", "transformer", **TRANSFORMER).profiled.graphs
     assert list(graphs) == ["encoder_model", "decoder_model", "decoder_with_past_model"]
     assert told(graphs["encoder_model"]) == (
         [
@@ -83,14 +83,14 @@ def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:
 
 @pytest.mark.parametrize("spec", ["gpt2", "transformer"])
 def test_our_own_form_leaves_the_graphs_as_they_are(spec: str) -> None:
-    made = open_profiled_model("specc", spec, **(GPT2 if spec == "gpt2" else TRANSFORMER)).made
+    made = open_profiled_model("specc", spec, **(GPT2 if spec == "gpt2" else TRANSFORMER)).profiled
     assert list(made.graphs) == (["step"] if spec == "gpt2" else ["encode", "step"])
     assert {s.name for s in made.states} < made.graphs["step"].inputs.keys()
     assert not made.files
 
 
 def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
-    made = open_profiled_model("genai", "gpt2", **GPT2, stop=7).made
+    made = open_profiled_model("genai", "gpt2", **GPT2, stop=7).profiled
     assert list(made.graphs) == ["model"]
     assert str(made.graphs["model"].outputs["logits"].type) == "f32[batch_size, 1, 20]"
     config = made.files["genai_config.json"]
@@ -110,7 +110,7 @@ def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
 def test_a_model_without_a_table_of_positions_says_a_long_context_to_genai() -> None:
     config = open_profiled_model(
         "genai", "llama", layers=1, d=8, heads=2, hidden=8, vocab=20
-    ).made.files["genai_config.json"]
+    ).profiled.files["genai_config.json"]
     assert isinstance(config, dict)
     assert config["model"]["context_length"] == 131072
     assert config["model"]["eos_token_id"] == 2

@@ -62,7 +62,7 @@ DRAWS = (
 def same(case: GenerationCase) -> None:
     """Tokens are equal, and log-probabilities nearly."""
     tokens, scores = case.run()
-    wanted, wanted_scores = case.wanted()
+    wanted, wanted_scores = case.generate_expected()
     assert tokens.tolist() == wanted.tolist()
     assert np.abs(scores - wanted_scores).max() < 1e-4
 
@@ -101,7 +101,7 @@ def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> Non
     spec = elaborate_smallest(name)
     stops = (0, 2, 5) if name in PROMPTED else (2, 7)
     case = GenerationCase(spec, make_settings(spec, "beam", stop=stops, **more))
-    assert_hypotheses_equal(*case.run(), case.best())
+    assert_hypotheses_equal(*case.run(), case.search_expected())
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm", "sparsemax_lm"])
@@ -142,9 +142,9 @@ def test_rules_over_runs_of_tokens(seed: int) -> None:
         spec, make_settings(spec, strategy, **more), opset=opset, keep=keep, prompt=prompt
     )
     if strategy == "beam":
-        assert_hypotheses_equal(*case.run(), case.best())
+        assert_hypotheses_equal(*case.run(), case.search_expected())
         return
-    (tokens, _), (wanted, _) = case.run(), case.wanted()
+    (tokens, _), (wanted, _) = case.run(), case.generate_expected()
     assert tokens.tolist() == wanted.tolist()
 
 
@@ -159,7 +159,7 @@ def test_beams_of_unequal_prompts_fan_out() -> None:
         ),
         keep=keep,
     )
-    assert_hypotheses_equal(*case.run(), case.best())
+    assert_hypotheses_equal(*case.run(), case.search_expected())
 
 
 def test_padding_may_be_told_by_the_ids() -> None:
@@ -241,7 +241,9 @@ def test_every_opset_and_target(where: str, opset: int) -> None:
         case = GenerationCase(
             spec, make_settings(spec, strategy, seed=1), target=where, opset=opset
         )
-        same(case) if strategy == "sample" else assert_hypotheses_equal(*case.run(), case.best())
+        same(case) if strategy == "sample" else assert_hypotheses_equal(
+            *case.run(), case.search_expected()
+        )
 
 
 def test_the_oldest_opset_decodes_greedily_and_refuses_to_sample() -> None:

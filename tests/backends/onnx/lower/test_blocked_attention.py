@@ -82,7 +82,7 @@ def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(opset: int, high: in
 @pytest.mark.parametrize("apart", ["keys", "queries", "both", "alone", "first"])
 @pytest.mark.parametrize(("opset", "packed"), [(17, True), (23, True), (24, False)])
 def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: bool) -> None:
-    usual = LocalAttentionCase(low=-7, high=8, apart=apart, packed=packed)
+    usual = LocalAttentionCase(low=-7, high=8, global_tokens=apart, packed=packed)
     graph = usual.graph()
     local = plan_local_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
@@ -100,7 +100,7 @@ def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.3, 1.0])
 def test_however_many_stand_apart(share: float) -> None:
-    graph = LocalAttentionCase(low=-7, high=8, apart="both").graph()
+    graph = LocalAttentionCase(low=-7, high=8, global_tokens="both").graph()
     session = open_silent_session(build_model(graph, get_target("onnx")).model)
     inputs = sample_inputs(graph, 2, 160)
     inputs["far"] = np.arange(160) >= np.full((2, 1), round(160 * (1 - share)))
@@ -115,11 +115,13 @@ def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(grid_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
-        assert off(LocalAttentionCase(low=-7, high=8, apart="keys").graph(), 23, 2, 160) < 1e-3
+        assert (
+            off(LocalAttentionCase(low=-7, high=8, global_tokens="keys").graph(), 23, 2, 160) < 1e-3
+        )
 
 
 def test_padding_is_no_part_of_a_mask() -> None:
-    graph = LocalAttentionCase(low=None, high=2**60, apart="alone").graph()
+    graph = LocalAttentionCase(low=None, high=2**60, global_tokens="alone").graph()
     keep, far = graph.inputs["keep"], graph.inputs["far"]
     assert plan_local_attention(_attention(graph), [keep]) is not None
     assert plan_local_attention(_attention(graph), [keep, far]) is None

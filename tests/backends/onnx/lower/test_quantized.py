@@ -46,7 +46,7 @@ def has_extremes(*shape: int) -> Rows:
 @pytest.mark.parametrize("rounding", ["block", "none"])
 def test_blocks(bits: int, block: int, wide: int, rounding: ActivationRoundingMode) -> None:
     made = build_quantized_linear(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
-    session = open_silent_session(made.model("ort-cpu"))
+    session = open_silent_session(made.build_model("ort-cpu"))
     for rows in (1, 3, 17):
         given = {"x": has_extremes(rows, wide)}
         assert_outputs_match(
@@ -64,7 +64,7 @@ def test_blocks_of_zeros_add_nothing(bits: int) -> None:
     weight[4] = 0
     made = build_quantized_linear(weight, blocked(bits, 32))
     given = {"x": has_extremes(3, 96)}
-    (got,) = open_silent_session(made.model("ort-cpu")).run(None, given)
+    (got,) = open_silent_session(made.build_model("ort-cpu")).run(None, given)
     assert_outputs_match(specc_numpy.evaluate_graph(made.graph, given, made.weights), [got])
     assert np.abs(got[:, 4]).max() < 1e-30
 
@@ -77,7 +77,7 @@ def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str)
     optimizer makes, unless the scales are multiplied one after the other.
     """
     made = build_quantized_linear(normal(5, 21), form, ("b", "t"), normal(5) * 50)
-    model = made.model(name, opset)
+    model = made.build_model(name, opset)
     given = {"x": has_extremes(2, 3, 21)}
     want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
     assert_outputs_match(want, open_silent_session(model).run(None, given))
@@ -90,7 +90,7 @@ def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str)
 @pytest.mark.parametrize("form", [ROW, COLUMN, blocked(4, 32), blocked(8, 32)], ids=str)
 def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> None:
     made = build_quantized_linear(normal(40, 96), form)
-    session = open_silent_session(made.model("ort-cpu"))
+    session = open_silent_session(made.build_model("ort-cpu"))
     x = has_extremes(9, 96)
     together = session.run(None, {"x": x})[0]
     for n in range(len(x)):
@@ -107,7 +107,7 @@ def test_no_rows_and_maps_of_one() -> None:
     forms = (ROW, COLUMN, blocked(4, 16))
     for form, (out, wide) in itertools.product(forms, ((1, 1), (3, 5))):
         made = build_quantized_linear(normal(out, wide), form, ("b", "t"))
-        session = open_silent_session(made.model("ort-cpu"))
+        session = open_silent_session(made.build_model("ort-cpu"))
         for lead in ((0, 3), (2, 0), (1, 1), (2, 2)):
             given = {"x": normal(*lead, wide)}
             want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
@@ -121,7 +121,9 @@ def test_columns_in_blocks_are_the_standards(bits: int, wide: int) -> None:
     made = build_quantized_linear(normal(9, wide), blocked(bits, 32, "none", "columns"))
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-    session = onnxruntime.InferenceSession(made.model("onnx", 21).SerializeToString(), options)
+    session = onnxruntime.InferenceSession(
+        made.build_model("onnx", 21).SerializeToString(), options
+    )
     given = {"x": has_extremes(3, wide)}
     assert_outputs_match(
         specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given)
