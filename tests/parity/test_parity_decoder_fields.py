@@ -55,7 +55,7 @@ def family(
 FAMILIES = [
     # the class adds alibi twice where it is not fused
     replace(family("falcon", "Falcon", PLAIN, num_kv_heads=(2,), new_decoder_architecture=(True,),
-                   num_ln_in_parallel_attn=(1, 2)), without=("alibi",)),
+                   num_ln_in_parallel_attn=(1, 2)), excluded_fields=("alibi",)),
     family("mpt", "Mpt", {"vocab_size": 31, "d_model": 32, "n_layers": 2, "n_heads": 4}, False, attn_config=(
         {"clip_qkv": 0.5}, {"softmax_scale": 0.3}, {"qk_ln": True}, {"alibi": False}, {"prefix_lm": True})),
     family("gpt_neo", "GPTNeo", {**NEO, "attention_types": [[["global", "local"], 1]]}, False, **KINDS),

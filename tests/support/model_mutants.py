@@ -1,5 +1,5 @@
 """Mutants of compiled models, and whether `specc verify` detects them: constants ±1, comparisons
-with and without equality, `And` for `Or`, negated conditions of branches.
+with and without equality, `And` for `Or`, negated conditions of branches, swapped operands.
 """
 
 from collections.abc import Iterator, Mapping
@@ -52,8 +52,8 @@ MAX_ELEMENTS = 8
 class ModelMutant:
     """A change of a model.
 
-    `graph` and `node` are indices, `node` is -1 for initializers; `place` is an element, or an
-    initializer and an element.
+    `graph` and `node` are indices, `node` is -1 for initializers; `element` is an element, an
+    initializer and an element, or two operands.
     """
 
     kind: str
