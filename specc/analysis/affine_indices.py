@@ -123,24 +123,24 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
     """Return the value as a linear function of query and key time, or None if it is not one."""
     node = grid.value.node
     match node:
-        case Node(ops.Constant(value=int() | float() as number)):
+        case Node(ops.Constant(int() | float() as number)):
             return _match_constant(number)
-        case Node(ops.Size(length=length)):
+        case Node(ops.Size(length)):
             return make_affine_length(length) if _is_constant_length(length, grid) else None
         case Node(ops.Extent() | ops.Range()):
             return _match_position_id(grid)
-        case Node(ops.Cast(to=to), (Value() as x,)):
+        case Node(ops.Cast(to), (Value() as x,)):
             # A narrower type rounds large position indices, which may change their order.
-            exact = x.type.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
+            exact = x.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
             return (yield align_operand(grid, x)) if exact else None
-        case Node(ops.Pointwise(fn="neg"), (Value() as x,)):
+        case Node(ops.Pointwise("neg"), (Value() as x,)):
             inner = yield align_operand(grid, x)
             return inner.times(-ONE) if inner else None
-        case Node(ops.Arith(fn=fn), (Value() as a, Value() as b)):
+        case Node(ops.Arith(fn), (Value() as a, Value() as b)):
             one, other = (yield align_operand(grid, a)), (yield align_operand(grid, b))
             if one is None or other is None:
                 return None
-            return _combine_affine(fn, one, other, grid.value.type.dtype)
+            return _combine_affine(fn, one, other, grid.value.dtype)
     behind = follow_view(grid)
     return (yield behind) if behind else None
 

@@ -52,7 +52,7 @@ def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[A
     lengths = [
         dim.name
         for value in graph.inputs.values()
-        for dim in value.type.shape
+        for dim in value.shape
         if dim.name and dim.name not in besides
     ]
     for symbol in dict.fromkeys(lengths):

@@ -27,7 +27,7 @@ from specc.ir.op import Op
 
 def find_batch_symbol(graph: Graph) -> str | None:
     """Return the symbol of the first axis of every input that has axes, or None if they differ."""
-    names = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
+    names = {v.shape[0].name for v in graph.inputs.values() if v.rank}
     return names.pop() if len(names) == 1 else None
 
 
@@ -63,7 +63,7 @@ class _BatchAxis:
 
     def is_batched_input(self, value: Value) -> bool:
         """Return True if an input has the batch as one whole axis, or not at all."""
-        said = [d for d in value.type.shape if self.depends_on_batch(d)]
+        said = [d for d in value.shape if self.depends_on_batch(d)]
         return not said or said == [self.length]
 
     def find_mixing_nodes(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
@@ -86,14 +86,14 @@ class _BatchAxis:
         depends on the batch size.
         """
         for result in results:
-            said = [d for d in result.type.shape if self.depends_on_batch(d)]
+            said = [d for d in result.shape if self.depends_on_batch(d)]
             # Two axes of it, or blocks that are not whole, mix batch elements.
             if len(said) > 1 or not all(map(self.blocks, said)):
                 return True
         match node.op:
-            case ops.Merge(axis=axis, count=count):
+            case ops.Merge(axis, count):
                 # Blocks stay contiguous if the batch is the first of the merged axes.
-                behind = node.operand().type.shape[axis + 1 : axis + count]
+                behind = node.operand().shape[axis + 1 : axis + count]
                 return any(map(self.depends_on_batch, behind))
             case ops.Split(sizes=sizes):
                 return any(map(self.depends_on_batch, sizes[1:]))
@@ -112,7 +112,7 @@ class _BatchAxis:
         made = {
             (r, n)
             for r, v in enumerate(results)
-            for n, d in enumerate(v.type.shape)
+            for n, d in enumerate(v.shape)
             if self.depends_on_batch(d)
         }
         for link in find_dependences(node, results):
@@ -128,14 +128,14 @@ class _BatchAxis:
         longer for one element because of another. The loop body is checked separately.
         """
         if self.depends_on_batch(
-            op.get_first_scanned(node).type.shape[op.axis]
+            op.get_first_scanned(node).shape[op.axis]
         ) or not is_early_exit_safe(node, op):
             return True
         keep = op.split_operands(node.args).keep
-        if keep is None or not self.depends_on_batch(keep.type.shape[0]):
+        if keep is None or not self.depends_on_batch(keep.shape[0]):
             return False
-        first = [r.type.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
-        return any(d != keep.type.shape[0] for d in first)
+        first = [r.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
+        return any(d != keep.shape[0] for d in first)
 
 
 def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:

@@ -147,7 +147,7 @@ def _check_parameters(
 ) -> Iterator[Diagnostic]:
     used = {a for node in live for a in node.args}
     for name, value in graph.parameters.items():
-        if value in used and any(d.symbols() & found.related for d in value.type.shape):
+        if value in used and any(d.symbols() & found.related for d in value.shape):
             span = graph.parameter_facts[name].span
             yield Diagnostic(
                 "E0716",
@@ -167,7 +167,7 @@ def _check_inputs(
     for name, value in graph.inputs.items():
         own = [
             d
-            for d in value.type.shape
+            for d in value.shape
             if found.clock.get_prefix_length(d) != 0 and d.symbols() & found.related
         ]
         if value in used and own:
@@ -217,7 +217,7 @@ def _check_output(
                 "E0712",
                 f"{title}: it contains values for later positions",
                 Label.at(span, "this has a value for every pair of positions"),
-                helps=(zero_later_keys(value.type.rank, max(state.axes)),),
+                helps=(zero_later_keys(value.rank, max(state.axes)),),
             )
 
 
@@ -278,8 +278,8 @@ def find_time_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
     With `chunk` the axis is that many times as long.
     """
     value = graph.inputs[growing]
-    axis = 1 if value.type.rank > 1 else 0
-    return find_chunk_symbol(value, axis, chunk) if value.type.rank else None
+    axis = 1 if value.rank > 1 else 0
+    return find_chunk_symbol(value, axis, chunk) if value.rank else None
 
 
 def check_default_causality(

@@ -142,7 +142,7 @@ def _make_reduction_message(what: str, fix: str) -> LeakMessage:
 def _get_neutral_element(node: Node) -> tuple[str, float]:
     """Return the name of a reduction and its neutral element; an empty name for other ops."""
     match node.op:
-        case ops.Reduce(fn=fn):
+        case ops.Reduce(fn):
             return fn, NEUTRAL_ELEMENTS.get(fn, 0.0)
         case ops.ArgMax():
             return "argmax", -inf
@@ -169,7 +169,7 @@ def _find_masked_number(x: Value, found: TimeFlow) -> float | None:
 
 def _format_literal(number: float, x: Value) -> str:
     """Format a number as a spec literal."""
-    if x.type.dtype == "bool":
+    if x.dtype == "bool":
         return "true" if number else "false"
     return f"{number:g}" if number else "0.0"
 
@@ -270,7 +270,7 @@ def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | 
             return []
         case ops.And() | ops.Or() | ops.Not():
             return operands
-        case ops.Where() if grid.value.type.dtype == "bool":
+        case ops.Where() if grid.value.dtype == "bool":
             return operands
         case ops.Compare():
             # Affine functions of positions are analyzed; a comparison of anything else is unknown.

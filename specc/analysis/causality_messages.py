@@ -164,7 +164,7 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             return _describe_mask(graph, leak, found)
         case ops.Weigh() | ops.MatMul() | ops.Einsum():
             return _describe_product(leak, found)
-        case ops.Reduce(fn=fn) if every:
+        case ops.Reduce(fn) if every:
             return LeakMessage(
                 "E0711",
                 f"this {fn} reads every position",
@@ -202,11 +202,9 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
     symbol, clock, node = found.symbol, found.clock, leak.node
     x = node.args[leak.operand or 0]
     match node.op:
-        case ops.Concat(axis=axis):
+        case ops.Concat(axis):
             grow = [
-                a
-                for a in node.args
-                if a and clock.get_prefix_length(a.type.shape[axis]) is not None
+                a for a in node.args if a and clock.get_prefix_length(a.shape[axis]) is not None
             ]
             # It is undefined which of two growing parts a new position belongs to.
             if len(grow) > 1:
@@ -221,8 +219,8 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
                 "move with every new position",
                 helps=("prepend them: `concat([memory, x], axis=1)`",),
             )
-        case ops.Slice(axis=axis, start=start) | ops.Index(axis=axis, start=start) if x is not None:
-            length = x.type.shape[axis]
+        case ops.Slice(axis, start) | ops.Index(axis=axis, start=start) if x is not None:
+            length = x.shape[axis]
         case _:
             return None
     head = clock.get_prefix_length(length)
@@ -307,7 +305,7 @@ def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
         return EARLIER_SUM_HELPS
     keys = max(found.state(grids[0]).axes)
     return (
-        zero_later_keys(grids[0].type.rank, keys),
+        zero_later_keys(grids[0].rank, keys),
         "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
     )
 

@@ -83,7 +83,7 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
     if (factors := split_product_factors(grid)) is not None:
         return (yield from solve_all(factors))
     match node.op:
-        case ops.Pointwise(fn="exp" | "sigmoid" | "tanh"):
+        case ops.Pointwise("exp" | "sigmoid" | "tanh"):
             return True
         case op if isinstance(op, ELEMENTWISE_OPS):
             # An infinity may apply to some keys only.
@@ -103,11 +103,11 @@ def _has_infinity_constant(value: Value | None) -> bool:
         here = todo.pop()
         if here is None or here.node is None or here in seen:
             continue
-        if not here.type.dtype.startswith(("f", "bf")):
+        if not here.dtype.startswith(("f", "bf")):
             continue  # neither position indices nor booleans are infinite
         seen.add(here)
         match here.node.op:
-            case ops.Constant(value=number) if isinf(number):
+            case ops.Constant(number) if isinf(number):
                 return True
             case ops.Compare() | ops.Softmax() | ops.MaskedSoftmax():
                 continue
@@ -128,11 +128,11 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
     if operands is None:
         operands = grid.operands()
     match node.op:
-        case ops.Arith(fn="div" | "floordiv" | "mod") if can_be_zero(operands[1]):
+        case ops.Arith("div" | "floordiv" | "mod") if can_be_zero(operands[1]):
             return True
-        case ops.Pointwise(fn="log" | "reciprocal") if can_be_zero(operands[0]):
+        case ops.Pointwise("log" | "reciprocal") if can_be_zero(operands[0]):
             return True
-        case ops.Pointwise(fn="log1p") if find_value_range(operands[0].value)[0] <= -1:
+        case ops.Pointwise("log1p") if find_value_range(operands[0].value)[0] <= -1:
             return True
         case op if isinstance(op, (*SUM_OF_PRODUCTS_OPS, *ELEMENTWISE_OPS)):
             return (yield from solve_any(operands))
@@ -147,9 +147,9 @@ def can_be_zero(grid: QueryKeyGrid) -> bool:
             return False
         grid, inner = inner, follow_view(inner)
     match grid.value.node and grid.value.node.op:
-        case ops.Constant(value=value):
+        case ops.Constant(value):
             return not value
-        case ops.Pointwise(fn="exp" | "sigmoid" | "softplus"):
+        case ops.Pointwise("exp" | "sigmoid" | "softplus"):
             return False
     return True
 

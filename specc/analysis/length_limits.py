@@ -250,11 +250,11 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             for number in _iterate_constants(node):
                 for each in counted:
                     add(each.length, number, each.share)
-        for length in (d for r in results for d in r.type.shape):
+        for length in (d for r in results for d in r.shape):
             for clipped in _iterate_clip_bounds(length):
                 if _is_threshold(clipped, MAX_WINDOW_LENGTH):
                     add(length, clipped)
-    known = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()}
+    known = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
     return {s: sorted(found[s]) for s in found if s in known}
 
 
@@ -295,12 +295,12 @@ class _Positions:
 def _find_positions(node: Node, known: dict[Value, frozenset[_Positions]]) -> frozenset[_Positions]:
     """Return the axes whose positions the results of a node count."""
     match node.op:
-        case ops.Range(length=length):
+        case ops.Range(length):
             return frozenset((_Positions(length),))
-        case ops.Extent(axis=axis):
+        case ops.Extent(axis):
             x = node.args[0]
-            return frozenset((_Positions(x.type.shape[axis]),)) if x else frozenset()
-        case ops.CumSum(axis=axis) | ops.Reduce(fn="sum", axis=axis) if _is_count(node.first):
+            return frozenset((_Positions(x.shape[axis]),)) if x else frozenset()
+        case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first):
             length = node.operand().type.shape[axis]
             return frozenset((_Positions(length, COUNT_SHARE),))
     if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
@@ -313,7 +313,7 @@ def _is_count(value: Value | None) -> bool:
     mask = (
         value.node.first if value and value.node and isinstance(value.node.op, ops.Cast) else None
     )
-    return mask is not None and mask.type.dtype == "bool"
+    return mask is not None and mask.dtype == "bool"
 
 
 def _iterate_constants(node: Node) -> Iterator[int]:
@@ -324,7 +324,7 @@ def _iterate_constants(node: Node) -> Iterator[int]:
     most = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
     for value in node.args:
         match get_viewed_op(value, ops.Cast):
-            case ops.Constant(value=number) if _is_threshold(number, most):
+            case ops.Constant(number) if _is_threshold(number, most):
                 yield ceil(abs(number))
 
 

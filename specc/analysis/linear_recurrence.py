@@ -95,7 +95,7 @@ def _list_written(value: Value, key_axis: int, rank: int) -> Iterator[tuple[Valu
 
 def _is_vector(value: Value, axis: int, rank: int) -> bool:
     """Return whether a value has `rank` axes and length 1 along one of the last two, not `axis`."""
-    shape = value.type.shape
+    shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 
 
@@ -120,7 +120,7 @@ def _match_update(
 
 def _is_number(value: Value, rank: int) -> bool:
     """Return whether a value has `rank` axes and length 1 along the last two."""
-    shape = value.type.shape
+    shape = value.shape
     return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
 
 
@@ -135,7 +135,7 @@ def _match_delta_rule(
     """Match a written value `rate * (v - sum(state * read_key))`, with the key axis inserted or
     without it.
     """
-    node, rank = value.node, decayed.type.rank
+    node, rank = value.node, decayed.rank
     inserted = node is not None and node.op == ops.Insert(rank + key_axis)
     difference = node.operand() if node and inserted else value
     for rate, inner in [(None, difference), *_list_operands(difference, "mul")]:
@@ -143,7 +143,7 @@ def _match_delta_rule(
         if ends is None or ends.op != ops.Arith("sub"):
             continue
         read = _match_read(ends.operand(1), decayed)
-        single = rate is None or (rate.type.rank == rank - 1 and rate.type.shape[-1] == 1)
+        single = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
         if read and read[0] == key_axis and single:
             return LinearRecurrence(
                 key_axis=key_axis,

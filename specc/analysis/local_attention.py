@@ -121,7 +121,7 @@ class _MaskSplitter:
                 # De Morgan's laws.
                 both = isinstance(node.op, ops.And) != negated
                 return left & right if both else left | right
-            case ops.Where() if grid.value.type.dtype == "bool":
+            case ops.Where() if grid.value.dtype == "bool":
                 condition, yes, no = operands
                 taken = yield _PartsQuestion(condition, False)
                 taken = taken & (yield _PartsQuestion(yes, negated))
@@ -136,7 +136,7 @@ class _MaskSplitter:
             if inner.value in self.padded:
                 return MaskParts(FULL_INTERVAL)
             inner = follow_view(inner)
-        if grid.value.type.dtype != "bool":
+        if grid.value.dtype != "bool":
             return MaskParts(find_grid_band(grid, negated=negated))
         if grid.key is not None:
             return MaskParts(
@@ -221,7 +221,7 @@ def plan_local_attention(node: Node, padded: Collection[Value] = ()) -> LocalAtt
     """
     match node.op:
         case ops.Attend():
-            q, k = (x.type.shape[2] for x in (node.op.query(node), node.op.key(node)))
+            q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
             return plan_mask_blocks(node.op.mask(node), q, k, padded)
     return None
 
@@ -248,8 +248,8 @@ def plan_mask_blocks(
 
 def plan_weight_blocks(weights: Value) -> LocalAttention | None:
     """Return the block layout for weights `[…, q, k]` that are zero outside a band, or None."""
-    queries, keys = weights.type.shape[-2:]
-    last = weights.type.rank - 1
+    queries, keys = weights.shape[-2:]
+    last = weights.rank - 1
     found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
     if found is None or (queries.number is not None and queries.number <= found.above):
         return None

@@ -219,19 +219,19 @@ class _BandSearch:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
         # <= a and x <= b. Each half is a separate comparison.
         match left.value.node:
-            case Node(ops.Pointwise(fn="abs"), (Value() as x,)):
+            case Node(ops.Pointwise("abs"), (Value() as x,)):
                 inner, upper = self.affine(align_operand(left, x)), self.affine(right)
                 if inner and upper:
                     opposite = inner.times(Fraction(-1)).subtract(upper)
                     one = solve_offset_interval(inner.subtract(upper), strict, left)
                     return one & solve_offset_interval(opposite, strict, left)
-            case Node(ops.Arith(fn="max"), (Value() as a, Value() as b)):
+            case Node(ops.Arith("max"), (Value() as a, Value() as b)):
                 halves = [
                     _ComparisonQuestion(align_operand(left, x), right, strict) for x in (a, b)
                 ]
                 return (yield from _solve_all(halves))
         match right.value.node:
-            case Node(ops.Arith(fn="min"), (Value() as a, Value() as b)):
+            case Node(ops.Arith("min"), (Value() as a, Value() as b)):
                 halves = [
                     _ComparisonQuestion(left, align_operand(right, x), strict) for x in (a, b)
                 ]
@@ -260,14 +260,14 @@ class _BandSearch:
                 if mask is None or not seen:
                     return FULL_INTERVAL
                 return (yield _NonZeroQuestion(grid.at(mask, *ATTENTION_GRID_AXES), False))
-            case ops.Arith(fn="mul"):
+            case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
-            case ops.Arith(fn="div"):
+            case ops.Arith("div"):
                 unsure = can_be_zero(operands[1]) or self.may_divide_by_zero(operands[1])
                 return FULL_INTERVAL if unsure else (yield _NonZeroQuestion(operands[0], False))
-            case ops.Arith(fn="add" | "sub" | "min" | "max"):
+            case ops.Arith("add" | "sub" | "min" | "max"):
                 return (yield from _solve_any([_NonZeroQuestion(o, False) for o in operands]))
-            case ops.Pointwise(fn=fn) if fn in ZERO_PRESERVING_FUNCTIONS:
+            case ops.Pointwise(fn) if fn in ZERO_PRESERVING_FUNCTIONS:
                 return (yield _NonZeroQuestion(operands[0], False))
         return FULL_INTERVAL
 
@@ -299,7 +299,7 @@ def _solve_logical(
 ) -> Generator[_BandQuestion, Interval, Interval | None]:
     """Return the band of a logical op or its negation; None for other ops."""
     match node.op:
-        case ops.Constant(value=number):
+        case ops.Constant(number):
             return EMPTY_INTERVAL if bool(number) == negated else FULL_INTERVAL
         case ops.Not():
             return (yield _NonZeroQuestion(operands[0], not negated))
@@ -308,12 +308,12 @@ def _solve_logical(
             # De Morgan's laws.
             both = isinstance(node.op, ops.And) != negated
             return (yield from (_solve_all if both else _solve_any)(sides))
-        case ops.Where() if grid.value.type.dtype == "bool" or not negated:
+        case ops.Where() if grid.value.dtype == "bool" or not negated:
             return (yield from _solve_where(operands, negated))
-        case ops.Compare(fn=fn):
+        case ops.Compare(fn):
             asked = NEGATED_COMPARISONS.get(fn, "") if negated else fn
             return (yield from _solve_comparison(asked, *operands))
-        case ops.Reduce(fn="any" | "all" as fn, axis=axis):
+        case ops.Reduce("any" | "all" as fn, axis):
             # "any" can be true where one operand can; "not all" where one can be false. Nothing
             # follows from "all" and "not any".
             x = node.first
@@ -349,5 +349,5 @@ def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _Band
 
 
 def _has_last_two_axes(grid: QueryKeyGrid) -> bool:
-    rank = grid.value.type.rank
+    rank = grid.value.rank
     return grid.query in (None, rank - 2) and grid.key in (None, rank - 1)

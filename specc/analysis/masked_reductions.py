@@ -42,11 +42,9 @@ def iterate_neutral_reads(
     if x is None or link.kind != "all":
         return
     key = link.operand_axis
-    for query, length in enumerate(x.type.shape):
+    for query, length in enumerate(x.shape):
         # The batch axis is not a query axis, whatever a mask says about keys.
-        timed = (
-            clock.get_prefix_length(length) is not None if clock else length == x.type.shape[key]
-        )
+        timed = clock.get_prefix_length(length) is not None if clock else length == x.shape[key]
         if query != key and timed:
             reach = _find_relevant_keys(node, link, find_masked_values(x, query, key, clock), clock)
             if reach != FULL_INTERVAL:
@@ -71,14 +69,12 @@ def _find_relevant_keys(
     for interval in ordinary:
         reach = intersect_bands(reach, interval, clock)
     match node.op:
-        case ops.Gather(axis=axis):
+        case ops.Gather(axis):
             own = link.operand == ops.Gather.table.index and axis == link.operand_axis
             return (
                 bound_visible_ranks(reach) if own and _are_indices_in_range(node) else FULL_INTERVAL
             )
-        case ops.Sort(axis=axis) | ops.Softmax(axis=axis) | ops.TopK(axis=axis) if (
-            axis != link.operand_axis
-        ):
+        case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != link.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # Position indices count from the first: all positions are needed.
@@ -90,13 +86,13 @@ def _is_neutral_number(node: Node, number: float) -> bool:
     """Return True if further elements equal to `number` leave the reduction unchanged."""
     least, most = find_value_range(node.first)
     match node.op:
-        case ops.Reduce(fn="sum" | "any"):
+        case ops.Reduce("sum" | "any"):
             return number == 0
-        case ops.Reduce(fn="all"):
+        case ops.Reduce("all"):
             return number == 1
-        case ops.Reduce(fn="max") | ops.ArgMax():
+        case ops.Reduce("max") | ops.ArgMax():
             return number <= least
-        case ops.Reduce(fn="min"):
+        case ops.Reduce("min"):
             return number >= most
         case ops.Softmax():
             return number == -FULL_INTERVAL.hi
@@ -116,13 +112,13 @@ def _are_indices_in_range(node: Node) -> bool:
     if table is None or ids is None or ids.node is None or ids.node.first is None:
         return False
     match ids.node.op:
-        case ops.Sort(axis=axis) if ids.index == 1:
+        case ops.Sort(axis) if ids.index == 1:
             pass
-        case ops.ArgMax(axis=axis):
+        case ops.ArgMax(axis):
             pass
         case _:
             return False
-    return ids.node.first.type.shape[axis] == table.type.shape[op.axis]
+    return ids.node.first.shape[axis] == table.shape[op.axis]
 
 
 def _iterate_argmax_reads(
@@ -139,7 +135,7 @@ def _iterate_argmax_reads(
     if made is None or made.first is None or grid.query is None:
         return
     match made.op:
-        case ops.ArgMax(axis=over):
+        case ops.ArgMax(over):
             query = shift_axis(grid.query, over)
             assert query is not None
             for number, reach in find_masked_values(made.first, query, over, clock).items():

@@ -47,23 +47,23 @@ ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is very low where `axis` is padded."""
     fallen = padded_result.at("low", axis)
-    match padded_result.node.op:
+    match padded_result.op:
         case ops.Where():
             filled = _get_fill_number(padded_result.node)
             return padded_result.at("zero", axis)[0] and filled is not None and filled <= LOW_SCORE
-        case ops.Arith(fn="sub"):
+        case ops.Arith("sub"):
             # A low score minus an ordinary number stays low. Minus another low one it is about 0:
             # `s - max(s)` if a whole row of scores is masked.
             return fallen[0] and _is_ordinary(padded_result, 1, axis)
-        case ops.Arith(fn="add"):
+        case ops.Arith("add"):
             one = fallen[0] and _is_ordinary(padded_result, 1, axis)
             return one or (fallen[1] and _is_ordinary(padded_result, 0, axis))
-        case ops.Cast(to=to):
+        case ops.Cast(to):
             # Integers do not reach such values.
             return fallen[0] and to.startswith(("f", "bf"))
-        case ops.Reduce(fn="max"):
+        case ops.Reduce("max"):
             return fallen[0]
-    return padded_result.node.op.view and any(fallen)
+    return padded_result.op.view and any(fallen)
 
 
 def _get_fill_number(node: Node) -> float | None:
@@ -85,7 +85,7 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
     """Return True if values at padded positions of `axis` are less than all others, or greater
     (unless `lowest`), or equal to the mask constant.
     """
-    op = padded_result.node.op
+    op = padded_result.op
     if isinstance(op, ops.Where):
         return _is_filled(padded_result, axis, lowest=lowest)
     same = op.view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
@@ -117,10 +117,10 @@ def is_fill_underflowing(scores: Value | None) -> bool:
 
 def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a score that is not low."""
-    match padded_result.node.op:
+    match padded_result.op:
         case ops.Where() if not padded_result.given[1].has_extremes:
             yield from _iterate_visible_axes(padded_result, axes)
-        case ops.Arith(fn="add" | "sub"):
+        case ops.Arith("add" | "sub"):
             # If one operand is unbounded, the maximum is where that has it; if both are, their
             # maxima may be at different positions.
             has_extremes = [r.has_extremes for r in padded_result.given]
@@ -138,15 +138,15 @@ def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
 
 def _keeps_ordinary_values(padded_result: PaddedResult) -> bool:
     """Return True if scores are scaled, or if their maximum is taken and none is extreme."""
-    match padded_result.node.op:
-        case ops.Reduce(fn="max"):
+    match padded_result.op:
+        case ops.Reduce("max"):
             return not padded_result.given[0].has_extremes
     return _is_scaled(padded_result)
 
 
 def _is_scaled(padded_result: PaddedResult) -> bool:
     """Return True if a result is scores times, or divided by, a positive constant."""
-    node, dividing = padded_result.node, padded_result.node.op == ops.Arith("div")
+    node, dividing = padded_result.node, padded_result.op == ops.Arith("div")
     factors = node.args[1:] if dividing else node.args
     return (dividing or node.op == ops.Arith("mul")) and any(
         0 < (find_constant_value(f) or 0) < inf for f in factors
@@ -167,7 +167,7 @@ def _iterate_visible_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
 
 def is_where_always_taken(padded_result: PaddedResult) -> bool:
     """Return True if a result is the first branch of a `where` at every valid position."""
-    is_where = isinstance(padded_result.node.op, ops.Where)
+    is_where = isinstance(padded_result.op, ops.Where)
     return is_where and _is_condition_true(padded_result, None, None)
 
 
@@ -199,7 +199,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
         match node.op:
             case ops.Or():
                 return (yield from solve_any(operands))
-            case ops.Compare(fn="eq" | "le" | "ge") if is_mirrored_pair(*operands):
+            case ops.Compare("eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
         # `i - j >= 0` and the like: a comparison whose negation excludes distance 0.
         compares = grid.query is not None and grid.key is not None
@@ -226,14 +226,14 @@ def _is_repeated_mask(node: Node) -> bool:
 def can_hold_low_scores(padded_result: PaddedResult) -> bool:
     """Return True if valid positions may hold mask constants."""
     given = padded_result.given
-    match padded_result.node.op:
+    match padded_result.op:
         case ops.Where():
             # The low branch is never taken at valid positions under `keep` alone; under `causal` it
             # is.
             return given[1].has_extremes or (
                 given[2].has_extremes and not is_where_always_taken(padded_result)
             )
-        case ops.Reduce(fn="max", axis=axis):
+        case ops.Reduce("max", axis):
             # One ordinary score is the maximum, and low ones do not matter.
             return given[0].has_extremes and axis not in given[0].finite_axes
     if _is_low_constant(padded_result.node):

@@ -133,11 +133,11 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
             return (yield from _find_boolean_values(grid, node, operands))
         case ops.Where():
             return (yield from _find_where_values(operands))
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return (yield from _find_arithmetic_values(fn, operands))
-        case ops.Pointwise(fn=fn):
+        case ops.Pointwise(fn):
             return map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), (yield operands[0]))
-        case ops.Cast(to=to):
+        case ops.Cast(to):
             return map_masked_values(partial(convert_number, dtype=to), (yield operands[0]))
     return (yield from _find_axis_op_values(grid, node))
 
@@ -154,11 +154,11 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     if x is None:
         return NO_MASKED_VALUES
     match node.op:
-        case ops.Reduce(fn=fn, axis=axis):
+        case ops.Reduce(fn, axis):
             given = yield grid.at(x, shift_axis(grid.query, axis), shift_axis(grid.key, axis))
-            length = x.type.shape[axis].number or 0
+            length = x.shape[axis].number or 0
             return {n: i for n, i in given.items() if is_reduction_fixed_point(fn, n, length)}
-        case ops.Gather(axis=axis) if axis == grid.key:
+        case ops.Gather(axis) if axis == grid.key:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
         # Nothing is concluded about its operands, so they are not analyzed: the positions of a
@@ -190,12 +190,12 @@ def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> Maske
 def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
     """Return the constants after an op that reads other positions along the key axis."""
     match node.op:
-        case ops.Softmax(axis=axis) if axis == grid.key and -inf in given:
+        case ops.Softmax(axis) if axis == grid.key and -inf in given:
             return {0.0: given[-inf]}
-        case ops.CumSum(axis=axis) if axis == grid.key:
+        case ops.CumSum(axis) if axis == grid.key:
             # After the first infinite element all cumulative sums are infinite.
             return {n: bound_visible_ranks(i) for n, i in given.items() if isinf(n)}
-        case ops.Sort(axis=axis) if axis == grid.key and grid.value.index == 0:
+        case ops.Sort(axis) if axis == grid.key and grid.value.index == 0:
             # Masked keys sort last: rank r is masked at query t if r > t - lo.
             return {n: bound_visible_ranks(i) for n, i in given.items() if is_sorted_last(node, n)}
     return _find_other_axis_values(grid, node, given)
@@ -206,13 +206,13 @@ def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues)
     held at all its positions is kept.
     """
     match node.op:
-        case ops.CumSum(axis=axis):
+        case ops.CumSum(axis):
             given = {n: i for n, i in given.items() if isinf(n) or not n}
         case ops.Pad(axis=axis, value=added) | ops.Delay(axis=axis, first=added):
             given = {n: i for n, i in given.items() if n == added}
-        case ops.Flip(axis=axis) | ops.Roll(axis=axis) | ops.Gather(axis=axis):
+        case ops.Flip(axis) | ops.Roll(axis) | ops.Gather(axis):
             pass
-        case ops.Sort(axis=axis) | ops.TopK(axis=axis) if grid.value.index == 0:
+        case ops.Sort(axis) | ops.TopK(axis) if grid.value.index == 0:
             pass
         case _:
             return NO_MASKED_VALUES
@@ -258,7 +258,7 @@ def _find_boolean_values(
             deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
             found = [{deciding: g[deciding]} for g in given if deciding in g]
             return intersect_masked_values([*found, find_common_values(given)])
-        case ops.Compare(fn=fn):
+        case ops.Compare(fn):
             rows = {0.0: find_side_band(grid), 1.0: find_side_band(grid, negated=True)}
             return intersect_masked_values([rows, combine_masked_values(fn, *given)])
     return NO_MASKED_VALUES
@@ -308,7 +308,7 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     """Return where attention weights are zero: where the mask is false, or scores of a softmax are
     -inf.
     """
-    rank = grid.value.type.rank
+    rank = grid.value.rank
     match node.op:
         case ops.Attend():
             mask = node.op.mask(node)
@@ -334,7 +334,7 @@ def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
 def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     """Return the facts of positions sorted by another grid: masked ones come after visible ones."""
     match node.args:
-        case (Value() as table, Value(node=Node(ops.Sort(axis=axis), (Value() as x,)))):
+        case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             order = ops.Gather.ids(node).node
         case _:
             return NO_MASKED_VALUES

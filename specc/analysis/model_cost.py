@@ -118,9 +118,9 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
 def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
     """Return the multiply-adds of blocked attention."""
     assert isinstance(node.op, ops.Attend)
-    query = node.op.query(node).type.shape
-    keys = node.op.key(node).type.shape[2]
-    width = query[3] + node.op.values(node).type.shape[3]
+    query = node.op.query(node).shape
+    keys = node.op.key(node).shape[2]
+    width = query[3] + node.op.values(node).shape[3]
     return multiply_dims(query[:3]) * local.count_keys_per_query(keys) * width
 
 
@@ -283,7 +283,7 @@ def _find_local_attention(
     found = plan_local_attention(node, padded)
     if found is None or node.args[0] is None:
         return None
-    rows = most.get(node.args[0].type.shape[2].name or "")
+    rows = most.get(node.args[0].shape[2].name or "")
     # If a length is unlimited, the input can be long enough.
     return found if rows is None or rows > found.above else None
 

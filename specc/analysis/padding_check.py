@@ -98,7 +98,7 @@ def _infer_states(
     if all values were finite; empty if the input is no padding mask.
     """
     side, keep = graph.input_facts[name].keep, graph.inputs[name]
-    if not side or not keep.type.rank or not keep.type.shape[-1].name:
+    if not side or not keep.rank or not keep.shape[-1].name:
         return {}
     walk = make_padding_walk(graph, keep, side)
     return replace(walk, settled=settled, finite=finite).run(graph)

@@ -51,7 +51,7 @@ def infer_fill_constants(
     """
     filled = {}
     for axis, number in found.items():
-        if padded_result.value.type.shape[axis] not in padded_result.joined or _is_fill_number(
+        if padded_result.value.shape[axis] not in padded_result.joined or _is_fill_number(
             padded_result, axis, number
         ):
             filled[axis] = number
@@ -60,10 +60,10 @@ def infer_fill_constants(
 
 def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
     """Return True if positions added next to padded ones hold the same constant."""
-    match padded_result.node.op:
+    match padded_result.op:
         case ops.Pad(axis=along, value=value) if along == axis:
             return float(value) == number and _get_fill_number(padded_result, 0, axis) == number
-        case ops.Concat(axis=along) if along == axis:
+        case ops.Concat(along) if along == axis:
             return all(
                 (_get_fill_number(padded_result, n, axis) if there else find_uniform_value(a))
                 == number
@@ -84,17 +84,17 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
     """Return the constants at padded positions after an op that works along their axis."""
     node, given = padded_result.node, padded_result.given
     match node.op:
-        case ops.Sort(axis=axis) if padded_result.value.index == 0:
+        case ops.Sort(axis) if padded_result.value.index == 0:
             number = get_number_sorted_last(node, given[0])
             return {} if number is None else {axis: number}
         # padded positions come last, and an infinite sum stays infinite
-        case ops.CumSum(axis=axis) if axis in given[0].ranked:
+        case ops.CumSum(axis) if axis in given[0].ranked:
             number = given[0].held.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
-        case ops.Gather(axis=axis) if is_gather_in_sort_order(node, given):
+        case ops.Gather(axis) if is_gather_in_sort_order(node, given):
             return {axis: given[0].held[axis]}
         case ops.MaskedSoftmax():
-            last = padded_result.value.type.rank - 1
+            last = padded_result.value.rank - 1
             return {last: 0.0} if given[0].held.get(last) == -inf else {}
     return {}
 
@@ -102,7 +102,7 @@ def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
 def get_number_sorted_last(node: Node, rows: PaddingFacts) -> float | None:
     """Return the constant at padded positions if a sort puts it after all others, or None."""
     match node.op:
-        case ops.Sort(axis=axis, descending=descending):
+        case ops.Sort(axis, descending):
             number, last = rows.get_padded_value(axis), rows.floor if descending else rows.ceiling
             sorted_last = number is not None and is_sorted_last(node, number)
             return number if sorted_last or axis in last else None
@@ -118,13 +118,13 @@ def find_rank_axes(padded_result: PaddedResult) -> frozenset[int]:
         if k.result_axis is not None and k.operand_axis in given[k.operand].ranked
     }
     match node.op:
-        case ops.Sort(axis=axis) if axis in padded_result.padded():
+        case ops.Sort(axis) if axis in padded_result.padded():
             found.add(axis)
-        case ops.CumSum(axis=axis) if axis in given[0].ranked:
+        case ops.CumSum(axis) if axis in given[0].ranked:
             found.add(axis)
-        case ops.Extent(axis=axis) if axis in given[0].ranked:
+        case ops.Extent(axis) if axis in given[0].ranked:
             found.add(0)
-        case ops.Gather(axis=axis) if is_gather_in_sort_order(node, given):
+        case ops.Gather(axis) if is_gather_in_sort_order(node, given):
             found.add(axis)
     return frozenset(found)
 
@@ -153,7 +153,7 @@ def _is_rank_counting(padded_result: PaddedResult, link: Dependence) -> bool:
     query positions they count padding.
     """
     value = padded_result.node.args[link.operand]
-    shape = value.type.shape if value else ()
+    shape = value.shape if value else ()
     return is_built_from_positions(value) and sum(d in padded_result.lengths for d in shape) == 1
 
 
@@ -170,7 +170,7 @@ def is_gather_in_sort_order(node: Node, given: Sequence[PaddingFacts]) -> bool:
     value that is constant there.
     """
     match node:
-        case Node(ops.Gather(axis=axis), (_, Value(node=Node(ops.Sort()), index=1))):
+        case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
             return axis in given[0].held and axis in given[1].ranked
     return False
 
@@ -195,15 +195,15 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
     match node.op:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
-        case ops.Pointwise(fn=fn):
+        case ops.Pointwise(fn):
             return _get_only_number(
                 map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), _make_masked_values(numbers[0]))
             )
-        case ops.Cast(to=to):
+        case ops.Cast(to):
             return None if numbers[0] is None else convert_number(numbers[0], to)
-        case ops.Compare(fn=fn):
+        case ops.Compare(fn):
             return _get_only_number(combine_masked_values(fn, *map(_make_masked_values, numbers)))
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return _infer_arithmetic_number(padded_result, fn, numbers, axis)
         case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
             return _infer_common_number(padded_result, numbers, axis)

@@ -11,6 +11,7 @@ from specc.ir import ops
 from specc.ir.dependence import Dependence, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
+from specc.ir.op import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) 
     """Return True if valid positions of an output are in reverse order, or the first ones in
     sorted order while the padding may stand before them or between others.
     """
-    length = graph.inputs[name].type.shape[-1:]
-    away = any(value.type.shape[axis : axis + 1] != length for axis in rows.ranked)
+    length = graph.inputs[name].shape[-1:]
+    away = any(value.shape[axis : axis + 1] != length for axis in rows.ranked)
     away = away or bool(rows.reversed)
     return away or (bool(rows.ranked) and graph.input_facts[name].keep != "right")
 
@@ -172,13 +173,18 @@ class PaddedResult:
     joined: frozenset[Dim] = frozenset()
     after: bool = False
 
+    @property
+    def op(self) -> Op:
+        """The op that computes the result."""
+        return self.node.op
+
     def axes(self) -> set[int]:
         """Return the padded axes of the result."""
         return {k.result_axis for k in self.keeps if k.result_axis is not None}
 
     def padded(self) -> set[int]:
         """Return the axes of the result with the length of a padded axis."""
-        shape = self.value.type.shape
+        shape = self.value.shape
         return {n for n, length in enumerate(shape) if length in self.lengths}
 
     def at(self, what: AxisFact, axis: int) -> list[bool]:
@@ -289,6 +295,16 @@ class PaddedRead:
     into_apart: bool = False
 
     @property
+    def op(self) -> Op:
+        """The op that reads."""
+        return self.node.op
+
+    @property
+    def axis(self) -> int:
+        """The axis that is read."""
+        return self.link.operand_axis
+
+    @property
     def read_length(self) -> Dim:
         """The length of the axis that is read."""
         return get_read_length(self.node, self.link)
@@ -296,7 +312,7 @@ class PaddedRead:
     @property
     def fill(self) -> float | None:
         """The constant at padded positions and at positions added next to them, or None."""
-        return self.read.fill.get(self.link.operand_axis)
+        return self.read.fill.get(self.axis)
 
     @property
     def read(self) -> PaddingFacts:
@@ -326,12 +342,12 @@ class PaddedRead:
     @property
     def zero(self) -> bool:
         """True if the operand is zero at padded positions."""
-        return self.link.operand_axis in self.read.zero
+        return self.axis in self.read.zero
 
     @property
     def padded_value(self) -> float | None:
         """The constant at padded positions, or None."""
-        return self.read.get_padded_value(self.link.operand_axis)
+        return self.read.get_padded_value(self.axis)
 
     @property
     def is_finite(self) -> bool:

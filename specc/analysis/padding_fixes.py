@@ -62,8 +62,8 @@ class PaddingLeak:
 
     def is_padded(self, value: Value) -> bool:
         """Return True if the shape of a value contains the symbol of the padded axis."""
-        symbols = self.graph.inputs[self.keep].type.shape[-1].symbols()
-        return any(symbols & d.symbols() for d in value.type.shape)
+        symbols = self.graph.inputs[self.keep].shape[-1].symbols()
+        return any(symbols & d.symbols() for d in value.shape)
 
     def padded_operand(self, node: Node) -> Value | None:
         """Return the first operand of a node that has padded positions."""
@@ -103,18 +103,18 @@ class PaddingLeak:
 
     def axis(self, value: Value | None) -> int:
         """Return the padded axis of a value: that which is read, or the last as long as `keep`."""
-        reading, shape = self.padding_source.reading, value.type.shape if value else ()
+        reading, shape = self.padding_source.reading, value.shape if value else ()
         if reading is not None and value is self.operand():
-            return reading.link.operand_axis
-        own = self.graph.inputs[self.keep].type.shape[-1]
+            return reading.axis
+        own = self.graph.inputs[self.keep].shape[-1]
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 
     def mask(self, value: Value | None) -> str:
         """Return the padding mask of a value's padded axis: `keep`, or `mask` if it is not as
         long; reversed as the value is.
         """
-        axis, shape = self.axis(value), value.type.shape if value else ()
-        if self.graph.inputs[self.keep].type.shape[-1] not in shape[axis : axis + 1]:
+        axis, shape = self.axis(value), value.shape if value else ()
+        if self.graph.inputs[self.keep].shape[-1] not in shape[axis : axis + 1]:
             return "mask"
         reverse = axis in self.facts(value).reversed
         return f"flip({self.keep}, axis=1)" if reverse else self.keep
@@ -122,7 +122,7 @@ class PaddingLeak:
     def inserted_mask(self, value: Value | None) -> str:
         """Return the padding mask of a value, with axes inserted for its other axes."""
         mask, axis = self.mask(value), self.axis(value)
-        for n in range(1, value.type.rank if value else 0):
+        for n in range(1, value.rank if value else 0):
             if n != axis:
                 mask = f"insert({mask}, axis={n})"
         return mask
@@ -154,7 +154,7 @@ class PaddingLeak:
         """Return the help that declares the side of padding; "" if it has that side."""
         if self.graph.input_facts[self.keep].keep == side:
             return ""
-        lengths = ", ".join(map(str, self.graph.inputs[self.keep].type.shape))
+        lengths = ", ".join(map(str, self.graph.inputs[self.keep].shape))
         return f"declare `{self.keep}: keep[{lengths}] {side}`"
 
 
@@ -239,7 +239,7 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
     mask, low, op = leak.mask(value), leak.facts(value).low, leak.node.op
     span = leak.span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
-    if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.type.rank - 1:
+    if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.rank - 1:
         shown = "s > -inf" if in_normalizer else leak.inserted_mask(value)
         return f"use `masked_softmax(x, {shown})`"
     if in_normalizer:
@@ -254,7 +254,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
     """Suggest how to keep values at padded positions finite."""
     bound = ""
     match node.op:
-        case ops.Arith(fn="div" | "floordiv" | "mod"):
+        case ops.Arith("div" | "floordiv" | "mod"):
             bound = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
             bound = ", or fill with a finite number"
@@ -279,7 +279,7 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
     number = _get_added_number(leak, made)
     padded = leak.padded_operand(made)
     there = leak.facts(padded).get_padded_value(leak.axis(padded))
-    if number is None or there == float(number) or (padded and padded.type.dtype == "bool"):
+    if number is None or there == float(number) or (padded and padded.dtype == "bool"):
         return leak.declared(_get_other_side(leak, made))
     return f"replace them before it: `where({leak.inserted_mask(padded)}, x, {number})`"
 
@@ -304,7 +304,7 @@ def _get_other_side(leak: PaddingLeak, node: Node) -> str:
 def _get_neutral_number(leak: PaddingLeak) -> str:
     """Return the number at padded positions that makes no difference to the op."""
     match op := leak.node.op:
-        case ops.Reduce(fn=fn):
+        case ops.Reduce(fn):
             return IDENTITY_LITERALS.get(fn, "0.0")
         case ops.Delay(first=number) | ops.Pad(mode="constant", value=number):
             return str(float(number))
@@ -342,7 +342,7 @@ def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
     axis = leak.axis(value)
     assert value is not None, "a resize has an operand"
     sizes = [str(s) for s in op.sizes]
-    sizes[axis - op.axis] = str(value.type.shape[axis] * max(2, round(max((0.0, *op.factors)))))
+    sizes[axis - op.axis] = str(value.shape[axis] * max(2, round(max((0.0, *op.factors)))))
     call = f"resize(x, size=[{', '.join(sizes)}], mode=nearest, axis={op.axis})"
     return f"use `{call}`, which repeats each position and reads no other"
 

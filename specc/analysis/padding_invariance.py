@@ -27,7 +27,7 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
     """Return True if valid positions of the result do not depend on padded positions through this
     link.
     """
-    ranked = not reading.after and reading.link.operand_axis in reading.read.ranked
+    ranked = not reading.after and reading.axis in reading.read.ranked
     if _is_state_unaffected(reading, ranked=ranked):
         return True
     if reading.merged and reading.link.kind not in ("same", "extent"):
@@ -55,9 +55,9 @@ def is_unaffected_by_padding(reading: PaddedRead) -> bool:
 
 def _is_merged_read_neutral(reading: PaddedRead) -> bool:
     """Return True if a sum or reduction over batch and positions in one ignores padding."""
-    if isinstance(reading.node.op, ops.CumSum):
+    if isinstance(reading.op, ops.CumSum):
         return reading.zero
-    return isinstance(reading.node.op, ops.Reduce) and _is_neutral_full_read(reading)
+    return isinstance(reading.op, ops.Reduce) and _is_neutral_full_read(reading)
 
 
 def _is_padding_behind(reading: PaddedRead) -> bool:
@@ -71,14 +71,14 @@ def _is_padding_behind(reading: PaddedRead) -> bool:
 
 def _is_rank_safe(reading: PaddedRead) -> bool:
     """Return True if an op along ranks, where padded positions come last, does not read those."""
-    if reading.link.kind in ("same", "extent") or isinstance(reading.node.op, ops.CumSum):
+    if reading.link.kind in ("same", "extent") or isinstance(reading.op, ops.CumSum):
         return True
-    match reading.node.op:
+    match reading.op:
         case ops.Index(at=at):
             return at.number is not None  # a valid element, or the constant after those
         case ops.Slice(start=start, stop=stop):
             return start.number is not None and stop.number is not None
-    return isinstance(reading.node.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(reading)
+    return isinstance(reading.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(reading)
 
 
 def _is_padding_after_reads(reading: PaddedRead) -> bool:
@@ -86,23 +86,23 @@ def _is_padding_after_reads(reading: PaddedRead) -> bool:
     valid query then reads earlier keys only.
     """
     to, reach = resolve_dependence(reading.node, reading.link)
-    operand, key = reading.node.args[reading.link.operand], reading.link.operand_axis
+    operand, key = reading.node.args[reading.link.operand], reading.axis
     if not reading.after or to is None or operand is None:
         return False
-    if isinstance(reading.node.op, ops.Gather):
+    if isinstance(reading.op, ops.Gather):
         return False  # its indices determine what it selects
-    if isinstance(reading.node.op, ops.Einsum | ops.MatMul) and not all(
+    if isinstance(reading.op, ops.Einsum | ops.MatMul) and not all(
         r.is_finite for r in reading.given
     ):
         return False
-    gone = isinstance(reading.node.op, ops.Reduce | ops.ArgMax) and to >= key
-    shape = operand.type.shape
+    gone = isinstance(reading.op, ops.Reduce | ops.ArgMax) and to >= key
+    shape = operand.shape
     return reach.lo >= 0 and shape[to + gone] == shape[key]
 
 
 def _is_loop_skipping_padding(reading: PaddedRead) -> bool:
     """Return True if a loop skips every padded position: its mask implies the padding mask."""
-    op = reading.node.op
+    op = reading.op
     return isinstance(op, ops.Scan) and op.masked and 1 in reading.given[0].zero
 
 
@@ -118,11 +118,11 @@ def _is_state_zero(reading: PaddedRead) -> bool:
     """Return True if a recurrent layer without bias still has its zero initial state after the
     padding that it reads: zeros, before all valid positions.
     """
-    op = reading.node.op
+    op = reading.op
     if not isinstance(op, ops.RecurrentLayer) or not reading.zero or reading.apart:
         return False
     given = [*op.initial_states, op.bias, op.state_bias]
-    keeps_zero = reading.node.op.attributes().get("activation") != "sigmoid"
+    keeps_zero = reading.op.attributes().get("activation") != "sigmoid"
     only_before = reading.side == ("right" if op.reverse else "left")
     final = reading.link.result > 0  # the final state reads padding on both sides
     return keeps_zero and (only_before or not final) and not any(o(reading.node) for o in given)
@@ -133,14 +133,14 @@ def _is_masked_at_padding(reading: PaddedRead) -> bool:
     _, reach = resolve_dependence(reading.node, reading.link)
     # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
     # mask is false.
-    sound = isinstance(reading.node.op, ops.MaskedWeights) or reading.is_finite
+    sound = isinstance(reading.op, ops.MaskedWeights) or reading.is_finite
     if reading.after and reach.lo >= 0 and _have_same_positions(reading):
         return sound
     if any(g.key in reading.given[g.operand].zero for g in reading.link.gates):
         return sound
-    if isinstance(reading.node.op, ops.MaskedSoftmax) and _has_low_scores(reading):
+    if isinstance(reading.op, ops.MaskedSoftmax) and _has_low_scores(reading):
         return True
-    if isinstance(reading.node.op, ops.Weigh | ops.MatMul | ops.Einsum):
+    if isinstance(reading.op, ops.Weigh | ops.MatMul | ops.Einsum):
         return _is_zero_product(reading)
     return False
 
@@ -154,13 +154,13 @@ def _have_same_positions(reading: PaddedRead) -> bool:
         return False
     types = reading.node.infer_types()
     made = types[reading.link.result].shape[to]
-    return made == operand.type.shape[reading.link.operand_axis]
+    return made == operand.shape[reading.axis]
 
 
 def _has_low_scores(reading: PaddedRead) -> bool:
     """Return True if the scores of a masked softmax are -inf at padded keys."""
     scores = reading.node.first
-    last = scores.type.rank - 1 if scores else 0
+    last = scores.rank - 1 if scores else 0
     return reading.given[0].held.get(last) == -inf
 
 
@@ -175,14 +175,14 @@ def _is_zero_product(reading: PaddedRead) -> bool:
 
 def _find_summed_axes(reading: PaddedRead) -> list[set[int]]:
     """Return the summed axes of each operand of a sum of products."""
-    match reading.node.op:
+    match reading.op:
         case ops.Weigh() | ops.MatMul():
             # [… m k] by [… k n]: the last axis of one, the second-to-last of the other.
-            left, right = (a.type.rank for a in reading.node.operands)
+            left, right = (a.rank for a in reading.node.operands)
             return [{left - 1}, {right - 2}]
-        case ops.Einsum(equation=equation):
+        case ops.Einsum(equation):
             terms = [t.split() for t in equation.split("->")[0].split(",")]
-            name = terms[reading.link.operand][reading.link.operand_axis]
+            name = terms[reading.link.operand][reading.axis]
             return [{n for n, x in enumerate(t) if x == name} for t in terms]
     return []
 
@@ -193,9 +193,7 @@ def _is_neutral_reduction(reading: PaddedRead, fn: str) -> bool:
         case "sum" | "any":
             return reading.zero
         case "max":
-            return reading.read.is_ignored_by_max(reading.link.operand_axis) or _is_held_last(
-                reading, -inf
-            )
+            return reading.read.is_ignored_by_max(reading.axis) or _is_held_last(reading, -inf)
         case "min":
             return _is_held_last(reading, inf)
         case "all":
@@ -208,7 +206,7 @@ def _is_held_last(reading: PaddedRead, end: float) -> bool:
     any if `end` is positive.
     """
     least, most = find_value_range(reading.node.args[reading.link.operand])
-    held, axis = reading.padded_value, reading.link.operand_axis
+    held, axis = reading.padded_value, reading.axis
     if held is None or axis in (reading.read.floor if end < 0 else reading.read.ceiling):
         return held is not None
     return held <= least if end < 0 else held >= most
@@ -216,9 +214,9 @@ def _is_held_last(reading: PaddedRead, end: float) -> bool:
 
 def _is_neutral_full_read(reading: PaddedRead) -> bool:
     """Return True if padding does not change an op that reads the whole axis."""
-    rows, axis = reading.read, reading.link.operand_axis
-    match reading.node.op:
-        case ops.Reduce(fn=fn):
+    rows, axis = reading.read, reading.axis
+    match reading.op:
+        case ops.Reduce(fn):
             return _is_neutral_reduction(reading, fn)
         case ops.Softmax():
             # If no key is visible, a softmax over low scores is 1/n, and n counts padding.
@@ -236,9 +234,9 @@ def _is_neutral_full_read(reading: PaddedRead) -> bool:
 
 def _is_neutral_move(reading: PaddedRead) -> bool:
     """Return True if padding does not change an op that moves or selects positions of the axis."""
-    rows, axis = reading.read, reading.link.operand_axis
-    match reading.node.op:
-        case ops.Sort(axis=along):
+    rows, axis = reading.read, reading.axis
+    match reading.op:
+        case ops.Sort(along):
             return along == axis and get_number_sorted_last(reading.node, rows) is not None
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the others hold that constant.
@@ -256,7 +254,7 @@ def can_keep_padding_facts(reading: PaddedRead) -> bool:
     """Return True if the facts of padded positions of the operand hold for those of the result."""
     if reading.link.kind == "same":
         return True
-    match reading.node.op:
+    match reading.op:
         case ops.KeepRows() | ops.Flip() | ops.Roll():
             return True
         case ops.Stride():
@@ -284,7 +282,7 @@ def is_window_unaffected(reading: PaddedRead) -> bool:
     """
     if reading.link.reach == SAME_POSITION:
         return True
-    match reading.node.op:
+    match reading.op:
         case ops.Delay(first=first):
             # Before the first valid position a delay reads padding or `first`, which must not
             # differ.
@@ -296,14 +294,14 @@ def is_window_unaffected(reading: PaddedRead) -> bool:
 
 def _is_same_at_ends(reading: PaddedRead) -> bool:
     """Return True if a window over padded positions gives the same as at the end of the axis."""
-    match reading.node.op:
+    match reading.op:
         case ops.Conv() | ops.AveragePool(counted=True):
             return reading.fill == 0
         case ops.MaxPool(dilation=dilation) if reading.apart:
             return reading.fill == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
             # A window of a valid output position contains a valid input position.
-            return reading.link.operand_axis in reading.read.floor
+            return reading.axis in reading.read.floor
     return False
 
 
@@ -311,7 +309,7 @@ def is_shift_unaffected(reading: PaddedRead) -> bool:
     """Return True if a window, slice or pad whose result has another length is unaffected by
     padding.
     """
-    op = reading.node.op
+    op = reading.op
     if reading.shifted or reading.into_apart:
         return False
     if isinstance(op, ops.Slice):
@@ -338,14 +336,14 @@ def _is_one_sided_slice(reading: PaddedRead) -> bool:
 
 def _is_reading_ends(reading: PaddedRead, op: ops.Sliding) -> bool:
     """Return True if windows reach over an end of the axis that may be padded."""
-    n = reading.link.operand_axis - len(op.kernel)
+    n = reading.axis - len(op.kernel)
     over = reading.may_be_right and op.end_padding[n] > 0
     return over or (reading.may_be_left and op.padding_before[n] > 0)
 
 
 def _is_fill_matching(reading: PaddedRead) -> bool:
     """Return True if positions added next to padding hold the same constant as the padding."""
-    op, place = reading.node.op, reading.link.operand
+    op, place = reading.op, reading.link.operand
     added: list[float | None] = []
     if isinstance(op, ops.Pad):
         ends = ((reading.may_be_left, op.before), (reading.may_be_right, op.after))
@@ -361,7 +359,7 @@ def _dropped_positions(reading: PaddedRead, otherwise: float = 0) -> Iterator[fl
     """Yield for each side of padding how many positions more a slice drops there
     than always exist; `otherwise` for a side without padding.
     """
-    op = reading.node.op
+    op = reading.op
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, reading.read_length - op.stop)
     for n, side in enumerate(("left", "right")):
@@ -377,4 +375,4 @@ def is_slice_to_end(node: Node) -> bool:
     those of windows with that stride.
     """
     op, x = node.op, node.first
-    return isinstance(op, ops.Stride) and x is not None and op.stop == x.type.shape[op.axis]
+    return isinstance(op, ops.Stride) and x is not None and op.stop == x.shape[op.axis]

@@ -62,11 +62,11 @@ def find_infinity_signs(padded_result: PaddedResult) -> InfinitySigns:
     if _is_remasked(padded_result):
         return given[2]
     match node.op:
-        case ops.Constant(value=value):
+        case ops.Constant(value):
             return frozenset((1 if value > 0 else -1,)) if isinf(value) else NO_SIGNS
-        case ops.Pointwise(fn=fn):
+        case ops.Pointwise(fn):
             return _map_signs(fn, given[0])
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return _combine_signs(fn, *given)
         case ops.Where():
             return _drop_compared_signs(node, given[1]) | given[2]
@@ -79,7 +79,7 @@ def _combine_operand_signs(padded_result: PaddedResult, found: InfinitySigns) ->
     """Return the signs of infinity after an op that moves or sums elements."""
     node = padded_result.node
     match node.op:
-        case ops.Reduce(fn="max", axis=axis) if (
+        case ops.Reduce("max", axis) if (
             axis in padded_result.given[0].finite_axes and not padded_result.padded()
         ):
             return found - {-1}  # some valid position holds a finite value
@@ -92,7 +92,7 @@ def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
     """Return the signs of `x` in `where(x > -inf, x, …)` that pass the condition."""
     condition, yes, _ = node.args
     match condition and condition.node:
-        case Node(ops.Compare(fn="gt" | "ne"), (left, right)) if left is yes:
+        case Node(ops.Compare("gt" | "ne"), (left, right)) if left is yes:
             low = find_constant_value(right)
             return signs - {-1} if low is not None and low < 0 and isinf(low) else signs
     return signs
@@ -102,7 +102,7 @@ def _can_be_infinite(value: Value) -> bool:
     """Return True if the dtype can hold infinity or NaN; booleans and integers cannot, even if
     computed from NaN.
     """
-    return value.type.dtype[0] not in "iu" and value.type.dtype != "bool"
+    return value.dtype[0] not in "iu" and value.dtype != "bool"
 
 
 def _combine_signs(fn: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
@@ -200,7 +200,7 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
         case ops.Where() if given[0].zero >= {k.result_axis for k in padded_result.keeps}:
             # `where(keep, x, 0)`: at padded positions `x` is not used.
             return given[2].broken
-        case ops.Pointwise(fn=fn) if _can_map_to_nan(fn, given[0].infinite_signs):
+        case ops.Pointwise(fn) if _can_map_to_nan(fn, given[0].infinite_signs):
             return True
     if _can_be_undefined_at_padding(padded_result) or any(r.broken for r in given):
         return True
@@ -212,7 +212,7 @@ def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
     value, rows = padded_result.node.args[operand], padded_result.given[operand]
     if value is None:
         return 0.0, 0.0
-    axes = [n for n, d in enumerate(value.type.shape) if d in padded_result.lengths]
+    axes = [n for n, d in enumerate(value.shape) if d in padded_result.lengths]
     numbers = [rows.get_padded_value(a) for a in axes]
     if numbers and None not in numbers:
         known = [n for n in numbers if n is not None]
@@ -224,8 +224,7 @@ def _has_padding(padded_result: PaddedResult, operand: int) -> bool:
     """Return True if an operand has padded positions with values of their own."""
     value, rows = padded_result.node.args[operand], padded_result.given[operand]
     return value is not None and any(
-        d in padded_result.lengths and n not in rows.repeated
-        for n, d in enumerate(value.type.shape)
+        d in padded_result.lengths and n not in rows.repeated for n, d in enumerate(value.shape)
     )
 
 
@@ -235,7 +234,7 @@ def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
     """
     node, given = padded_result.node, padded_result.given
     match node.op:
-        case ops.CumSum(axis=axis) if padded_result.after and axis in given[0].zero:
+        case ops.CumSum(axis) if padded_result.after and axis in given[0].zero:
             return frozenset({axis})
     if not (node.op.view or isinstance(node.op, ELEMENTWISE_OPS)):
         return frozenset()
@@ -265,17 +264,17 @@ def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
     """
     node = padded_result.node
     match node.op:
-        case ops.Arith(fn=fn) if fn in QUOTIENT_FUNCTIONS:
+        case ops.Arith(fn) if fn in QUOTIENT_FUNCTIONS:
             return can_be_zero_at_padding(padded_result, 1)
-        case ops.Arith(fn="pow"):
+        case ops.Arith("pow"):
             return _can_power_be_undefined(padded_result)
-        case ops.Pointwise(fn="reciprocal"):
+        case ops.Pointwise("reciprocal"):
             return can_be_zero_at_padding(padded_result, 0)
-        case ops.Pointwise(fn="sqrt") if _has_padding(padded_result, 0):
+        case ops.Pointwise("sqrt") if _has_padding(padded_result, 0):
             return find_padded_range(padded_result, 0)[0] < 0
-        case ops.Pointwise(fn=fn) if fn in LOGARITHM_POLES and _has_padding(padded_result, 0):
+        case ops.Pointwise(fn) if fn in LOGARITHM_POLES and _has_padding(padded_result, 0):
             return find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[fn]
-        case ops.LayerNorm(eps=eps) | ops.RMSNorm(eps=eps) | ops.GroupNorm(eps=eps):
+        case ops.LayerNorm(eps) | ops.RMSNorm(eps) | ops.GroupNorm(eps=eps):
             return eps == 0
     return False
 
@@ -298,15 +297,15 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
     """
     node, signs = padded_result.node, [r.infinite_signs for r in padded_result.given]
     match node.op:
-        case ops.Arith(fn="max" | "min") | ops.Reduce(fn="max" | "min"):
+        case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):
             return True
-        case ops.Arith(fn="add"):
+        case ops.Arith("add"):
             return not _have_opposite_signs(signs[0], signs[1])
-        case ops.Arith(fn="sub"):
+        case ops.Arith("sub"):
             return not _have_opposite_signs(signs[0], _negate_signs(signs[1]))
-        case ops.Arith(fn="mul"):
+        case ops.Arith("mul"):
             return not any(signs[n] and _can_be_zero(padded_result, 1 - n) for n in range(2))
-        case ops.Arith(fn="div"):
+        case ops.Arith("div"):
             return not (signs[0] and signs[1])
         case ops.Reduce() | ops.CumSum():
             return len(signs[0]) == 1

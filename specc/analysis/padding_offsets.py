@@ -107,7 +107,7 @@ class PaddingOffsets:
         result has no other positions of a concatenated or merged axis.
         """
         match node.op:
-            case ops.Resize(axis=first, sizes=sizes) if 0 <= axis - first < len(sizes):
+            case ops.Resize(first, sizes) if 0 <= axis - first < len(sizes):
                 length = sizes[axis - first]
                 known = length in self.before or length in self.merged
                 return not known and get_repeat_count(node, axis) is not None
@@ -118,12 +118,12 @@ class PaddingOffsets:
         are merged or split, or None.
         """
         assert node.first is not None, "a view of a value"
-        shape = node.first.type.shape
+        shape = node.first.shape
         match node.op:
-            case ops.Merge(axis=first, count=count) if first <= axis < first + count:
+            case ops.Merge(first, count) if first <= axis < first + count:
                 parts = shape[first : first + count]
                 return first if self.merged.get(multiply_dims(parts)) == parts else None
-            case ops.Split(axis=first, sizes=sizes) if first == axis:
+            case ops.Split(first, sizes) if first == axis:
                 if self.merged.get(shape[axis]) != sizes:
                     return None
                 return first + next(n for n, d in enumerate(sizes) if d in self.before)
@@ -153,7 +153,7 @@ def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
             if link.kind == "strided" or repeats:
                 assert link.result_axis is not None, "windows have rows"
                 if get_read_length(node, link) in found:
-                    found.add(results[0].type.shape[link.result_axis])
+                    found.add(results[0].shape[link.result_axis])
     return frozenset(found)
 
 
@@ -170,7 +170,7 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
             assert node.first is not None, "an op of one operand"
-            length, made = node.first.type.shape[axis], sizes[axis - first]
+            length, made = node.first.shape[axis], sizes[axis - first]
             counts = (k for k in range(1, MAX_REPEAT_COUNT) if length * k == made)
             count = next(counts, None)
             exact = count is not None and set(factors) <= {count}
@@ -195,7 +195,7 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
     """Return how many positions an op adds before and after those of an operand, negative
     where it drops them; None for another op.
     """
-    lengths = [a.type.shape[axis] for a in node.operands]
+    lengths = [a.shape[axis] for a in node.operands]
     match node.op:
         case ops.Slice(start=start, stop=stop):
             return -start, stop - lengths[operand]
@@ -208,7 +208,7 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
 
 def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
     """Return the offsets of the positions that the padding mask `keep` describes."""
-    rows = keep.type.shape[-1]
+    rows = keep.shape[-1]
     before, twice = {rows: Dim.of(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
     for node, _ in iterate_nested_nodes(graph):
@@ -227,8 +227,8 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
 def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
     """Return the lengths that a node merges into one if one of them is padded, else None."""
     match node.op:
-        case ops.Merge(axis=axis, count=count) if node.first is not None:
-            parts = node.first.type.shape[axis : axis + count]
+        case ops.Merge(axis, count) if node.first is not None:
+            parts = node.first.shape[axis : axis + count]
             return parts if sum(d in before for d in parts) == 1 else None
     return None
 
@@ -243,7 +243,7 @@ def _iterate_result_axes(
         axis = _get_op_axis(node.op)
         if axis is None or operand is None:
             return
-        length = operand.type.shape[axis]
+        length = operand.shape[axis]
         to = _find_result_axis(node, n, before[length]) if length in before else None
         # All positions that may be padded are still there.
         if to and all(is_never_negative(d, least) for d in (to[1], to[0] - to[1] - rows)):
@@ -258,14 +258,14 @@ def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] 
     added = None if axis is None else _count_added_positions(node, operand, axis)
     if axis is None or added is None:
         return None
-    length = node.operand(operand).type.shape[axis]
+    length = node.operand(operand).shape[axis]
     return added[0] + length + added[1], before + added[0]
 
 
 def _get_op_axis(op: Op) -> int | None:
     match op:
-        case ops.Concat(axis=axis) | ops.Pad(axis=axis, mode="constant"):
+        case ops.Concat(axis) | ops.Pad(axis=axis, mode="constant"):
             return axis
-        case ops.Slice(axis=axis) | ops.Index(axis=axis):
+        case ops.Slice(axis) | ops.Index(axis):
             return axis
     return None

@@ -76,16 +76,16 @@ def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim)
         return _infer_order_count(node, counts)
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     match node.op:
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return _infer_arithmetic_count(node, fn, first, second, length)
         case ops.Where():
             # A condition that depends on the amount of padding selects other values.
             return merge_padding_counts(second, counts[2]) if not first else None
-        case ops.Cast(to=to):
+        case ops.Cast(to):
             return first if _is_id_preserving_cast(node, to) else None
-        case ops.Pointwise(fn="neg"):
+        case ops.Pointwise("neg"):
             return _add_counts({}, first, -1)
-        case ops.Reduce(fn="max" | "min"):
+        case ops.Reduce("max" | "min"):
             return first
     if node.op.view and not isinstance(node.op, ops.Extent):
         return _view_count(node, first)
@@ -114,7 +114,7 @@ def _is_id_preserving_cast(node: Node, to: str) -> bool:
     not.
     """
     x = node.first
-    whole = x is not None and x.type.dtype in ("i64", "i32")
+    whole = x is not None and x.dtype in ("i64", "i32")
     return to != "bool" and (whole or to not in ("i64", "i32"))
 
 
@@ -133,7 +133,7 @@ def _scale_count(count: PaddingTerms, factor: Value | None, length: Dim) -> Padd
     number = find_constant_fraction(factor)
     if number is not None:
         return _add_counts({}, count, number)
-    if factor is None or length in factor.type.shape:
+    if factor is None or length in factor.shape:
         return None
     return {(*p, factor): n for p, n in count.items()}
 
@@ -188,9 +188,9 @@ def _are_position_ids(value: Value | None) -> bool:
 def _find_constant_length(value: Value | None) -> Dim | None:
     """Return the length that a value is everywhere, or None."""
     match get_viewed_op(value):
-        case ops.Size(length=length):
+        case ops.Size(length):
             return length
-        case ops.Constant(value=int() as number, dtype="i64" | "i32"):
+        case ops.Constant(int() as number, "i64" | "i32"):
             return Dim.of(number)
     return None
 
@@ -226,7 +226,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) 
             return infer_padding_count(node, counts, length) is None
         case ops.RopeAngles() | ops.Extent():
             return False
-        case ops.ArgMax() | ops.Reduce(fn="max" | "min"):
+        case ops.ArgMax() | ops.Reduce("max" | "min"):
             # the argmax does not change if all scores shift equally
             return set(counts[0] or {}) != {()}
         case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Softmax():
@@ -242,7 +242,7 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -
     """
     scores, keys, fixed = 0, node.first, None
     match node.op:
-        case ops.Softmax(axis=axis):
+        case ops.Softmax(axis):
             pass
         case ops.Attend():
             scores, keys, axis = node.op.added.index, node.op.key(node), 2
@@ -250,4 +250,4 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -
         case _:
             axis = -1
     alone = not any(c for n, c in enumerate(counts) if n != scores)
-    return alone and keys is not None and keys.type.shape[axis] == length and fixed is None
+    return alone and keys is not None and keys.shape[axis] == length and fixed is None

@@ -44,11 +44,11 @@ def infer_rotation(
     if (free := _is_rotation_cancelled(node, turned)) is not None:
         return None if free else EXPOSED_ROTATION
     match node.op:
-        case ops.Rotate(pairs=pairs):
+        case ops.Rotate(pairs):
             return _infer_rotate(turned, pairs)
-        case ops.Concat(axis=axis):
+        case ops.Concat(axis):
             return _infer_concat_rotation(node, turned, axis)
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return _infer_scaled_rotation(node, fn, turned[0], turned[1])
     return _infer_unary_rotation(node, turned[0])
 
@@ -58,10 +58,10 @@ def _infer_unary_rotation(node: Node, turned: RotationFact | None) -> RotationFa
     if turned is None:
         return EXPOSED_ROTATION
     match node.op:
-        case ops.Cast(to=to):
+        case ops.Cast(to):
             # After rounding, equally rotated values need not be equal.
             return turned if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
-        case ops.Pointwise(fn="neg"):
+        case ops.Pointwise("neg"):
             # -x is x rotated by 180° more, the same at all positions.
             return turned if turned.axis is not None else EXPOSED_ROTATION
     if node.op.view or isinstance(node.op, ops.Slice | ops.Stride):
@@ -79,9 +79,9 @@ def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) ->
             alone = not any(turned[2:])
             return alone and _is_matched_product(turned[0], turned[1], 3, 3)
         case ops.MatMul():
-            left, right = (a.type.rank for a in node.operands)
+            left, right = (a.rank for a in node.operands)
             return _is_matched_product(turned[0], turned[1], left - 1, right - 2)
-        case ops.Einsum(equation=equation):
+        case ops.Einsum(equation):
             return _is_matched_einsum(equation, turned)
     return None
 
@@ -138,9 +138,7 @@ def _infer_concat_rotation(
     # Half of the features rotated, half not, as in GPT-J: only vectors with the same layout are
     # rotated equally.
     parts = zip(turned, node.args, strict=True)
-    return RotationFact(
-        tuple(t.key if t else str(a and a.type.shape[axis]) for t, a in parts), axis
-    )
+    return RotationFact(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
 
 def _infer_scaled_rotation(
@@ -168,10 +166,10 @@ def _infer_product_rotation(turned: RotationFact, own: Value, factor: Value) -> 
     """Return the rotation of `own * factor`. The factor must be the same for all features of a
     vector: per-feature weights do not commute with the rotation.
     """
-    if turned.axis is None or own.type.rank < factor.type.rank:
+    if turned.axis is None or own.rank < factor.rank:
         return EXPOSED_ROTATION
-    place = turned.axis - (own.type.rank - factor.type.rank)
-    return turned if place < 0 or factor.type.shape[place] == 1 else EXPOSED_ROTATION
+    place = turned.axis - (own.rank - factor.rank)
+    return turned if place < 0 or factor.shape[place] == 1 else EXPOSED_ROTATION
 
 
 def _infer_view_rotation(node: Node, turned: RotationFact) -> RotationFact:
@@ -181,18 +179,18 @@ def _infer_view_rotation(node: Node, turned: RotationFact) -> RotationFact:
         # Each view of angles is a separate set: cosines of all positions, and those of a half.
         return replace(turned, key=(node.op, turned.key)) if not turned.shown else EXPOSED_ROTATION
     match node.op:
-        case ops.Transpose(order=order):
+        case ops.Transpose(order):
             return replace(turned, axis=order.index(at))
-        case ops.Insert(axis=axis):
+        case ops.Insert(axis):
             return replace(turned, axis=at + (axis <= at))
-        case ops.Squeeze(axis=axis):
+        case ops.Squeeze(axis):
             return replace(turned, axis=at - (axis < at))
-        case ops.Split(axis=axis, sizes=sizes) if axis != at:
+        case ops.Split(axis, sizes) if axis != at:
             return replace(turned, axis=at + (len(sizes) - 1 if axis < at else 0))
-        case ops.Merge(axis=axis, count=count) if not axis <= at < axis + count:
+        case ops.Merge(axis, count) if not axis <= at < axis + count:
             return replace(turned, axis=at - (count - 1 if axis < at else 0))
-        case ops.Expand(axis=axis) if axis != at:
+        case ops.Expand(axis) if axis != at:
             return turned
-        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis != at:
+        case ops.Slice(axis) | ops.Stride(axis) if axis != at:
             return turned
     return EXPOSED_ROTATION

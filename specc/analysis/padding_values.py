@@ -99,9 +99,9 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         broken=can_be_nan_at_padding(padded_result),
         count=NO_PADDING_COUNT,
         # Indices of valid positions stay valid in any view.
-        points=padded_result.node.op.view and any(r.points for r in padded_result.given),
+        points=padded_result.op.view and any(r.points for r in padded_result.given),
     )
-    if isinstance(padded_result.node.op, ops.Merge | ops.Split):
+    if isinstance(padded_result.op, ops.Merge | ops.Split):
         # If batch and positions are merged, neither the last position nor "at least one" is known.
         rows = replace(rows, repeated=frozenset(), finite_axes=frozenset())
     return rows
@@ -120,31 +120,31 @@ def _find_zero_axes(padded_result: PaddedResult, numbers: Mapping[int, float]) -
 def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
     """Yield the axes along which an op gives zeros where its mask, or `keep`, is false."""
     node, value, given = padded_result.node, padded_result.value, padded_result.given
-    last = value.type.rank - 1
+    last = value.rank - 1
     match node.op:
         case ops.MaskedWeights():
             # The keys are the last axis of mask and weights, however many axes precede it.
             mask = node.op.mask
-            if mask(node).type.rank - 1 in mask.select(given).zero:
+            if mask(node).rank - 1 in mask.select(given).zero:
                 yield last
-        case ops.Attend(mask=mask) if value.type.shape[-1] in padded_result.lengths:
+        case ops.Attend(mask=mask) if value.shape[-1] in padded_result.lengths:
             # The second result, the weights: the first has features, not keys, as its last axis.
             hidden = mask.select(given)
             if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
                 yield last
-        case ops.Softmax(axis=axis) if is_softmax_ignoring(node, given[0], axis):
+        case ops.Softmax(axis) if is_softmax_ignoring(node, given[0], axis):
             # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
             # all scores might be low, and each of n keys would get 1/n.
             yield axis
-        case ops.Pointwise(fn="exp"):
+        case ops.Pointwise("exp"):
             yield from given[0].low
         case ops.Scan(masked=True, axis=axis) if 1 in given[0].zero:
             # A masked loop collects zeros at skipped positions; a carry has no such axis.
-            if value.type.rank > axis and value.type.shape[axis] in padded_result.lengths:
+            if value.rank > axis and value.shape[axis] in padded_result.lengths:
                 yield axis
         case ops.Route() as op if (keep := op.split_operands(given).keep) is not None:
             yield from keep.zero  # positions that are not kept go to no expert
-        case ops.RecurrentLayer() if value.type.rank == 3 and is_padding_skipped(node, given):
+        case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, given):
             yield 1
 
 
@@ -167,10 +167,10 @@ def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
 def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
     zero, along = padded_result.at("zero", axis), padded_result.along(axis)
-    if isinstance(padded_result.node.op, ops.Concat):
+    if isinstance(padded_result.op, ops.Concat):
         # A part without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, along, strict=True)]
-    if isinstance(padded_result.node.op, PRODUCT_OPS):
+    if isinstance(padded_result.op, PRODUCT_OPS):
         others = [r for r, z in zip(padded_result.given, zero, strict=True) if not z]
         if not all(r.is_finite for r in others):
             return False  # zero times infinity or NaN is NaN
@@ -183,13 +183,13 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], along: list[b
     """
     node = padded_result.node
     match node.op:
-        case ops.And() | ops.Arith(fn="mul") | ops.MatMul() | ops.Einsum() | ops.Weigh():
+        case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.Weigh():
             return any(zero)  # one factor suffices
         case ops.Or() | ops.Concat() | ops.Where():
             return _are_operands_zero(node, zero)
-        case ops.Arith(fn="add" | "sub" | "min" | "max"):
+        case ops.Arith("add" | "sub" | "min" | "max"):
             return _are_operands_zero(node, zero)
-        case ops.Arith(fn="div" | "floordiv"):
+        case ops.Arith("div" | "floordiv"):
             # Zero divided by zero is NaN: a divisor with padded positions may be zero.
             return zero[0] and (not along[1] or not can_be_zero_at_padding(padded_result, 1))
     return (zero[0] and _is_zero_preserving(node)) or (node.op.view and any(zero))
@@ -198,16 +198,16 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], along: list[b
 def _is_zero_preserving(node: Node) -> bool:
     """Return True if an op of one operand gives zero for zero."""
     match node.op:
-        case ops.Pointwise(fn=fn):
+        case ops.Pointwise(fn):
             return fn in ZERO_PRESERVING_FUNCTIONS
         case ops.Linear() | ops.Conv():
             # A bias is added at padded positions too: the result is not zero.
             return node.op.bias(node) is None
-        case ops.RMSNorm(eps=eps):
+        case ops.RMSNorm(eps):
             return eps > 0
         case ops.Delay(first=first):
             return not first
-        case ops.Reduce(fn=fn):
+        case ops.Reduce(fn):
             return fn in ZERO_PRESERVING_REDUCTIONS
     return isinstance(node.op, ZERO_MOVING_OPS)
 

@@ -70,7 +70,7 @@ class PaddingWalk:
     def run(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
         """Return the facts of every value."""
         return self.states(
-            graph, {self.keep: replace(NO_PADDING_FACTS, zero=frozenset({self.keep.type.rank - 1}))}
+            graph, {self.keep: replace(NO_PADDING_FACTS, zero=frozenset({self.keep.rank - 1}))}
         )
 
     def states(
@@ -93,7 +93,7 @@ class PaddingWalk:
 
     def _runs_along_padding(self, node: Node, op: ops.Scan) -> bool:
         """Return True if a loop runs along the padded axis."""
-        return op.get_first_scanned(node).type.shape[op.axis] in self.lengths
+        return op.get_first_scanned(node).shape[op.axis] in self.lengths
 
     def _follow_loop(
         self,
@@ -125,7 +125,7 @@ class PaddingWalk:
     @property
     def length(self) -> Dim:
         """The length of the padded axis."""
-        return self.keep.type.shape[-1]
+        return self.keep.shape[-1]
 
     @property
     def _has_equal_ranks(self) -> bool:
@@ -191,7 +191,7 @@ class PaddingWalk:
     ) -> Mapping[int, PaddingSource]:
         """Return the axes of a result that `roll` rotated: this one, or one before it."""
         match node.op:
-            case ops.Roll(axis=axis):
+            case ops.Roll(axis):
                 along = (k for k in padded if k.operand_axis == axis)
                 return {
                     k.operand_axis: PaddingSource(node, reading=self.reading(node, k, given))
@@ -203,7 +203,7 @@ class PaddingWalk:
         """Return True for an argmax that counts the padding before it, or has none before it."""
         if not isinstance(node.op, ops.ArgMax) or node.first is None:
             return False
-        length = node.first.type.shape[node.op.axis]
+        length = node.first.shape[node.op.axis]
         counted = length in self.lengths and not self.places.has_valid_on_both_sides(length)
         return count == EVERY_POSITION or (self.side == "right" and counted)
 
@@ -250,12 +250,12 @@ class PaddingWalk:
     ) -> bool:
         """Return True if the result of an op depends on the number of padded positions."""
         match node.op:
-            case ops.Gather(axis=axis) if node.args[0] and (
+            case ops.Gather(axis) if node.args[0] and (
                 given[1].points or is_gather_in_sort_order(node, given)
             ):
                 # A valid position that is indexed within the padded axis itself is the same one
                 # wherever it is; in a table it is another one.
-                elsewhere = node.args[0].type.shape[axis] not in self.lengths
+                elsewhere = node.args[0].shape[axis] not in self.lengths
                 return bool(counts[0]) or counts[0] is None or elsewhere
             case ops.Scan() if self._runs_along_padding(node, node.op) and self._made_inside(
                 node.op.body
@@ -266,7 +266,7 @@ class PaddingWalk:
     def _made_inside(self, body: Graph) -> bool:
         """Return True if the body of a loop over the padded axis makes values with that axis."""
         return any(
-            not self.lengths.isdisjoint(r.type.shape) for _, results in body.nodes for r in results
+            not self.lengths.isdisjoint(r.shape) for _, results in body.nodes for r in results
         )
 
     def _count_padding(
@@ -274,17 +274,17 @@ class PaddingWalk:
     ) -> PaddingCount:
         node, operand = padded_result.node, padded_result.node.first
         match node.op:
-            case ops.Extent(axis=axis) if axis in padded_result.given[0].ranked:
+            case ops.Extent(axis) if axis in padded_result.given[0].ranked:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
-            case ops.Sort(axis=axis) if padded_result.value.index and not self._has_equal_ranks:
-                if operand and operand.type.shape[axis] in self.lengths:
+            case ops.Sort(axis) if padded_result.value.index and not self._has_equal_ranks:
+                if operand and operand.shape[axis] in self.lengths:
                     return None  # which positions are where, masked ones included
                 return infer_padding_count(node, counts, self.length)
-            case ops.Extent(axis=axis) | ops.ArgMax(axis=axis) if operand:
-                length = operand.type.shape[axis]
-            case ops.Range(length=length):
+            case ops.Extent(axis) | ops.ArgMax(axis) if operand:
+                length = operand.shape[axis]
+            case ops.Range(length):
                 pass
-            case ops.Size(length=length) if length.symbols() & self.length.symbols():
+            case ops.Size(length) if length.symbols() & self.length.symbols():
                 # `size(n)` counts padded positions too.
                 return {(PaddedLength(length),): Fraction(1)}
             case _:

@@ -56,14 +56,14 @@ class QueryKeyGrid:
         """Return the number of prefix positions along an axis; None if it is not a time axis."""
         if self.clock is None:
             return Dim.of(0)
-        return self.clock.get_prefix_length(self.value.type.shape[axis])
+        return self.clock.get_prefix_length(self.value.shape[axis])
 
 
 def has_equal_rates(grid: QueryKeyGrid) -> bool:
     """Return True if both axes gain equally many positions per chunk: `q - k` is defined."""
     if grid.clock is None:
         return True
-    shape = grid.value.type.shape
+    shape = grid.value.shape
     axes = [a for a in (grid.query, grid.key) if a is not None]
     return len({grid.clock.get_rate(shape[axis]) for axis in axes} - {0}) < 2
 
@@ -76,7 +76,7 @@ def make_grid(
 
 
 def _keep_axis_of(value: Value, axis: int | None) -> int | None:
-    if axis is None or not 0 <= axis < value.type.rank or value.type.shape[axis] == 1:
+    if axis is None or not 0 <= axis < value.rank or value.shape[axis] == 1:
         return None
     return axis
 
@@ -89,20 +89,20 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
         return None
     q, k = grid.query, grid.key
     match node.op:
-        case ops.Insert(axis=axis):
+        case ops.Insert(axis):
             return grid.at(x, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis))
-        case ops.Squeeze(axis=axis) | ops.Index(axis=axis) | ops.Last(axis=axis):
+        case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
             return grid.at(x, shift_axis(q, axis), shift_axis(k, axis))
-        case ops.Transpose(order=order):
+        case ops.Transpose(order):
             query, key = (None if a is None else order[a] for a in (q, k))
             return grid.at(x, query, key)
-        case ops.Expand(axis=axis):
+        case ops.Expand(axis):
             # Along a broadcast axis there was one position, the same for all.
             query, key = (None if a == axis else a for a in (q, k))
             return grid.at(x, query, key)
-        case ops.Split(axis=axis, sizes=sizes):
+        case ops.Split(axis, sizes):
             return _match_reshape(grid, x, axis, len(sizes), 1)
-        case ops.Merge(axis=axis, count=count):
+        case ops.Merge(axis, count):
             return _match_reshape(grid, x, axis, 1, count)
     return grid.at(x, q, k) if _is_transparent_view(grid, node, x) else None
 
@@ -138,7 +138,7 @@ def _match_reshape(
 def _is_transparent_view(grid: QueryKeyGrid, node: Node, x: Value) -> bool:
     """Return True if a node keeps the axes of the grid and its values."""
     match node.op:
-        case ops.Slice(axis=axis) | ops.Stride(axis=axis) if axis not in (grid.query, grid.key):
+        case ops.Slice(axis) | ops.Stride(axis) if axis not in (grid.query, grid.key):
             return True
         case ops.Slice():
             return _is_time_preserving_slice(grid, node.op)
@@ -151,10 +151,10 @@ def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     """Return True if a slice drops prefix positions only, so that time `t` stays time `t`."""
     node = grid.value.node
     x = node.first if node is not None else None
-    if grid.clock is None or x is None or op.stop != x.type.shape[op.axis]:
+    if grid.clock is None or x is None or op.stop != x.shape[op.axis]:
         return False
     # Both lengths must have a head: they differ by what was sliced off.
-    lengths = x.type.shape[op.axis], grid.value.type.shape[op.axis]
+    lengths = x.shape[op.axis], grid.value.shape[op.axis]
     return None not in [grid.clock.get_prefix_length(n) for n in lengths]
 
 
@@ -174,7 +174,7 @@ def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     parts = []
     for part in node.args:
         assert part is not None, "a concatenation has no optional operands"
-        if grid.clock.get_prefix_length(part.type.shape[axis]) is not None:
+        if grid.clock.get_prefix_length(part.shape[axis]) is not None:
             parts.append(grid.at(part, grid.query, grid.key))
         elif not hidden:
             query, key = (None if n == axis else n for n in (grid.query, grid.key))
@@ -198,7 +198,7 @@ def shift_axis(axis: int | None, removed: int) -> int | None:
 
 def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
     """Return an operand with its axes aligned to the result's from the right (broadcasting)."""
-    shift = grid.value.type.rank - operand.type.rank
+    shift = grid.value.rank - operand.rank
     query = None if grid.query is None else grid.query - shift
     key = None if grid.key is None else grid.key - shift
     return grid.at(operand, query, key)

@@ -158,13 +158,13 @@ def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | 
     match node.op:
         case _ if head is None:
             return None
-        case ops.Concat(axis=axis) if axis == link.operand_axis:
+        case ops.Concat(axis) if axis == link.operand_axis:
             behind = node.args[link.operand + 1 :]
-            empty = all(a and a.type.shape[axis] == 0 for a in behind)
+            empty = all(a and a.shape[axis] == 0 for a in behind)
             return (axis, SAME_POSITION) if empty else None
         case ops.Pad(axis=axis, after=after, mode="constant") if axis == link.operand_axis:
             return (axis, SAME_POSITION) if after == 0 else None
-        case ops.Slice(axis=axis) | ops.Index(axis=axis) if axis == link.operand_axis:
+        case ops.Slice(axis) | ops.Index(axis) if axis == link.operand_axis:
             return _resolve_slice(node, length, head, clock)
     return None
 
@@ -176,7 +176,7 @@ def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeR
     if is_first_position_slice(node, clock):
         return FIRST_POSITION_READ
     match node.op:
-        case ops.Slice(axis=axis, start=start, stop=stop) if stop == length:
+        case ops.Slice(axis, start, stop) if stop == length:
             return (axis, SAME_POSITION) if clock.is_non_negative(head - start) else None
     return None
 
@@ -186,7 +186,7 @@ def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
         return False
-    heads = [clock.get_prefix_length(d) for d in node.operand().type.shape]
+    heads = [clock.get_prefix_length(d) for d in node.operand().shape]
     return heads[op.axis] == op.start and sum(head is not None for head in heads) == 1
 
 
@@ -195,7 +195,7 @@ def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index):
         return False
-    head = clock.get_prefix_length(node.operand().type.shape[op.axis])
+    head = clock.get_prefix_length(node.operand().shape[op.axis])
     return head is not None and clock.is_non_negative(head - op.stop)
 
 
@@ -235,7 +235,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
     parts = {
         (value, axis): 1
         for value in graph.inputs.values()
-        for axis, length in enumerate(value.type.shape)
+        for axis, length in enumerate(value.shape)
         if clock.get_prefix_length(length) is not None
     }
     live = collect_needed_nodes(graph.outputs[name] for name in outputs)
@@ -268,7 +268,7 @@ def substitute_chunked_length(graph: Graph, symbol: str, chunk: int) -> Graph:
 
 def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
     """Return the symbol that counts the chunks of an axis; None for another length."""
-    length = value.type.shape[axis]
+    length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:
         return None
@@ -279,13 +279,13 @@ def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
 def find_padding_strides(graph: Graph) -> dict[str, int]:
     """Return how many positions of each padding mask become one after all strides, if several."""
     keeps = {n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.keep}
-    found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.type.rank}
+    found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.rank}
     return {name: stride for name, stride in found.items() if stride > 1}
 
 
 def _find_largest_stride(graph: Graph, keep: Value) -> int:
     """Return the largest total stride of lengths derived from that of `keep`."""
-    strides = {keep.type.shape[-1]: 1}
+    strides = {keep.shape[-1]: 1}
     for node, results in graph.nodes:
         if not isinstance(node.op, ops.Sliding | ops.KeepRows | ops.Stride):
             continue
@@ -294,6 +294,6 @@ def _find_largest_stride(graph: Graph, keep: Value) -> int:
                 continue
             before = strides.get(get_read_length(node, link))
             if before is not None:
-                made = results[link.result].type.shape[link.result_axis]
+                made = results[link.result].shape[link.result_axis]
                 strides[made] = max(strides.get(made, 1), before * link.stride)
     return max(strides.values())

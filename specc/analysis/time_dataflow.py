@@ -77,7 +77,7 @@ def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
     along = TimeFlow(find_time_axis(graph, symbol, chunk))
     for value in graph.inputs.values():
         # In an input of `n + 1` positions it is undefined which belongs to a new one.
-        shape = value.type.shape
+        shape = value.shape
         axes = {
             n: SAME_POSITION for n, d in enumerate(shape) if along.clock.get_prefix_length(d) == 0
         }
@@ -320,7 +320,7 @@ def _iterate_gate_reads(
         yield gate.result_axis, find_nonzero_interval(mask, gate.query, gate.key, clock)
         if isinstance(node.op, ops.MaskedSoftmax):
             # A score of minus infinity acts as a mask.
-            query = node.operand().type.rank - 2
+            query = node.operand().rank - 2
             low = find_masked_values(node.operand(), query, query + 1, clock)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)
 

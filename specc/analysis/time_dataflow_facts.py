@@ -94,12 +94,12 @@ class TimeFlow:
 
     def find_time_axes(self, value: Value) -> list[int]:
         """Return the time axes of a value, with or without a prefix."""
-        shape = value.type.shape
+        shape = value.shape
         return [n for n, d in enumerate(shape) if self.clock.get_prefix_length(d) is not None]
 
     def composite(self, value: Value) -> bool:
         """Return True if an axis contains the symbol but is not a time axis."""
-        shape = value.type.shape
+        shape = value.shape
         return any(
             d.symbols() & self.related and self.clock.get_prefix_length(d) is None for d in shape
         )
@@ -134,13 +134,13 @@ def has_prefix_leak(
         return False
     if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, clock):
         return False  # each op of its body is checked
-    heads = (clock.get_prefix_length(d) for r in results for d in r.type.shape)
+    heads = (clock.get_prefix_length(d) for r in results for d in r.shape)
     return any(head is not None and head != 0 for head in heads)
 
 
 def is_time_loop(node: Node, op: ops.Scan, clock: TimeAxis) -> bool:
     """Return True if a loop runs along the time axis."""
-    return clock.get_prefix_length(op.get_first_scanned(node).type.shape[op.axis]) is not None
+    return clock.get_prefix_length(op.get_first_scanned(node).shape[op.axis]) is not None
 
 
 def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
@@ -186,12 +186,12 @@ def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
     drop prefix positions.
     """
     match node.op:
-        case ops.Range(length=dim) | ops.Expand(length=dim):
+        case ops.Range(dim) | ops.Expand(length=dim):
             rows = clock.get_prefix_length(dim) is not None
-        case ops.Slice(axis=axis, start=start, stop=stop):
+        case ops.Slice(axis, start, stop):
             moved = _mentions_symbol((start,), clock.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
-        case ops.Stride(axis=axis, start=start, stop=stop, step=step):
+        case ops.Stride(axis, start, stop, step):
             moved = _mentions_symbol((start, step), clock.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Resize() | ops.Scan():
@@ -207,7 +207,7 @@ def _mentions_symbol(lengths: Iterable[Dim], related: frozenset[str]) -> bool:
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
     """Return True if `stop` is the end of the axis."""
-    return node.first is not None and stop == node.first.type.shape[axis]
+    return node.first is not None and stop == node.first.shape[axis]
 
 
 POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
@@ -286,7 +286,7 @@ def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found:
     if is_prefix_slice(node, found.clock):
         return PREFIX_REASON
     # States are stacked along the loop axis.
-    if any(found.state(r).axes and r.type.rank < axis for r in results):
+    if any(found.state(r).axes and r.rank < axis for r in results):
         return MISSING_AXES_REASON
     return _explain_running_sum(node, found)
 
@@ -294,8 +294,8 @@ def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found:
 def _is_position_id_source(node: Node, clock: TimeAxis) -> bool:
     """Return True if a node makes position ids of the time axis."""
     match node:
-        case Node(ops.Range(length=counted)):
+        case Node(ops.Range(counted)):
             return clock.get_prefix_length(counted) is not None
-        case Node(ops.Extent(axis=axis), (Value() as x,)):
-            return clock.get_prefix_length(x.type.shape[axis]) is not None
+        case Node(ops.Extent(axis), (Value() as x,)):
+            return clock.get_prefix_length(x.shape[axis]) is not None
     return False

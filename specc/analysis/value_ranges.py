@@ -93,7 +93,7 @@ def find_value_range(value: Value | None) -> ValueRange:
 def _list_range_operands(value: Value) -> list[Value]:
     """Return the operands that bound a value."""
     node = value.node
-    if node is None or value.type.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
+    if node is None or value.dtype == "bool" or isinstance(node.op, INDEX_RESULT_OPS):
         return []
     if isinstance(node.op, SELECTION_OPS):
         # the second result holds indices, whatever the first holds
@@ -104,7 +104,7 @@ def _list_range_operands(value: Value) -> list[Value]:
 
 def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRange:
     node = value.node
-    if value.type.dtype == "bool" or (node and isinstance(node.op, UNIT_RANGE_OPS)):
+    if value.dtype == "bool" or (node and isinstance(node.op, UNIT_RANGE_OPS)):
         return UNIT_RANGE
     if node is None:
         return UNBOUNDED_RANGE
@@ -120,18 +120,18 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
     if node.op.view and given:
         return given[0]
     match node.op:
-        case ops.Constant(value=number):
+        case ops.Constant(number):
             return float(number), float(number)
-        case ops.Pointwise(fn=fn):
+        case ops.Pointwise(fn):
             return _bound_function(fn, given[0])
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return _compute_arithmetic_range(fn, node, *given)
         case ops.Where():
             return _merge_ranges([_refine_range(node, n, g) for n, g in enumerate(given) if n])
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            return _convert_range(_merge_ranges(given), value.type.dtype)
+            return _convert_range(_merge_ranges(given), value.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
@@ -144,17 +144,17 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
 def _bound_reduction(node: Node, given: ValueRange) -> ValueRange:
     """Return the bounds of an op over several elements."""
     match node.op:
-        case ops.Reduce(fn="sum", axis=axis) if is_max_subtracted_exp(node.first, axis):
+        case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first, axis):
             return 1.0, inf
-        case ops.Reduce(fn="mean") | ops.AveragePool():
+        case ops.Reduce("mean") | ops.AveragePool():
             return _merge_ranges([given, (0.0, 0.0)])  # the mean over nothing is zero
-        case ops.Reduce(fn="max" | "min", axis=axis) if node.first is not None:
-            return given if (node.first.type.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
-        case ops.Reduce(fn="sum", axis=axis) if (
-            node.first is not None and (count := node.first.type.shape[axis].number) is not None
+        case ops.Reduce("max" | "min", axis) if node.first is not None:
+            return given if (node.first.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
+        case ops.Reduce("sum", axis) if (
+            node.first is not None and (count := node.first.shape[axis].number) is not None
         ):
             return _make_range(count * given[0], count * given[1])
-        case ops.Reduce(fn="sum") | ops.CumSum():
+        case ops.Reduce("sum") | ops.CumSum():
             # A sum of nonnegative elements is nonnegative.
             return NONNEGATIVE_RANGE if given[0] >= 0 else UNBOUNDED_RANGE
     return UNBOUNDED_RANGE
@@ -176,7 +176,7 @@ def _refine_range(node: Node, operand: int, given: ValueRange) -> ValueRange:
     constant: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
-        case Value(node=Node(ops.Compare(fn="gt" | "ge"), (left, right))), Value() as x:
+        case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
             least = find_constant_value(right)
         case _:
             return given
@@ -185,7 +185,7 @@ def _refine_range(node: Node, operand: int, given: ValueRange) -> ValueRange:
     if x is left:
         return max(given[0], least), given[1]
     match x.node:
-        case Node(ops.Arith(fn="add"), (a, b)) if a is left:
+        case Node(ops.Arith("add"), (a, b)) if a is left:
             added = find_constant_value(b)
             return given if added is None else (max(given[0], least + added), given[1])
     return given
@@ -287,19 +287,19 @@ def find_constant_fraction(value: Value | None) -> Fraction | None:
 def find_constant_value(value: Value | None) -> float | None:
     """Return the constant that a value is everywhere, infinity included, or None."""
     # True is a number in Python, but not a score.
-    return None if value is None or value.type.dtype == "bool" else find_uniform_value(value)
+    return None if value is None or value.dtype == "bool" else find_uniform_value(value)
 
 
 def find_uniform_value(value: Value | None) -> float | None:
     """Return the number or truth value that a value has at every position, or None."""
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
-        casts.append(value.type.dtype)
+        casts.append(value.dtype)
         value = value.node.first if value.node else None
     match value and value.node:
-        case Node(ops.Constant(value=number)):
+        case Node(ops.Constant(number)):
             return reduce(convert_number, reversed(casts), float(number))
-        case Node(ops.Compare(fn=fn), (left, right)):
+        case Node(ops.Compare(fn), (left, right)):
             one, other = find_uniform_value(left), find_uniform_value(right)
             if one is not None and other is not None:
                 truth = float(COMPARISON_FUNCTIONS[fn](one, other))
@@ -310,7 +310,7 @@ def find_uniform_value(value: Value | None) -> float | None:
 def is_zero_everywhere(value: Value | None) -> bool:
     """Return True if a value is constant zero or false."""
     match get_viewed_op(value):
-        case ops.Constant(value=number):
+        case ops.Constant(number):
             return not number
     return False
 
@@ -321,7 +321,7 @@ def is_max_subtracted_exp(value: Value | None, axis: int) -> bool:
     """
     match value:
         case Value(
-            node=Node(ops.Pointwise(fn="exp"), (Value(node=Node(ops.Arith(fn="sub"), (x, most))),))
+            node=Node(ops.Pointwise("exp"), (Value(node=Node(ops.Arith("sub"), (x, most))),))
         ):
             largest = skip_views(most)
             return largest is not None and largest.node == Node(ops.Reduce("max", axis), (x,))

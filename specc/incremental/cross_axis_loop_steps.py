@@ -199,7 +199,7 @@ def build_loop_step(
 
 def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
     """Stack the states of all iterations of a loop along its axis (`axis` of `rows`)."""
-    turns, shape = rows.type.shape[axis], state.type.shape
+    turns, shape = rows.shape[axis], state.type.shape
     type = Type(state.type.dtype, (*shape[:axis], turns, *shape[axis:]))
 
     def shift_axis(place: int | None) -> int | None:
@@ -216,7 +216,7 @@ def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
 
 def _add_body_inputs(inner: "StepGraphBuilder", loop: CrossAxisLoop, given: Loop[Value]) -> None:
     """Add the inputs of the body: one element of each scanned operand, carries, captures."""
-    b, now, kept = inner.draft.b, inner.draft.now, inner.plan.setting.kept
+    b, now, kept = inner.draft.b, inner.draft.now, inner.plan.kept
     rows = [remove_axis(x.type, loop.turns) for x in given.scanned]
     types = [*rows, *(x.type for x in given.initial_carries)]
     fresh = [b.input(f"given {n}", Input(type)) for n, type in enumerate(types)]

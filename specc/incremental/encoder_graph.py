@@ -67,7 +67,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
     """Return True if a result has a last position even with an empty time axis."""
     value, clock = graph.outputs[source], flow.clock
     axes = [*flow.state(value).axes]
-    if not all(clock.has_prefix(value.type.shape[axis]) for axis in axes):
+    if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
     # Then each newest position on the way is one of a head.
     live = collect_step_nodes([value], flow)
@@ -78,9 +78,7 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
         for link in find_dependences(node, results)
         if link.kind == "newest" and (operand := node.args[link.operand])
     ]
-    return all(
-        clock.has_prefix(x.type.shape[axis]) for x, axis in newest if axis in flow.state(x).axes
-    )
+    return all(clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.state(x).axes)
 
 
 @dataclass(kw_only=True)
@@ -135,11 +133,11 @@ class LastPositionBuilder:
         says = substitute_op_symbol(node.op, self.symbol, Dim.of(0)) != node.op
         if says or any(link.kind not in ("same", "band") for link in found):
             return {}
-        length, rows = value.type.shape[axis], dict[int, LastPosition]()
+        length, rows = value.shape[axis], dict[int, LastPosition]()
         for link in found:
             x, own = node.args[link.operand], link.operand_axis
             # a single position is read as it is
-            if x and link.kind == "same" and x.type.shape[own] == length:
+            if x and link.kind == "same" and x.shape[own] == length:
                 rows[link.operand] = x, own
         return rows
 
@@ -147,11 +145,11 @@ class LastPositionBuilder:
         """Return the operand whose last position is that of a concatenation or slice, or None."""
         match node:
             case Node(ops.Slice(axis=n, stop=stop), (Value() as x,)) if n == axis:
-                return (0, (x, axis)) if stop == x.type.shape[axis] else None
-            case Node(ops.Concat(axis=n)) if n == axis:
+                return (0, (x, axis)) if stop == x.shape[axis] else None
+            case Node(ops.Concat(n)) if n == axis:
                 # the last part that has positions when nothing has grown yet
                 for place, a in reversed([*enumerate(node.args)]):
-                    if a and a.type.shape[axis].substitute({self.symbol: 0}) != 0:
+                    if a and a.shape[axis].substitute({self.symbol: 0}) != 0:
                         return place, (a, axis)
         return None
 
@@ -162,7 +160,7 @@ class LastPositionBuilder:
         def get_last_row(row: LastPosition) -> Value:
             if row not in made:
                 value, axis = now[row[0]], row[1]
-                rows = value.type.shape[axis]
+                rows = value.shape[axis]
                 cut = ops.Slice(axis, rows - 1, rows)
                 made[row] = value if rows == 1 else b.one(cut, value)
             return made[row]
@@ -254,7 +252,7 @@ class EncoderBuilder:
             now[value] = b.parameter(graph.parameter_facts[name])
         for value in graph.inputs.values():
             if value not in now and value in read:
-                nothing = False if value.type.dtype == "bool" else 0
+                nothing = False if value.dtype == "bool" else 0
                 now[value] = self._filled(value.type, nothing)
 
     def _whole(self, targets: Sequence[InitialValue]) -> list[Value]:
@@ -285,7 +283,7 @@ class EncoderBuilder:
         if first.total and axis is not None:
             value = self.b.one(ops.Reduce("sum", axis), value)
         elif first.most != inf and axis is not None:
-            rows = value.type.shape[axis]
+            rows = value.shape[axis]
             kept = self._at_most(rows, int(first.most))
             if kept != rows:
                 value = self.b.one(ops.Slice(axis, rows - kept, rows), value)
@@ -293,7 +291,7 @@ class EncoderBuilder:
 
     def _at_most(self, rows: Dim, most: int) -> Dim:
         """Return the minimum of both lengths, simplified where it is known."""
-        clock = self.plan.setting.flow.clock
+        clock = self.plan.flow.clock
         if clock.is_non_negative(rows - most):
             return Dim.of(most)
         return rows if clock.is_non_negative(most - rows) else min_dims(rows, most)
@@ -306,7 +304,7 @@ class EncoderBuilder:
             return []
         if isinstance(node.op, ops.Concat):
             axis = node.op.axis
-            full = [a for a in node.operands if self._length(a.type.shape[axis]) != 0]
+            full = [a for a in node.operands if self._length(a.shape[axis]) != 0]
             return [*(full or node.args)]
         return [*node.args]
 
@@ -319,7 +317,7 @@ class EncoderBuilder:
         op = substitute_op_symbol(node.op, self.plan.symbol, Dim.of(0))
         # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):
-            return self.b.add(ops.Range(self._length(results[0].type.shape[0])))
+            return self.b.add(ops.Range(self._length(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._all_padding(node):
             return (self._filled(results[0].type, op.value),)
         args = [a and self.now[a] for a in self._read(node)]
@@ -333,14 +331,14 @@ class EncoderBuilder:
     def _grows(self, node: Node, axis: int) -> bool:
         """Return True if an axis of the operand is the time axis."""
         x = node.first
-        return x is not None and self.plan.symbol in x.type.shape[axis].symbols()
+        return x is not None and self.plan.symbol in x.shape[axis].symbols()
 
     def _all_padding(self, node: Node) -> bool:
         """Return True if a `pad` adds positions to an empty axis."""
         x = node.first
         if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False
-        return self._length(x.type.shape[node.op.axis]) == 0
+        return self._length(x.shape[node.op.axis]) == 0
 
     def _filled(self, type: Type, number: float | bool) -> Value:
         """Return a constant of the given type; the time axis is empty."""

@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
     """Return the symbols in the lengths of some values."""
-    return {s for v in values for d in v.type.shape for s in d.symbols()}
+    return {s for v in values for d in v.shape for s in d.symbols()}
 
 
 def find_determined_symbols(
     values: Iterable[Value], facts: Mapping[str, Dim] | None = None
 ) -> set[str]:
     """Return the symbols that the shapes of some values determine."""
-    dims = {d for v in values for d in v.type.shape if d.symbols()}
+    dims = {d for v in values for d in v.shape if d.symbols()}
     found = set[str]()
     # A length may be determined by another known one: `past + m` once `m` is known.
     while True:

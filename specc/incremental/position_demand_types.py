@@ -66,7 +66,7 @@ class DemandContext:
 
     def track(self, value: Value, axis: int) -> TimeAxisLayout:
         """Return the layout of a time axis of a value."""
-        found = self.flow.clock.get_layout(value.type.shape[axis])
+        found = self.flow.clock.get_layout(value.shape[axis])
         assert found is not None, "a time axis has a dynamic length"
         return found
 
@@ -113,7 +113,7 @@ def round_up_to_chunks(need: float, track: TimeAxisLayout) -> float:
 def get_stateful_operand(node: Node) -> tuple[Value, int]:
     """Return the operand that a stateful op reads sequentially, and its axis."""
     match node.op:
-        case ops.Slice(axis=axis) | ops.Index(axis=axis) | ops.CumSum(axis=axis):
+        case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
             return node.operand(), axis
         case ops.Scan(axis=axis):
             return node.op.get_first_scanned(node), axis
@@ -127,9 +127,9 @@ def get_stateful_axis(node: Node, operand: int) -> int | None:
             if operand < first:
                 return SEQUENCE_AXIS  # `keep` is [batch, positions] whatever the loop iterates over
             return axis if operand < first + scanned else None
-        case ops.CumSum(axis=axis):
+        case ops.CumSum(axis):
             return axis if operand == 0 else None
-        case ops.Slice(axis=axis) | ops.Index(axis=axis):
+        case ops.Slice(axis) | ops.Index(axis):
             return axis
         case ops.RecurrentLayer(sequence=rows, keep=keep):
             return SEQUENCE_AXIS if operand in (rows.index, keep.index) else None
@@ -150,7 +150,7 @@ def assign_axis_names(node: Node, results: NodeResults) -> tuple[list[AxisNames]
             widths[mark.name] = max(widths.get(mark.name, 0), len(dims))
         operands.append(_name_axes(node.op, [(mark.name, dims) for mark, dims in marks]))
     made = [
-        _name_axes(node.op, assign_result_axes(term, value.type.rank, widths).items())
+        _name_axes(node.op, assign_result_axes(term, value.rank, widths).items())
         for term, value in zip(rule.results, results, strict=True)
     ]
     return operands, made
@@ -173,12 +173,12 @@ def _assign_scan_names(
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         own = get_stateful_axis(node, n)
-        shape = node.operand(n).type.shape
+        shape = node.operand(n).shape
         operands.append({a: "rows" if a == own else d for a, d in enumerate(shape)})
     made: list[AxisNames] = []
     for r, value in enumerate(results):
         own = op.axis if r >= op.carries else None
-        made.append({a: "rows" if a == own else d for a, d in enumerate(value.type.shape)})
+        made.append({a: "rows" if a == own else d for a, d in enumerate(value.shape)})
     return operands, made
 
 

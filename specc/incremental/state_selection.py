@@ -145,8 +145,8 @@ BYTES_BY_DTYPE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "
 
 def estimate_value_bytes(value: Value) -> float:
     """Return the bytes of a value, with 64 for each dynamic length."""
-    lengths = [d.evaluate(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.type.shape]
-    return float(prod(lengths) * BYTES_BY_DTYPE[value.type.dtype])
+    lengths = [d.evaluate(dict.fromkeys(d.symbols(), NOMINAL_LENGTH)) for d in value.shape]
+    return float(prod(lengths) * BYTES_BY_DTYPE[value.dtype])
 
 
 def estimate_recompute_cost(node: Node, value: Value) -> float:

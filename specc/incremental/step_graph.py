@@ -88,7 +88,7 @@ def build_position_ids(states: StepStates, node: Node, result: Value, asked: Dem
     """Build position ids; they start at 0 only if all positions are present."""
     draft, plan = states.draft, states.draft.plan
     (name,) = asked.results[0].values()
-    need, track = asked.rows[name], plan.setting.track(result, 0)
+    need, track = asked.rows[name], plan.track(result, 0)
     rows = draft.add(node, ops.Range(plan.rows(need, track)))
     if plan.most == inf and need == inf:
         return rows
@@ -103,13 +103,13 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
     assert isinstance(node.op, SPLICE_OPS), "no other op splices positions"
     axis = node.op.axis
     need = asked.rows[asked.results[0][axis]]
-    track = plan.setting.track(result, axis)
+    track = plan.track(result, axis)
     grows = next(n for n, axes in enumerate(asked.operands) if axis in axes)
     put_before = [n for n in range(len(node.args)) if n != grows and need <= 0]
     operands = draft.operands(node, asked, without=put_before)
     made = operands[grows]
     assert made is not None, "its positions are demanded"
-    before = plan.setting.track(node.operand(grows), axis)
+    before = plan.track(node.operand(grows), axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # If not all positions of `x` are demanded, some may be missing between the head and them;
@@ -126,7 +126,7 @@ class StepGraphBuilder:
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
         self.plan = plan
-        self.names = names or StateNames.of(plan.graph, plan.setting.flow.inside)
+        self.names = names or StateNames.of(plan.graph, plan.flow.inside)
         self.draft = StepDraft(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
         self.static_inputs: dict[str, Value] = {}
@@ -160,7 +160,7 @@ class StepGraphBuilder:
             draft.now[value] = draft.b.parameter(plan.graph.parameter_facts[name])
         own = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used = _iterate_constant_operands(plan)
-        for value in select_encoder_values(plan.graph, plan.setting.flow, used):
+        for value in select_encoder_values(plan.graph, plan.flow, used):
             name = self.names.name_value(value)
             self.static_inputs[name] = value
             # An input of the spec is passed as it is.
@@ -174,12 +174,12 @@ class StepGraphBuilder:
         positions, after the cached ones.
         """
         plan, draft = self.plan, self.draft
-        times = plan.setting.find_time_axes(value)
+        times = plan.find_time_axes(value)
         need = inf if name in plan.whole else 0.0
-        rows_of = {axis: plan.rows(need, plan.setting.track(value, axis)) for axis in times}
+        rows_of = {axis: plan.rows(need, plan.track(value, axis)) for axis in times}
         type = resize_type(value.type, rows_of)
         rows = draft.b.input(name, Input(type, facts.keep, facts.below, facts.span))
-        if name == plan.growing and value in plan.setting.kept:
+        if name == plan.growing and value in plan.kept:
             draft.now[value] = self.states.keep(value, rows)
             return
         draft.now[value] = rows
@@ -188,11 +188,11 @@ class StepGraphBuilder:
     def _build_constant(self, node: Node, results: NodeResults) -> None:
         """Compute a constant in the step, unless the encoder passes it or alone needs it."""
         now = self.draft.now
-        if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.setting.flow):
+        if all(r in now for r in results) or is_fixed_prefix_slice(node, self.plan.flow):
             return
         if any(a and a not in now for a in node.args):
             if isinstance(node.op, ops.Extent):  # only the length is read
-                (length,) = results[0].type.shape
+                (length,) = results[0].shape
                 now[results[0]] = self.draft.add(node, ops.Range(length))[0]
             return
         again = self.draft.add(node, node.op, *(a and now[a] for a in node.args))
@@ -209,13 +209,13 @@ class StepGraphBuilder:
         what is needed, or append it to the cached positions.
         """
         plan = self.plan
-        asked = compute_node_demand(plan.setting, node, results, plan.needs)
-        folds = plan.setting.resumes_from_state(node, results)
+        asked = compute_node_demand(plan, node, results, plan.needs)
+        folds = plan.resumes_from_state(node, results)
         work = self._resume_op if folds else self._copy_plain
         built = work(node, results, asked)
         for axes, old, new in zip(asked.results, results, built, strict=True):
             # Of a cached value only the new positions are computed: earlier ones are a state.
-            kept = old in plan.setting.kept
+            kept = old in plan.kept
             needs = plan.needs.get(old, {})
             for axis, name in axes.items():
                 need = 0.0 if kept else needs.get(axis, NEWEST_ONLY)
@@ -227,8 +227,8 @@ class StepGraphBuilder:
         counted = _build_counted_op(self.states, node, results, asked)
         if counted is not None:
             return counted
-        if node in self.plan.setting.flow.inside:
-            loop = CrossAxisLoop.of(self.plan.setting, node)
+        if node in self.plan.flow.inside:
+            loop = CrossAxisLoop.of(self.plan, node)
             inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, inner, loop, asked, results)
         assert not isinstance(node.op, ops.Scan), "a loop along the time axis resumes from a state"
@@ -264,9 +264,9 @@ def _build_counted_op(
     match node.op:
         case ops.Extent() | ops.Range():
             return build_position_ids(states, node, results[0], asked)
-        case ops.Concat(axis=n) | ops.Slice(axis=n) | ops.Pad(axis=n) if n in asked.results[0]:
+        case ops.Concat(n) | ops.Slice(n) | ops.Pad(n) if n in asked.results[0]:
             return (build_spliced_positions(states.draft, node, results[0], asked),)
-        case ops.TopK(axis=n) as op if n in asked.operands[0]:
+        case ops.TopK(n) as op if n in asked.operands[0]:
             (keys,) = (x for x in states.draft.operands(node, asked) if x)
             return states.draft.add(node, op, pad_topk_keys(states.draft.b, op, keys))
     return None
@@ -289,17 +289,15 @@ def _iterate_constant_operands(plan: StepPlan) -> Iterable[Value]:
 
 def _is_passed_through(plan: StepPlan, node: Node, results: NodeResults) -> bool:
     """Return True if a step passes on new positions without the prefix that precedes them."""
-    if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.setting.find_time_axes(
-        results[0]
-    ):
+    if not isinstance(node.op, ops.Concat) or node.op.axis not in plan.find_time_axes(results[0]):
         return False
-    asked = compute_node_demand(plan.setting, node, results, plan.needs)
+    asked = compute_node_demand(plan, node, results, plan.needs)
     return asked.rows[asked.results[0][node.op.axis]] <= 0
 
 
 def _map_start_operands(plan: StepPlan, node: Node, results: NodeResults) -> Mapping[int, int]:
     """Map each operand that is the initial state of a fold to the result that is the next state."""
-    if not plan.setting.resumes_from_state(node, results):
+    if not plan.resumes_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
         first = node.op.first_body_operand + node.op.scanned
@@ -361,7 +359,7 @@ def derive_step_graph(
             n: v for n, v in {**fixed, **built.static_inputs}.items() if n in step.inputs
         },
         starts=built.states.starts,
-        source=begins if begins and has_first_result(graph, plan.setting.flow, begins) else "",
+        source=begins if begins and has_first_result(graph, plan.flow, begins) else "",
     )
 
 
@@ -389,5 +387,5 @@ def _make_first_result(half: DerivedStep, taken: Collection[str]) -> dict[str, I
         return {}
     name = make_unused_name(f"first.{half.source}", taken)
     value = half.plan.graph.outputs[half.source]
-    axis = next(iter(half.plan.setting.find_time_axes(value)), None)
+    axis = next(iter(half.plan.find_time_axes(value)), None)
     return {name: InitialValue(value, axis, newest=axis is not None)}

@@ -50,7 +50,7 @@ OutputPositions = Literal["newest", "new"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepPlan:
+class StepPlan(DemandContext):
     """The decisions for one graph that grows along `symbol`.
 
     `needs` says how many rows before the new ones each value has
@@ -61,11 +61,9 @@ class StepPlan:
     growing input's first axis.
     """
 
-    graph: Graph
     symbol: str
     growing: str
     outputs: Mapping[str, OutputPositions]
-    setting: DemandContext
     needs: dict[Value, dict[int, float]]
     whole: tuple[str, ...]
     most: float
@@ -107,13 +105,12 @@ class StepPlan:
             needs[token], most = dict.fromkeys(setting.find_time_axes(token), inf), inf
         most = max(most, firsts)
         base, new = _make_length_symbols(graph, most)
-        shape = graph.inputs[growing].type.shape
+        shape = graph.inputs[growing].shape
         return cls(
-            graph=graph,
+            **vars(setting),
             symbol=symbol,
             growing=growing,
             outputs=outputs,
-            setting=setting,
             needs=needs,
             whole=whole,
             most=most,
@@ -125,7 +122,7 @@ class StepPlan:
 
     def make_body_plan(self, body: Graph) -> "StepPlan":
         """Return the plan for the body of a loop."""
-        live = collect_step_nodes(body.outputs.values(), self.setting.flow)
+        live = collect_step_nodes(body.outputs.values(), self.flow)
         return replace(self, graph=body, outputs={}, live=live)
 
     def rows(self, need: float, track: TimeAxisLayout) -> Dim:
@@ -136,7 +133,7 @@ class StepPlan:
 
     def before(self, need: float, track: TimeAxisLayout) -> Dim:
         """Return how many of these positions are earlier ones or prefix positions."""
-        chunks = _count_chunks(self.setting, need, track)
+        chunks = _count_chunks(self, need, track)
         known = track.prefix_length.number is not None
         all_ = need == inf or (chunks >= self.most > 0 and known)
         return self._of(self.base, need, track, all_)
@@ -152,7 +149,7 @@ class StepPlan:
         head, rate = track.prefix_length, track.rate
         if need == inf:
             return there * rate + head
-        lacking = _count_lacking_positions(self.setting, need, head)
+        lacking = _count_lacking_positions(self, need, head)
         if lacking <= 0:
             return Dim.of(max(int(need), 0))
         if rate == 1:
@@ -163,7 +160,7 @@ class StepPlan:
 
     def depends_on_time(self, value: Value) -> bool:
         """Return True if a value depends on the time axis."""
-        return self.setting.flow.state(value).moves
+        return self.flow.state(value).moves
 
     def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Bounds and equations of lengths other than the growing one."""
@@ -251,7 +248,7 @@ def _is_length_known(setting: DemandContext, needs: PositionNeeds, most: float) 
 def _make_length_symbols(graph: Graph, most: float) -> tuple[Dim, Dim]:
     """Names for the number of rows from before and of new ones, which are no others'."""
     inputs = graph.inputs.values()
-    taken = {s for v in inputs for d in v.type.shape for s in d.symbols()}
+    taken = {s for v in inputs for d in v.shape for s in d.symbols()}
     before = "past" if most == inf else "kept"
     base, new = (make_unused_name(n, {*taken, *graph.length_equations}) for n in (before, "new"))
     return Dim.symbol(base), Dim.symbol(new)
@@ -288,7 +285,7 @@ class StepDraft:
         if has == need:
             return new
         assert need < has, f"{need} earlier positions are needed, {has} exist"
-        track = self.plan.setting.track(value, axis)
+        track = self.plan.track(value, axis)
         return self.last(new, axis, self.plan.rows(has, track), self.plan.rows(need, track))
 
     def last(self, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
@@ -318,7 +315,7 @@ class StepDraft:
         the keys of an attention map, stays whole.
         """
         new = self.now[value]
-        for axis in self.plan.setting.find_time_axes(value)[:1]:
+        for axis in self.plan.find_time_axes(value)[:1]:
             new = self.slice_last(new, value, axis, self.plan.needs[value][axis], need)
         return new
 
@@ -331,15 +328,15 @@ def resize_type(type: Type, lengths: Mapping[int, Dim]) -> Type:
 def resize_op(plan: StepPlan, node: Node, results: NodeResults, asked: Demand) -> Op:
     """Return an op with the lengths in its attributes adapted to the demanded positions."""
     match op := node.op:
-        case ops.Expand(axis=axis) if axis in asked.results[0]:
+        case ops.Expand(axis) if axis in asked.results[0]:
             # The length to broadcast to is that of a time axis.
-            track = plan.setting.track(results[0], axis)
+            track = plan.track(results[0], axis)
             need = asked.rows[asked.results[0][axis]]
             return ops.Expand(axis, plan.rows(need, track))
-        case ops.Stride(axis=axis) if axis in asked.results[0]:
+        case ops.Stride(axis) if axis in asked.results[0]:
             # Every n-th of the available positions, which are whole strides.
             (x,) = node.operands
             need = asked.rows[asked.operands[0][axis]]
-            stop = plan.rows(need, plan.setting.track(x, axis))
+            stop = plan.rows(need, plan.track(x, axis))
             return replace(op, stop=stop)
     return op

@@ -170,13 +170,13 @@ class StepStates:
     def keep(self, value: Value, fresh: Value) -> Value:
         """Concatenate positions of a state and new ones; the next state is what is read again."""
         plan = self.draft.plan
-        (axis,) = plan.setting.find_time_axes(value)
+        (axis,) = plan.find_time_axes(value)
         need = max(plan.needs.get(value, {}).get(axis, 0.0), 0.0)
         plan.needs.setdefault(value, {})[axis] = need
         if need == 0:
             return fresh
         role, layer, name = self.names.name_kept_rows(value)
-        track = plan.setting.track(value, axis)
+        track = plan.track(value, axis)
         initial = "" if track.prefix_length == 0 else f"first.{name}"
         if initial:
             self.starts[initial] = InitialValue(value, axis, need)
@@ -200,7 +200,7 @@ class StepStates:
         prefix, with the value after the prefix.
         """
         name = self.names.name_carry(node, result)
-        head = self.draft.plan.setting.head(*get_stateful_operand(node))
+        head = self.draft.plan.head(*get_stateful_operand(node))
         start = first if head == 0 else result
         initial = ""
         if start is not None and not is_zero_everywhere(start):
@@ -211,12 +211,12 @@ class StepStates:
 
     def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
         """Return the sums of new rows and of those before; the last is the next state."""
-        shape = tuple(d for n, d in enumerate(result.type.shape) if n != axis)
+        shape = tuple(d for n, d in enumerate(result.shape) if n != axis)
         name, initial = self.names.name_value(result), ""
-        if self.draft.plan.setting.head(result, axis) != 0:
+        if self.draft.plan.head(result, axis) != 0:
             initial = f"first.{name}"
             self.starts[initial] = InitialValue(node.operand(), axis, total=True)
-        like = self.make_fixed_size_state(name, Type(result.type.dtype, shape), initial, 0)
+        like = self.make_fixed_size_state(name, Type(result.dtype, shape), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
         self.after[like.next_output] = self.draft.add(node, ops.Last(axis), *whole)[0]
@@ -276,7 +276,7 @@ def select_first_position(
     """Return the first position: from the state, or from the new `rows` in the first step."""
     draft, none = states.draft, Dim.of(0)
     x, axis = get_stateful_operand(node)
-    track = draft.plan.setting.track(x, axis)
+    track = draft.plan.track(x, axis)
     name = states.names.name_value(result)
     type = resize_type(rows.type, {axis: draft.plan.before(1, replace(track, prefix_length=none))})
     carried = states.make_fixed_size_state(name, type, "", 0)

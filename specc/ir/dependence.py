@@ -54,7 +54,7 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
 
 def get_read_length(node: Node, link: Dependence) -> Dim:
     """Return the length of the axis that a dependence reads."""
-    return node.operand(link.operand).type.shape[link.operand_axis]
+    return node.operand(link.operand).shape[link.operand_axis]
 
 
 @lru_cache(maxsize=4096)

@@ -78,7 +78,7 @@ def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:
     if name not in graph.inputs:
         helps = [f"its inputs are {_format_quoted(graph.inputs)}"]
         raise_error("E0910", f"the model has no input called `{name}`", helps=helps)
-    wanted = graph.inputs[name].type.dtype
+    wanted = graph.inputs[name].dtype
     expected = KIND_BY_DTYPE[wanted]
     if kind != expected and (kind, expected) not in (("i", "f"), ("i", "q")):
         raise_error(

@@ -27,8 +27,23 @@ class Value:
 
     @property
     def op(self) -> Op | None:
-        """Return the op that computes the value, or None."""
+        """The op that computes the value, or None."""
         return self.node.op if self.node else None
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """The length of each axis."""
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.type.shape)
+
+    @property
+    def dtype(self) -> str:
+        """The element type."""
+        return self.type.dtype
 
 
 NodeResults: TypeAlias = tuple[Value, ...]

@@ -59,7 +59,7 @@ def is_length_dependent(node: Node) -> bool:
     """Return whether a node's value is a dynamic length, or the indices up to it."""
     match node:
         case Node(Extent(axis=axis), (Value() as x,)):
-            return x.type.shape[axis].number is None
+            return x.shape[axis].number is None
         case Node(Range(length=length) | Size(length=length)):
             return length.number is None
     return False

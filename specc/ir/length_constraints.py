@@ -42,12 +42,12 @@ def find_table_limit(node: Node) -> TableLimit | None:
     """Return the table limit of a node; None if it has none, or if it is unknown."""
     match node:
         case Node(ops.Embedding(), (Value() as ids, Value() as table)):
-            return _make_table_limit(node, ids, table.type.shape[0].number, table)
-        case Node(ops.Gather(axis=axis), (Value() as rows, Value() as ids)):
+            return _make_table_limit(node, ids, table.shape[0].number, table)
+        case Node(ops.Gather(axis), (Value() as rows, Value() as ids)):
             table = rows
             while isinstance(table.op, ops.Slice) and table.node and table.node.first:
                 table = table.node.first
-            return _make_table_limit(node, ids, rows.type.shape[axis].number, table)
+            return _make_table_limit(node, ids, rows.shape[axis].number, table)
         case Node(ops.RopeAngles(most=most), (Value() as ids, *_)) if most:
             return _make_table_limit(node, ids, most, None)
     return None
@@ -66,27 +66,27 @@ def _find_largest_index(value: Value) -> Dim | None:
     """Return the largest index in `value`, if its values are positions."""
     match value.node:
         # positions are counted from 0, so the last index is the length minus one
-        case Node(ops.Extent(axis=axis), (Value() as x,)):
-            return x.type.shape[axis] - 1
-        case Node(ops.Range(length=length), ()):
+        case Node(ops.Extent(axis), (Value() as x,)):
+            return x.shape[axis] - 1
+        case Node(ops.Range(length), ()):
             return length - 1
-        case Node(ops.Size(length=length), ()):
+        case Node(ops.Size(length), ()):
             return length
         # the number of valid positions up to each, at most all
-        case Node(ops.CumSum(axis=axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
-            return x.type.shape[axis] if keep.type.dtype == "bool" else None
-        case Node(ops.Arith(fn="add" | "sub" as fn), (Value() as x, Value() as y)):
+        case Node(ops.CumSum(axis), (Value(node=Node(ops.Cast(), (Value() as keep,))) as x,)):
+            return x.shape[axis] if keep.dtype == "bool" else None
+        case Node(ops.Arith("add" | "sub" as fn), (Value() as x, Value() as y)):
             return _shift_largest_index(fn, _find_largest_index(x), y)
         # the index of padded positions is small: `max(cumsum(keep) - 1, 0)`
         case (
-            Node(ops.Arith(fn="max"), (Value() as x, Value(node=Node(ops.Constant()))))
+            Node(ops.Arith("max"), (Value() as x, Value(node=Node(ops.Constant()))))
             | Node(ops.Insert() | ops.Expand() | ops.Transpose() | ops.Squeeze(), (Value() as x,))
             | Node(ops.Where(), (_, Value() as x, Value(node=Node(ops.Constant()))))
         ):
             return _find_largest_index(x)
         # the last positions have the largest index: those of a step follow those before it
         case Node(ops.Slice(axis=axis, stop=stop), (Value() as x,)):
-            return _find_largest_index(x) if stop == x.type.shape[axis] else None
+            return _find_largest_index(x) if stop == x.shape[axis] else None
         case _:
             return None
 
@@ -96,9 +96,9 @@ def _shift_largest_index(fn: str, maximum: Dim | None, by: Value) -> Dim | None:
     match by.node:
         case _ if maximum is None:
             return None
-        case Node(ops.Constant(value=c)):
+        case Node(ops.Constant(c)):
             return maximum + int(c if fn == "add" else -c)
-        case Node(ops.Size(length=length)):
+        case Node(ops.Size(length)):
             return maximum + length if fn == "add" else maximum - length
         case _:
             return None
@@ -157,7 +157,7 @@ def find_total_strides(graph: Graph) -> dict[str, int]:
     """Return the total stride of each length that some quotient has."""
     found: dict[str, int] = {}
     values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
-    lengths = (d for v in values for d in v.type.shape)
+    lengths = (d for v in values for d in v.shape)
     for part in (p for length in lengths for p in length.iterate_functions() if p.fn == "//"):
         divided, by = part.args
         for symbol in divided.symbols():
@@ -189,7 +189,7 @@ def _collect_node_constraints(graph: Graph) -> set[LengthConstraint]:
     """Return the constraints of its nodes, and of nodes in loop bodies."""
     found: set[LengthConstraint] = set()
     for node, results in iterate_nested_nodes(graph):
-        made = [d for r in results for d in r.type.shape]
+        made = [d for r in results for d in r.shape]
         found |= {LengthConstraint(d, True) for d in (*list_nonnegative_dims(node), *made)}
         # An attribute need not be a length: it must only have a value.
         found |= {LengthConstraint(d, False) for d in node.op.iterate_lengths()}
@@ -208,19 +208,19 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
     """Return lengths that must be non-negative so that a node reads only existing positions."""
     if not node.args or node.args[0] is None:
         return ()
-    shape = node.args[0].type.shape
+    shape = node.args[0].shape
     match node.op:
         case ops.Index(axis=axis, start=start, stop=stop):
             return start, shape[axis] - stop
-        case ops.Slice(axis=axis, start=start, stop=stop):
+        case ops.Slice(axis, start, stop):
             return start, stop - start, shape[axis] - stop
-        case ops.Stride(axis=axis, start=start, stop=stop, step=step):
+        case ops.Stride(axis, start, stop, step):
             return start, stop - start, shape[axis] - stop, step - 1
-        case ops.TopK(axis=axis, k=k):
+        case ops.TopK(axis, k):
             return k, shape[axis] - k
-        case ops.Pad(axis=axis) as op:
+        case ops.Pad(axis) as op:
             return op.list_nonnegative_lengths(shape[axis])
-        case ops.Resize(axis=axis, sizes=sizes):
+        case ops.Resize(axis, sizes):
             return tuple(d - 1 for d in (*sizes, *shape[axis : axis + len(sizes)]))
         case ops.GridSample():
             return tuple(d - 1 for d in shape[2:])

@@ -238,7 +238,7 @@ def extract_tokenwise_default(defaults: Graph, name: str, growing: str) -> Graph
     value = defaults.outputs[name]
     if find_default_sources(defaults, name) != {growing}:
         return None
-    if value.type.shape != defaults.inputs[growing].type.shape:
+    if value.shape != defaults.inputs[growing].shape:
         return None
     if not all(isinstance(node.op, TOKENWISE_OPS) for node in collect_needed_nodes([value])):
         return None
@@ -282,9 +282,9 @@ def _zero_padding_ids(
     """Replace negative ids at padded positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
-        if facts.below is None or ids not in new_values or ids.type.shape != keep.type.shape:
+        if facts.below is None or ids not in new_values or ids.shape != keep.shape:
             continue
-        zero = builder.one(ops.Constant(0, ids.type.dtype))
+        zero = builder.one(ops.Constant(0, ids.dtype))
         below = builder.one(ops.Compare("lt"), new_values[ids], zero)
         unread = builder.one(ops.And(), builder.one(ops.Not(), new_values[keep]), below)
         new_values[ids] = builder.one(ops.Where(), unread, zero, new_values[ids])

@@ -66,8 +66,8 @@ class CellBuilder:
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
         """Split the last axis in equal parts; the ops' rules ensure divisibility."""
-        axis = x.type.rank - 1
-        size = divide_dims_exactly(x.type.shape[axis], count)
+        axis = x.rank - 1
+        size = divide_dims_exactly(x.shape[axis], count)
         return [self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
 
 
@@ -87,7 +87,7 @@ def compute_cell(
 ) -> Sequence[Value]:
     """Return the next states of a cell; `row` is the input projection of one position."""
     match op:
-        case ops.Rnn(activation=activation):
+        case ops.Rnn(activation):
             from_h = f.add_linear(states[0], w["u"], w.get("c"))
             return [f.add_op(activation, f.add_op("add", row, from_h))]
         case ops.Gru():

@@ -124,17 +124,14 @@ class AxisBindings:
     dtypes: dict[str, str] = field(default_factory=dict)
     broadcastable: dict[str, list[tuple[tuple[Dim, ...], int]]] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> tuple[Dim, ...]:
-        return self.dims[name][0]
-
-    def __setitem__(self, name: str, dims: tuple[Dim, ...]) -> None:
-        assert name not in self.dims, f"`{name}` is bound by the operands already"
-        self.dims[name] = dims, SOLVED_OPERAND
-
-    def get_length(self, name: str) -> Dim:
+    def __getitem__(self, name: str) -> Dim:
         """Return the length of a single axis."""
-        (dim,) = self[name]
+        (dim,) = self.dims[name][0]
         return dim
+
+    def __setitem__(self, name: str, dims: Dim | tuple[Dim, ...]) -> None:
+        assert name not in self.dims, f"`{name}` is bound by the operands already"
+        self.dims[name] = dims if isinstance(dims, tuple) else (dims,), SOLVED_OPERAND
 
     def bind_name(self, name: str, dims: tuple[Dim, ...], operand: int) -> None:
         """Bind `name`, or check it against the operand that bound it."""
@@ -319,7 +316,7 @@ def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:
     """
     usual = {"f": "f32", "i": "i64", "b": "bool"}
     dtype = axes.dtypes.get(term.kind) or usual[term.kind]
-    return Type(dtype, tuple(d for a in term.axes for d in axes[a.name]))
+    return Type(dtype, tuple(d for a in term.axes for d in axes.dims[a.name][0]))
 
 
 def _parse_terms(side: str) -> Iterator[SignatureTerm]:

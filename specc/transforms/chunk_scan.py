@@ -53,7 +53,7 @@ def compute_in_chunks(
 ) -> NodeResults:
     """Add nodes that compute the results of the recurrence `op` chunk by chunk."""
     given, inner = op.split_operands(args), op.split_body_inputs()
-    length, rank = given.scanned[0].type.shape[1], given.initial_carries[0].type.rank
+    length, rank = given.scanned[0].shape[1], given.initial_carries[0].rank
     whole = dict(zip(inner.scanned, given.scanned, strict=True))
     outside = op.map_captures(args)
     possible = find_vectorizable_nodes(op.body, {*inner.scanned}, {*outside}, op.axis)
@@ -77,7 +77,7 @@ def _transpose_state(b: Builder, found: LinearRecurrence, state: Value) -> Value
 
 
 def _transpose_matrix(b: Builder, x: Value) -> Value:
-    rank = x.type.rank
+    rank = x.rank
     return b.one(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
 
@@ -121,7 +121,7 @@ class _ChunkRows:
     def _vectors(self, whole: dict[Value, Value], value: Value, axis: int) -> Value:
         """Return the values of all positions without an axis of length 1, if they have it."""
         x = whole[value]
-        if value.type.rank < self.rank:
+        if value.rank < self.rank:
             return x
         return self.b.one(ops.Squeeze(self.rank + 1 + axis), x)
 
@@ -195,8 +195,8 @@ class _ChunkBody(CellBuilder):
 
     def _input(self, name: str, x: Value) -> Value:
         """Add the input of a chunk, [b, 64, …, x], and move its positions before the last axis."""
-        shape = (x.type.shape[0], *x.type.shape[2:])
-        row = self.b.input(name, Input(Type(x.type.dtype, shape)))
+        shape = (x.shape[0], *x.shape[2:])
+        row = self.b.input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
         return self.b.one(ops.Transpose(order), row)
 

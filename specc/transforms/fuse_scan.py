@@ -45,7 +45,7 @@ def _is_layer_like_scan(op: ops.Scan) -> bool:
 
 def _have_batch_shapes(row: Value, state: Value) -> bool:
     """Return True if the scanned element and the state are both `[batch, n]`."""
-    return row.type.rank == 2 and row.type.shape[0] == state.type.shape[0]
+    return row.rank == 2 and row.shape[0] == state.type.shape[0]
 
 
 def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
@@ -54,7 +54,7 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
         return None
     inputs = list(op.body.inputs.values())
     states = inputs[op.scanned : op.scanned + op.carries]
-    if any(s.type.rank != 2 for s in states):
+    if any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carries]
     # Any of the scanned values may be the cell's input; the others are for other outputs.
@@ -242,7 +242,7 @@ class _FusedLoop:
         if "one" not in self.leaves:
             return True
         value = self.outer.get(self.leaves["one"], self.leaves["one"])
-        return value.node is not None and value.node.op == ops.Constant(1.0, value.type.dtype)
+        return value.node is not None and value.node.op == ops.Constant(1.0, value.dtype)
 
     def _free_of_state(self, collected: Sequence[Value], new: Value) -> bool:
         """Return True if all collected values can be computed from inputs and the new state."""
@@ -257,11 +257,11 @@ class _FusedLoop:
             return first
         match first.node, rest.node:
             case (
-                Node(ops.Slice(axis=0, start=start, stop=middle), (Value() as source,)),
-                Node(ops.Slice(axis=0, start=again, stop=stop), (Value() as other,)),
+                Node(ops.Slice(0, start, middle), (Value() as source,)),
+                Node(ops.Slice(0, again, stop), (Value() as other,)),
             ) if source is other:
                 # exactly the two parts, contiguous
-                if start == 0 and again == middle and stop == source.type.shape[0]:
+                if start == 0 and again == middle and stop == source.shape[0]:
                     return source
         return self.b.one(ops.Concat(0), first, rest)
 

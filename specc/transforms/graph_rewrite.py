@@ -1,9 +1,8 @@
 """Rebuild a graph with a list of rewrite rules.
 
-A rule is a function of the builder, the op and its operands in the new graph. It gives
-the values that stand for the node's results, or None where it does not apply. Equal
-nodes merge and unused ones vanish on the way, because the builder does both. Names,
-scopes and source places move to what replaces a node.
+A rule takes the builder, the op and its operands in the new graph. It returns the values that
+replace the node's results, or None if it does not apply. The builder merges equal nodes and drops
+unused ones. Names, scopes and source spans are copied to the nodes that replace a node.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ MAX_REWRITE_ROUNDS = 50
 
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """`graph` with, at each node, the first rule that applies, in one walk from the inputs on."""
+    """Rewrite `graph` in one pass from the inputs on, each node by the first rule that applies."""
     builder = Builder()
     return rewrite_into_builder(graph, builder, builder.copy_ports(graph), rules)
 

@@ -18,6 +18,8 @@ from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_into_builder
 from specc.transforms.quantize import find_viewed_weight
 
+MATRIX_TRANSPOSE = ops.Transpose((1, 0))
+
 
 def find_linear_weights(graph: Graph) -> frozenset[str]:
     """Return the parameters that only linear layers read."""
@@ -36,21 +38,17 @@ def _find_matrix_operand(node: Node) -> int | None:
 
 
 def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
-    """`graph` with these parameters, matrices all of them, stored as `[in, out]`."""
+    """Return `graph` with these parameters, which are matrices, stored as `[in, out]`."""
     made = Builder()
-    now = {v: made.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+    facts = {
+        name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
+        for name, f in graph.parameter_facts.items()
+    }
+    now = made.copy_ports(replace(graph, parameter_facts=facts))
     for name, value in graph.parameters.items():
-        facts = graph.parameter_facts[name]
-        if name not in names:
-            now[value] = made.parameter(facts)
-            continue
-        rows, columns = facts.type.shape
-        stored = replace(facts, type=Type(facts.type.dtype, (columns, rows)))
-        now[value] = made.one(ops.Transpose((1, 0)), made.parameter(stored))
+        if name in names:
+            now[value] = made.one(MATRIX_TRANSPOSE, now[value])
     return rewrite_into_builder(graph, made, now)
-
-
-MATRIX_TRANSPOSE = ops.Transpose((1, 0))
 
 
 def restore_transposed_weights(graph: Graph) -> Graph:

@@ -51,9 +51,9 @@ ERROR_STABLE_ARITHMETIC = frozenset(("add", "max", "min", "mul", "sub"))
 def can_follow_operand_dtype(op: Op) -> bool:
     """Return True if an op is computed in the dtype of its operands."""
     match op:
-        case ops.Pointwise(fn=fn):
+        case ops.Pointwise(fn):
             return fn in ERROR_STABLE_FUNCTIONS
-        case ops.Arith(fn=fn):
+        case ops.Arith(fn):
             return fn in ERROR_STABLE_ARITHMETIC
     return isinstance(op, (*DATA_MOVEMENT_OPS, *NORM_OPS, ops.Rotate))
 
@@ -127,7 +127,7 @@ def _convert_graph(
         wanted = results.get(name)
         if wanted is None:
             outputs[name] = walk.get_computed(value)
-            found[name] = outputs[name].type.dtype
+            found[name] = outputs[name].dtype
         else:
             outputs[name] = (
                 walk.convert_to_half(value) if wanted == half else walk.convert_to_original(value)
@@ -172,7 +172,7 @@ class _HalfConverter:
 
     def register_value(self, old: Value, new: Value, width: PrecisionClass = "wide") -> None:
         """Register the converted form of a value."""
-        thin = old.type.dtype == "f32" and new.type.dtype == self.half
+        thin = old.dtype == "f32" and new.dtype == self.half
         (self.narrow_values if thin else self.wide_values)[old] = new
         self.widths[old] = "thin" if thin else width
 
@@ -184,7 +184,7 @@ class _HalfConverter:
 
     def convert_to_half(self, old: Value) -> Value:
         """Return a float value in 16 bits, any other as it is."""
-        if old.type.dtype != "f32":
+        if old.dtype != "f32":
             return self.convert_to_original(old)
         if old not in self.narrow_values:
             node = old.node
@@ -247,7 +247,7 @@ class _HalfConverter:
         return "thin" if "thin" in found else "neutral"
 
     def _list_floats(self, node: Node) -> list[Value]:
-        return [a for a in node.operands if a.type.dtype == "f32"]
+        return [a for a in node.operands if a.dtype == "f32"]
 
     def _fits_half(self, constant: ops.Constant) -> bool:
         """Return True if a constant is in the normal range of the 16-bit dtype."""

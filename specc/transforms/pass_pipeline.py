@@ -5,7 +5,7 @@
                                                         └─ prove ─ step ─ encode
 
 A pass maps a `PassState` to another. Under `VERIFY_AFTER_PASSES` graphs are verified
-(`specc.ir.ir_verifier`) after each pass, so that the pass that breaks one is named.
+(`specc.ir.ir_verifier`) after each pass, to name the pass that breaks one.
 `specc show --ir --print-after PASS` prints the result of a pass.
 """
 
@@ -32,16 +32,14 @@ from specc.ir.model import DerivedGraphs, GenerateSection, KVCache, StreamSectio
 from specc.ir.ops.quantized import QuantizationPlan
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import RewriteRule, rewrite_graph
-from specc.transforms.linear_weights import (
-    find_linear_weights,
-    restore_transposed_weights,
-    transpose_stored_weights,
+from specc.transforms.linear_weights import find_linear_weights, transpose_stored_weights
+from specc.transforms.mixed_precision import (
+    HalfDtype,
+    convert_derived_to_half,
+    convert_graph_to_half,
 )
-from specc.transforms.mixed_precision import HalfDtype, convert_derived_to_half
-from specc.transforms.mixed_precision import convert_graph_to_half as narrowed
 from specc.transforms.quantization_plan import QuantizationRequest, choose_weight_formats
-from specc.transforms.quantize import quantize_graph as rounded
-from specc.transforms.quantize import quantize_kv_states
+from specc.transforms.quantize import quantize_graph, quantize_kv_states
 from specc.transforms.split_scan import split_scan
 
 VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
@@ -52,18 +50,14 @@ VERIFY_AFTER_PASSES: ContextVar[bool] = ContextVar("VERIFYING", default=False)
 class PassState:
     """The state that passes work on.
 
-    `defaults` computes missing inputs of `graph`, until `inline_default_inputs` has put
-    it
-    inside. `generation` says along which input `graph` grows, where it does, `streaming`
-    what is made of one whose rows come; behind `chunk` these are counted in chunks of
-    that many. `rows` are
-    those that a step gives of what is drawn from; unless `bounded`, attention through a
-    window keeps rows that it no longer sees. Where it `begins`, `encode` gives what the
-    first token of an empty text is drawn from, if anything does. `outputs` are the
-    results that a step can give, which `check_causality` finds; `plan` says which weights are
-    rounded, as `--quantize int8` does where it is None, `width` in how many bits is
-    computed what suffers no harm; `half` is what `step` made,
-    `derived` that with `encode`.
+    `defaults` computes missing inputs of `graph`, until the pass `inline` adds it to the graph.
+    `generation` or `streaming` name the input with the time axis, which the pass `chunk` counts
+    in chunks of `chunk` positions. A step returns the positions `rows` of the logits; unless
+    `bounded`, sliding-window attention keeps positions outside of the window; with `begins`
+    the encoder returns the logits of an empty sequence. `outputs` are the results that a step
+    can return, found by `prove`; `plan` the formats of quantized weights (default: int8);
+    `width` the 16-bit type of mixed precision. `half` is the result of `step`, `derived` that
+    of `encode`.
     """
 
     graph: Graph
@@ -118,29 +112,17 @@ def _run_inline(work: PassState) -> PassState:
     return replace(work, graph=graph, defaults=None)
 
 
-def _run_fuse_scan(work: PassState) -> PassState:
-    return replace(work, graph=_rewrite_loops(work.graph, fuse_scan))
-
-
-def _run_split_scan(work: PassState) -> PassState:
-    return replace(work, graph=_rewrite_loops(work.graph, split_scan))
-
-
-def _rewrite_loops(graph: Graph, rule: RewriteRule) -> Graph:
-    """Rewrite a graph by a rule for loops; a graph without loops is returned as it is."""
-    loops = any(isinstance(node.op, ops.Scan) for node, _ in graph.nodes)
-    return rewrite_graph(graph, [rule]) if loops else graph
+def _rewrite_loops(work: PassState, rule: RewriteRule) -> PassState:
+    """Rewrite the graph by a rule for loops; a graph without loops is returned as it is."""
+    loops = any(isinstance(node.op, ops.Scan) for node, _ in work.graph.nodes)
+    return replace(work, graph=rewrite_graph(work.graph, [rule])) if loops else work
 
 
 def _run_quantize(work: PassState) -> PassState:
     plan = work.plan
     if plan is None:
         plan = choose_weight_formats(work.graph, QuantizationRequest(kind="int8"), "rows", {}).plan
-    return replace(work, graph=rounded(work.graph, plan))
-
-
-def _run_narrow(work: PassState) -> PassState:
-    return replace(work, graph=narrowed(work.graph, work.width))
+    return replace(work, graph=quantize_graph(work.graph, plan))
 
 
 def _run_chunk(work: PassState) -> PassState:
@@ -221,15 +203,22 @@ def _run_encode(work: PassState) -> PassState:
 ALL_PASSES = (
     CompilerPass("inline", "compute the defaults of inputs inside the graph", _run_inline, True),
     CompilerPass(
-        "fuse_scan", "replace a loop over a known cell by a recurrent layer", _run_fuse_scan
+        "fuse_scan",
+        "replace a loop over a known cell by a recurrent layer",
+        lambda work: _rewrite_loops(work, fuse_scan),
     ),
     CompilerPass(
         "split_scan",
         "hoist operations that do not depend on loop-carried values out of loops",
-        _run_split_scan,
+        lambda work: _rewrite_loops(work, split_scan),
     ),
     CompilerPass("quantize", "quantize weights", _run_quantize, True),
-    CompilerPass("narrow", "mixed precision", _run_narrow, True),
+    CompilerPass(
+        "narrow",
+        "mixed precision",
+        lambda work: replace(work, graph=convert_graph_to_half(work.graph, work.width)),
+        True,
+    ),
     CompilerPass("chunk", "express the time axis in chunks of the strides", _run_chunk),
     CompilerPass("prove", "prove causality; changes no graph", _run_causality_check),
     CompilerPass("step", "derive the decode step", _run_step),
@@ -238,9 +227,9 @@ ALL_PASSES = (
 """Every pass that changes or checks graphs, in the order of `compile`."""
 
 SIMPLIFY_PASSES = ("fuse_scan", "split_scan")
+"""The passes that run for every target."""
 LOOP_PASSES = ("split_scan",)
 """The passes for quantized weights, under which loops with cells are kept."""
-"""The passes that run for every target."""
 DERIVE_PASSES = ("chunk", "prove", "step", "encode")
 """The passes before step derivation."""
 
@@ -272,7 +261,7 @@ def _verify_graphs(graphs: Iterable[Graph | None], where: str) -> None:
 
 
 def inline_default_inputs(graph: Graph, defaults: Graph) -> Graph:
-    """`graph` with what `defaults` computes inside."""
+    """Compute the defaults of inputs inside `graph`."""
     return run_passes(PassState(graph=graph, defaults=defaults), ("inline",)).graph
 
 
@@ -287,27 +276,22 @@ def apply_quantization_plan(graph: Graph, plan: QuantizationPlan) -> Graph:
 
 
 def apply_int8_kv_cache(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """`step` with these states in 8 bits."""
+    """Return `step` with these KV caches in int8."""
     made = quantize_kv_states(step, caches)
-    _verify_graphs([made], "the states in 8 bits")
+    _verify_graphs([made], "the int8 KV caches")
     return made
 
 
 def transpose_linear_weights(graph: Graph, names: Collection[str]) -> tuple[Graph, frozenset[str]]:
-    """Store those matrices as `[in, out]` that only linear layers read; return them too."""
+    """Store matrices that only linear layers read as `[in, out]`; also return their names."""
     found = find_linear_weights(graph) & frozenset(names)
     made = transpose_stored_weights(graph, found) if found else graph
     _verify_graphs([made], "the transposed matrices")
     return made, found
 
 
-def normalize_weight_orientation(graph: Graph) -> Graph:
-    """`graph` with matrices as its linear maps read them, however they are stored."""
-    return restore_transposed_weights(graph)
-
-
 def apply_half_precision(graph: Graph, width: HalfDtype) -> Graph:
-    """`graph` computing in 16 bits what suffers no harm by it."""
+    """Convert `graph` to mixed precision."""
     return run_passes(PassState(graph=graph, width=width), ("narrow",)).graph
 
 
@@ -319,11 +303,7 @@ def apply_half_precision_to_derived(derived: DerivedGraphs, width: HalfDtype) ->
 
 
 def derive_with_passes(work: PassState) -> DerivedGraphs:
-    """`encode` and `step` for the result that is drawn from, and for results that can
-    be had beside it.
-
-    Fails with the proof's errors, E0711 to E0718, where the model cannot be generated.
-    """
+    """Derive encoder and decode step. E0711 to E0718 if the model cannot be generated."""
     derived = run_passes(work, DERIVE_PASSES).derived
     assert derived is not None
     return derived

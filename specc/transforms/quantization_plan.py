@@ -247,7 +247,7 @@ class _FormatChooser:
         """Return `int4`, or 8 bits where 4 lose too much or save nothing."""
         count = 1
         # stacked weights have a separate matrix per expert
-        for length in value.type.shape[-2:]:
+        for length in value.shape[-2:]:
             count *= length.number or 0
         named = set(sharing)
         if uses.table or self.heads & named:

@@ -157,7 +157,7 @@ class _WeightQuantizer:
             case ops.Transpose():
                 self.pairs[results[0]] = replace(pair, flipped=not pair.flipped)
                 return ()
-            case ops.Cast(to=to):
+            case ops.Cast(to):
                 # computed in 16 bits: so are the scales
                 scales = self.made.one(ops.Cast(to), pair.scales)
                 self.pairs[results[0]] = replace(pair, scales=scales)
@@ -180,7 +180,7 @@ class _WeightQuantizer:
         made, form = self.made, pair.form
         last = form.layout == "columns"
         numbers, scales = (
-            made.one(replace(op, axis=v.type.rank - 1 if last else 0), v)
+            made.one(replace(op, axis=v.rank - 1 if last else 0), v)
             for v in (pair.numbers, pair.scales)
         )
         return replace(pair, numbers=numbers, scales=scales)
@@ -215,7 +215,7 @@ class _WeightQuantizer:
         form, ids = pair.form, node.args[0]
         table = node.args[1]
         assert table is not None
-        op = ops.EmbeddingQ(table.type.shape[1], form.bits, form.group_size, form.layout)
+        op = ops.EmbeddingQ(table.shape[1], form.bits, form.group_size, form.layout)
         return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
 
     def _loop(self, node: Node, op: ops.Scan | ops.Route) -> NodeResults:
@@ -269,7 +269,7 @@ STATE_SCALE_SUFFIX = ":scale"
 
 
 def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
-    """`step` with these states in 8 bits."""
+    """Return `step` with these KV caches in int8."""
     keys = {c.key: c.next_key for c in caches}
     after = keys | {c.value: c.next_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
@@ -296,6 +296,6 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:
     """Return the scales of a state: one per head and feature."""
-    _, heads, _, width = step.inputs[name].type.shape
+    _, heads, _, width = step.inputs[name].shape
     shape = Type("f32", (heads, Dim.of(1), width))
     return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initial="ones")

@@ -45,12 +45,12 @@ SINGLE_AXIS_OPS = (
 def can_vectorize_op(op: Op, args: NodeOperands, moving: Sequence[bool], axis: int) -> bool:
     """Return True if `vectorize_op` can add an axis at `axis`."""
     there = [(a, m) for a, m in zip(args, moving, strict=True) if a is not None]
-    if any(a.type.rank < axis for a, m in there if m):
+    if any(a.rank < axis for a, m in there if m):
         return False
     match op:
-        case ops.Insert(axis=at) | ops.Concat(axis=at):
+        case ops.Insert(at) | ops.Concat(at):
             return at >= axis
-        case ops.Transpose(order=order):
+        case ops.Transpose(order):
             # Axes before the time axis must stay there.
             return order[:axis] == tuple(range(axis))
     if isinstance(op, SINGLE_AXIS_OPS):
@@ -67,8 +67,8 @@ def _have_moving_operands_full_rank(operands: Sequence[tuple[Value, bool]]) -> b
     """Return True if operands that move have the rank of the result: broadcasting aligns axes
     from the right, so the time axis of one with fewer axes would meet another axis.
     """
-    rank = max(a.type.rank for a, _ in operands)
-    return all(a.type.rank == rank for a, moves in operands if moves)
+    rank = max(a.rank for a, _ in operands)
+    return all(a.rank == rank for a, moves in operands if moves)
 
 
 def _can_add_leading_axis(op: Op, args: NodeOperands, moving: Sequence[bool], axis: int) -> bool:
@@ -76,7 +76,7 @@ def _can_add_leading_axis(op: Op, args: NodeOperands, moving: Sequence[bool], ax
     that vary could not be broadcast, and features must stay last.
     """
     x, alone = args[0], moving[0] and not any(moving[1:])
-    return alone and x is not None and x.type.rank > _count_trailing_axes(op) + axis - 1
+    return alone and x is not None and x.rank > _count_trailing_axes(op) + axis - 1
 
 
 def _count_trailing_axes(op: Op) -> int:
@@ -101,7 +101,7 @@ def _align_operands(
 ) -> list[Value | None]:
     """Return the operands of an elementwise op, constant ones reshaped to broadcast."""
     # The rank without the time axis, which moving operands have already.
-    rank = max(a.type.rank - m for a, m in zip(args, moving, strict=True) if a)
+    rank = max(a.rank - m for a, m in zip(args, moving, strict=True) if a)
     return [
         a if m or a is None else _insert_broadcast_axis(b, a, rank, axis)
         for a, m in zip(args, moving, strict=True)
@@ -137,7 +137,7 @@ def vectorize_nodes(
     gains their results, `outside` the captured values.
     """
     made = dict(op.body.nodes)
-    length = next(iter(whole.values())).type.shape[op.axis]
+    length = next(iter(whole.values())).shape[op.axis]
     for node in nodes:
         moving = [a is not None and a not in outside for a in node.args]
         args = [
@@ -155,7 +155,7 @@ def _insert_broadcast_axis(b: Builder, fixed: Value, rank: int, axis: int) -> Va
     """Return a constant operand of an elementwise op with an axis of length 1 at `axis`."""
     # With fewer axes than precede the time axis, broadcasting from the right suffices: [o] next to
     # [b, t, o].
-    at = axis - (rank - fixed.type.rank)
+    at = axis - (rank - fixed.rank)
     return b.one(ops.Insert(at), fixed) if at > 0 else fixed
 
 
@@ -325,7 +325,7 @@ def mask_positions(b: Builder, x: Value, keep: Value | None) -> Value:
     """Return `x`, [b, n, …], with zeros where `keep` is false."""
     if keep is None:
         return x
-    for axis in range(2, x.type.rank):
+    for axis in range(2, x.rank):
         keep = b.one(ops.Insert(axis), keep)
-    zero = b.one(ops.Constant(ZERO_BY_KIND[x.type.dtype[0]], x.type.dtype))
+    zero = b.one(ops.Constant(ZERO_BY_KIND[x.dtype[0]], x.dtype))
     return b.one(ops.Where(), keep, x, zero)

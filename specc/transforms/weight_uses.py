@@ -37,9 +37,9 @@ def find_matrix_product(node: Node) -> MatrixProduct | None:
         case ops.MatMul():
             right = node.args[1]
             # with more axes it is a separate matrix for each of these
-            flat = right is not None and right.type.rank == 2
+            flat = right is not None and right.rank == 2
             return MatrixProduct(rows=0, matrix=1, is_transposed=True) if flat else None
-        case ops.Einsum(equation=equation):
+        case ops.Einsum(equation):
             return _parse_einsum_product(equation)
     return None
 
@@ -130,7 +130,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
         {n: WeightUses() for n, v in graph.parameters.items() if is_weight_matrix(v)}
     )
     seen = {
-        v: WeightView(n, stack=v.type.rank == STACKED_RANK)
+        v: WeightView(n, stack=v.rank == STACKED_RANK)
         for n, v in graph.parameters.items()
         if n in walk.found
     }
@@ -148,8 +148,8 @@ def _find_token_inputs(graph: Graph) -> set[Value]:
 
 def is_weight_matrix(value: Value) -> bool:
     """Return True for an f32 matrix, or a stack of them, of static nonzero shape."""
-    lengths = [d.number for d in value.type.shape]
-    return value.type.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
+    lengths = [d.number for d in value.shape]
+    return value.dtype == "f32" and len(lengths) in (2, STACKED_RANK) and all(lengths)
 
 
 @dataclass
@@ -245,9 +245,9 @@ def _is_weight_inside(view: WeightView, is_stacked: bool, is_captured: bool) -> 
 def view_weight(node: Node, sight: WeightView) -> WeightView | None:
     """Return the view of a weight after a transpose or slice; None for other ops."""
     match node.op:
-        case ops.Transpose(order=(1, 0)):
+        case ops.Transpose((1, 0)):
             return WeightView(sight.name, not sight.flipped, sight.cut)
-        case ops.Slice(axis=axis):
+        case ops.Slice(axis):
             # the axis of the weight itself, which is the other one if it is transposed
             cut = sight.cut | {axis ^ int(sight.flipped)}
             return WeightView(sight.name, sight.flipped, cut)
@@ -261,7 +261,7 @@ def format_op_location(op: Op, scope: str) -> str:
 
 def is_integer_value(value: Value) -> bool:
     """Return True for integer values."""
-    return value.type.dtype in ("i64", "i32")
+    return value.dtype in ("i64", "i32")
 
 
 def _has_whole_rows(product: MatrixProduct, sight: WeightView) -> bool:

@@ -197,7 +197,7 @@ HALF_FORMATS: Mapping[str, HalfFormat] = {
 
 def half_format_of(graph: Graph) -> str:
     """Return the 16-bit type that a graph computes in, or ""."""
-    types = (v.type.dtype for _, results in graph.nodes for v in results)
+    types = (v.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
 
 
@@ -213,7 +213,7 @@ class HalfRounding:
 
     def __call__(self, value: Value, array: Array) -> Array:
         """Return the rounded result of a node."""
-        form = HALF_FORMATS.get(value.type.dtype)
+        form = HALF_FORMATS.get(value.dtype)
         if form is None:
             return array
         nudge = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
@@ -249,7 +249,7 @@ def half_rounding_error(
 
 def _too_large(graph: Graph, value: Value, number: float) -> None:
     """Raise E0980."""
-    dtype = value.type.dtype
+    dtype = value.dtype
     named = [n for n, v in graph.names.items() if v is value]
     where = next(iter((*named, *graph.get_origin(value.node).scopes)), graph.name)
     raise_error(

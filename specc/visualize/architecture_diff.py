@@ -12,7 +12,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node
 from specc.ir.ir_text import format_ir
-from specc.transforms import pass_pipeline
+from specc.transforms.linear_weights import restore_transposed_weights
 from specc.visualize.block_dataflow import VIEW_OPERATIONS, is_float_value, operation_label
 from specc.visualize.block_tree import find_build_scope
 
@@ -58,7 +58,7 @@ class ArchitectureDifference:
 
 def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     """Return the changes from A to B."""
-    a, b = (replace(s, graph=pass_pipeline.normalize_weight_orientation(s.graph)) for s in (a, b))
+    a, b = (replace(s, graph=restore_transposed_weights(s.graph)) for s in (a, b))
     if _format_graph(a.graph) == _format_graph(b.graph):
         return ArchitectureDifference()
     left, right = (_list_scopes(side.graph) for side in (a, b))

@@ -286,7 +286,7 @@ def _plan(graphs: Graphs, words: Words) -> Iterable[str]:
     yield f"lengths: {plan.new}, and {plan.base} from before"
     for name, value in number_values(graph):
         for axis, rows in plan.needs.get(value, {}).items():
-            kept = ", kept" if value in plan.setting.kept else ""
+            kept = ", kept" if value in plan.kept else ""
             yield f"{name} axis {axis}: {format_demand(rows)}{kept}"
 
 
@@ -294,7 +294,7 @@ def _keeping(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     symbol, growing, outputs = _open(graph, words)
     plan = StepPlan.of(graph, symbol, growing, outputs)
-    kept = [n for n, v in number_values(graph) if v in plan.setting.kept]
+    kept = [n for n, v in number_values(graph) if v in plan.kept]
     yield f"{', '.join(kept) or 'nothing'} is kept"
     work = _derived(graph, words)
     if work.derived:

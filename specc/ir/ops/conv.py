@@ -104,14 +104,14 @@ class Sliding(PaddedWindow):
     def bind_window_axes(self, axes: AxisBindings) -> None:
         """Bind the result's axes. ShapeError if a known length is too short for a window."""
         for n, (old, new) in enumerate(self.pair_axis_names()):
-            length = axes.get_length(old)
+            length = axes[old]
             # Only a known length can be refused here; any other is checked at run time.
             spare = self.compute_spare_length(length, n).number
             if spare is not None and spare < 0:
                 title = f"a window spans {self.get_span(n) + 1} positions, the axis has {length}"
                 raise ShapeError(title, (0,), name=old)
             if not self.keeps_positions(n):
-                axes[new] = (self.compute_length(length, n),)
+                axes[new] = self.compute_length(length, n)
 
 
 def _build_window_signature(
@@ -131,8 +131,8 @@ KERNEL_AXES = {1: "k", 2: "k l"}
 def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
     """Check that the kernel has the size of the attribute."""
     for name, wanted in zip(KERNEL_AXES[len(op.kernel)].split(), op.kernel, strict=True):
-        if axes.get_length(name) != wanted:
-            title = f"a kernel of {axes.get_length(name)} where {wanted} is expected"
+        if axes[name] != wanted:
+            title = f"a kernel of {axes[name]} where {wanted} is expected"
             raise ShapeError(title, (1,))
 
 
@@ -166,9 +166,9 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
-        check_channel_groups(axes.get_length("i"), axes.get_length("o"), self.groups)
+        check_channel_groups(axes["i"], axes["o"], self.groups)
         # Groups divide the channels, so the weight has a fraction of them.
-        taken, given = axes.get_length("j") * self.groups, axes.get_length("i")
+        taken, given = axes["j"] * self.groups, axes["i"]
         if taken != given:
             title = f"the weight has {taken} input channels, the input has {given}"
             raise ShapeError(title, (0, 1), (given, taken))
@@ -214,15 +214,15 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_kernel_size(self, axes)
-        out = axes.get_length("p") * self.groups
-        check_channel_groups(axes.get_length("i"), out, self.groups)
+        out = axes["p"] * self.groups
+        check_channel_groups(axes["i"], out, self.groups)
         if "o" not in axes.dims:
-            axes["o"] = (out,)
-        elif axes.get_length("o") != out:
-            title = f"the weight has {out} output channels, the bias has {axes.get_length('o')}"
-            raise ShapeError(title, (1, 2), (out, axes.get_length("o")))
+            axes["o"] = out
+        elif axes["o"] != out:
+            title = f"the weight has {out} output channels, the bias has {axes['o']}"
+            raise ShapeError(title, (1, 2), (out, axes["o"]))
         for n, (old, new) in enumerate(self.pair_axis_names()):
-            axes[new] = (self.compute_length(axes.get_length(old), n),)
+            axes[new] = self.compute_length(axes[old], n)
 
 
 def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
@@ -326,4 +326,4 @@ class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
         return floor_divide_dims(length - (1 + self.lag), self.stride) + 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["u"] = (self.compute_length(axes.get_length("t")),)
+        axes["u"] = self.compute_length(axes["t"])

@@ -119,7 +119,7 @@ class Attend(
     weights_result = 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        h, g = axes.get_length("h"), axes.get_length("g")
+        h, g = axes["h"], axes["g"]
         rest = mod_dims(h, g).number
         if rest:
             raise ShapeError(
@@ -135,8 +135,8 @@ class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
     """
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        rows = divide_image_size(axes.get_length("y"), axes.get_length("p"), "high")
-        axes["n"] = (rows * divide_image_size(axes.get_length("x"), axes.get_length("r"), "wide"),)
+        rows = divide_image_size(axes["y"], axes["p"], "high")
+        axes["n"] = rows * divide_image_size(axes["x"], axes["r"], "wide")
 
 
 def divide_image_size(length: Dim, size: Dim, word: str) -> Dim:

@@ -25,7 +25,7 @@ class Sinusoid(Op, sig="i[*s] -> f[*s d]"):
         assert self.layout in ("interleaved", "halves", "fairseq"), self.layout
         if self.dim.number is not None and self.dim.number % 2:
             raise ShapeError(f"sinusoidal embeddings need an even dimension, got {self.dim}")
-        axes["d"] = (self.dim,)
+        axes["d"] = self.dim
 
 
 class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
@@ -52,7 +52,7 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
         pairs = divide_dims_exactly(self.dim, 2)
         if self.axes and pairs.number not in (None, len(self.axes)):
             raise ShapeError(f"{pairs} pairs of features, but {len(self.axes)} have an axis")
-        axes["r"] = (pairs,)
+        axes["r"] = pairs
 
 
 class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
@@ -67,6 +67,6 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.pairs in ("half", "interleaved"), self.pairs
-        d, r = axes.get_length("d").number, axes.get_length("r").number
+        d, r = axes["d"].number, axes["r"].number
         if d is not None and r is not None and 2 * r > d:
             raise ShapeError(f"cannot rotate {2 * r} features of {d}", (0, 1))

@@ -67,7 +67,7 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         if self.block:
-            check_group_shape(axes, axes.get_length("i"), self.bits, self.block)
+            check_group_shape(axes, axes["i"], self.bits, self.block)
 
 
 class LstmQ(
@@ -95,14 +95,12 @@ class LstmQ(
     peepholes = OptionalOperand(10)
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        gates, state = axes.get_length("g"), axes.get_length("r")
+        gates, state = axes["g"], axes["r"]
         if gates != state * 4:
             title = f"four gates of {state} are {state * 4} columns, not {gates}"
             raise ShapeError(title, (1, 2), (gates, state * 4), "g")
-        if "p" in axes.dims and axes.get_length("p") != state * 3:
-            title = (
-                f"peepholes of three gates of {state} are {state * 3}, not {axes.get_length('p')}"
-            )
+        if "p" in axes.dims and axes["p"] != state * 3:
+            title = f"peepholes of three gates of {state} are {state * 3}, not {axes['p']}"
             raise ShapeError(title, (10,), name="p")
 
 
@@ -121,9 +119,9 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         if "d" not in axes.dims:
-            axes["d"] = (self.width,)
-        if axes.get_length("d") != self.width:
-            title = f"rows have {axes.get_length('d')} values, expected {self.width}"
+            axes["d"] = self.width
+        if axes["d"] != self.width:
+            title = f"rows have {axes['d']} values, expected {self.width}"
             raise ShapeError(title, (1,))
         if self.block:
             check_group_shape(axes, self.width, self.bits, self.block)
@@ -155,14 +153,14 @@ def count_groups(width: int, block: int) -> int:
 
 def check_group_shape(axes: AxisBindings, width: Dim, bits: int, block: int) -> None:
     """Check that the groups and their bytes match this row width."""
-    number, count = width.number, axes.get_length("k").number
+    number, count = width.number, axes["k"].number
     if number is None or count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
     if count != count_groups(number, block):
         title = f"{number} numbers are not {count} blocks of {block}"
-        raise ShapeError(title, (1, 2), (width, axes.get_length("k")), "k")
-    if "p" in axes.dims and axes.get_length("p") != block * bits // 8:
-        title = f"{block} numbers of {bits} bits are not {axes.get_length('p')} bytes"
+        raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
+    if "p" in axes.dims and axes["p"] != block * bits // 8:
+        title = f"{block} numbers of {bits} bits are not {axes['p']} bytes"
         raise ShapeError(title, (1,), name="p")
 
 

@@ -106,7 +106,7 @@ class Gru(
     reverse: bool = False
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        g, h = axes.get_length("g"), axes.get_length("h")
+        g, h = axes["g"], axes["h"]
         if g != h * 3:
             raise ShapeError(
                 f"three gates of size {h} need {h * 3} rows of weights, got {g}",
@@ -143,14 +143,14 @@ class Lstm(
     final_result, cell_result = 1, 2
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        g = axes.get_length("g")
+        g = axes["g"]
         if "h" not in axes.dims:
             if mod_dims(g, 4).number:
                 raise ShapeError(
                     f"{g} rows of weights are not divisible into four gates", (1,), (g,), "g"
                 )
-            axes["h"] = (divide_dims_exactly(g, 4),)
-        h = axes.get_length("h")
+            axes["h"] = divide_dims_exactly(g, 4)
+        h = axes["h"]
         if g != h * 4:
             raise ShapeError(
                 f"four gates of size {h} need {h * 4} rows of weights, got {g}",
@@ -158,11 +158,9 @@ class Lstm(
                 (g, h * 4),
                 "g",
             )
-        if "p" in axes.dims and axes.get_length("p") != h * 3:
+        if "p" in axes.dims and axes["p"] != h * 3:
             raise ShapeError(
-                f"peepholes of three gates of {h} are {h * 3}, not {axes.get_length('p')}",
-                (8,),
-                name="p",
+                f"peepholes of three gates of {h} are {h * 3}, not {axes['p']}", (8,), name="p"
             )
 
     def infer(self, *args: Type | None) -> tuple[Type, ...]:

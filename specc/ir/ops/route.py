@@ -60,7 +60,7 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
     @property
     def token_count_symbol(self) -> str:
         """The symbol of the number of tokens routed to an expert."""
-        name = self.get_body_inputs()[0].type.shape[-2].name
+        name = self.get_body_inputs()[0].shape[-2].name
         if name is None:
             raise ShapeError("the body has no token axis")
         return name
@@ -100,9 +100,9 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["o"] = self.get_body_output().type.shape[-1:]
-        if self.stacked and axes.get_length("e") != self.experts:
-            title = f"{self.experts} experts, but weights for {axes.get_length('e')}"
+        axes["o"] = self.get_body_output().shape[-1]
+        if self.stacked and axes["e"] != self.experts:
+            title = f"{self.experts} experts, but weights for {axes['e']}"
             raise ShapeError(title, (self.first_body_operand,))
 
     def _check_body_inputs(self, outer: Sequence[Type]) -> None:

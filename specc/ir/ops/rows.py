@@ -37,10 +37,10 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
     largest: bool = True
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        for length in (self.k, axes.get_length("t") - self.k):
+        for length in (self.k, axes["t"] - self.k):
             if length.number is not None and length.number < 0:
-                raise ShapeError(f"top-{self.k} of an axis of length {axes.get_length('t')}", (0,))
-        axes["u"] = (self.k,)
+                raise ShapeError(f"top-{self.k} of an axis of length {axes['t']}", (0,))
+        axes["u"] = self.k
 
 
 class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
@@ -67,14 +67,14 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
         return self.signature
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        length, between = axes.get_length("t"), self.stop - self.start
+        length, between = axes["t"], self.stop - self.start
         for room in (self.start, between, length - self.stop):
             if room.number is not None and room.number < 0:
                 raise ShapeError(
                     f"a slice from {self.start} up to {self.stop} of an axis of {length}", (0,)
                 )
         # the last step may exceed the end
-        axes["u"] = (floor_divide_dims(between + self.step - 1, self.step),)
+        axes["u"] = floor_divide_dims(between + self.step - 1, self.step)
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
@@ -99,7 +99,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in PAD_MODES, self.mode
-        length = axes.get_length("t")
+        length = axes["t"]
         if any(
             d.number is not None and d.number < 0 for d in self.list_nonnegative_lengths(length)
         ):
@@ -108,7 +108,7 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
                 f" rows, mode {self.mode}",
                 (0,),
             )
-        axes["u"] = (self.before + length + self.after,)
+        axes["u"] = self.before + length + self.after
 
     def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
         """Return lengths that must be non-negative for an axis of this `length`."""
@@ -150,10 +150,10 @@ class Resize(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
                 f"mode {self.mode} cannot interpolate {axes.dtypes['a']}; use nearest", (0,)
             )
         for n, size in enumerate(self.sizes):
-            for length in (size, axes.get_length(f"t{n}")):
+            for length in (size, axes[f"t{n}"]):
                 if length.number is not None and length.number < 1:
                     raise ShapeError(f"cannot resize an axis of length {length}", (0,))
-            axes[f"u{n}"] = (size,)
+            axes[f"u{n}"] = size
 
     @property
     def interpolates(self) -> bool:
@@ -176,9 +176,9 @@ class GridSample(Op, sig="f[b c h~ w~], f[b *u xy] -> f[b c *u]"):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.mode in GRID_SAMPLE_MODES, self.mode
         assert self.padding_mode in GRID_PADDING_MODES, self.padding_mode
-        if axes.get_length("xy").number not in (2, None):
-            raise ShapeError(f"a point has 2 coordinates (x, y), not {axes.get_length('xy')}", (1,))
-        if 0 in (axes.get_length("h").number, axes.get_length("w").number):
+        if axes["xy"].number not in (2, None):
+            raise ShapeError(f"a point has 2 coordinates (x, y), not {axes['xy']}", (1,))
+        if 0 in (axes["h"].number, axes["w"].number):
             raise ShapeError("a feature map without pixels cannot be sampled", (0,))
 
 
@@ -199,8 +199,6 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
         return self.axis - 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        rest = mod_dims(axes.get_length("c"), self.groups).number
+        rest = mod_dims(axes["c"], self.groups).number
         if rest:
-            raise ShapeError(
-                f"{axes.get_length('c')} channels are not {self.groups} equal groups", (0,)
-            )
+            raise ShapeError(f"{axes['c']} channels are not {self.groups} equal groups", (0,))

@@ -68,7 +68,7 @@ class Range(Op, sig="-> i[n]", view=True):
     length: Dim
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["n"] = (self.length,)
+        axes["n"] = self.length
 
 
 class Extent(Op, sig="a[*a t@ *b] -> i[t]", view=True):
@@ -179,7 +179,7 @@ class Split(Op, sig="a[*a t *b] -> a[*a *u *b]", view=True):
     sizes: tuple[Dim, ...]
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        length, product = axes.get_length("t"), multiply_dims(self.sizes)
+        length, product = axes["t"], multiply_dims(self.sizes)
         if product != length:
             title = f"an axis of {length} is not split into {' · '.join(map(str, self.sizes))}"
             raise ShapeError(title, (0,), (length, product), "t")
@@ -199,7 +199,7 @@ class Merge(Op, sig="a[*a t *b] -> a[*a u *b]", view=True):
         return Signature.parse(f"a[*a {merged} *b] -> a[*a u *b]")
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["u"] = (multiply_dims(axes.get_length(f"t{n}") for n in range(self.count)),)
+        axes["u"] = multiply_dims(axes[f"t{n}"] for n in range(self.count))
 
 
 class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
@@ -208,12 +208,12 @@ class Insert(Op, sig="a[*a *b] -> a[*a one *b]", view=True):
     axis: int
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["one"] = (Dim.of(1),)
+        axes["one"] = Dim.of(1)
 
 
 def _check_single_position(axes: AxisBindings, verb: str) -> None:
     """Raise ShapeError unless the axis `one` has length 1."""
-    if (length := axes.get_length("one")) != 1:
+    if (length := axes["one"]) != 1:
         title = f"only an axis of length 1 can be {verb}, this one has length {length}"
         raise ShapeError(title, (0,))
 
@@ -235,7 +235,7 @@ class Expand(Op, sig="a[*a one *b] -> a[*a t *b]", view=True):
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         _check_single_position(axes, "expanded")
-        axes["t"] = (self.length,)
+        axes["t"] = self.length
 
 
 class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
@@ -250,7 +250,7 @@ class Concat(Op, sig="a[*a t *b]... -> a[*a u *b]"):
             for a in args
         )
         axes = self.signature.bind_axes(tuple(alike), self.axis)
-        axes["u"] = (sum_dims(joined),)
+        axes["u"] = sum_dims(joined)
         return self.signature.build_results(axes)
 
 
@@ -267,7 +267,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
     stop: Dim
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        length = axes.get_length("t")
+        length = axes["t"]
         if _is_negative_number(self.start):
             raise ShapeError(f"a slice cannot start at {self.start}", (0,))
         if _is_negative_number(length - self.stop):
@@ -275,7 +275,7 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
         if _is_negative_number(self.stop - self.start):
             title = f"a slice from {self.start} up to {self.stop} is empty backwards"
             raise ShapeError(title, (0,))
-        axes["u"] = (self.stop - self.start,)
+        axes["u"] = self.stop - self.start
 
 
 class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
@@ -295,7 +295,7 @@ class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
         return self.at + 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        length = axes.get_length("t")
+        length = axes["t"]
         if _is_negative_number(self.at) or _is_negative_number(length - self.at - 1):
             title = f"index {self.at} is out of range for an axis of length {length}"
             raise ShapeError(title, (0,))
@@ -378,7 +378,7 @@ class OneHot(Op, sig="i[*s] -> f[*s n]"):
     size: Dim
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        axes["n"] = (self.size,)
+        axes["n"] = self.size
 
 
 class MatMul(Op, sig="f[#*s m k|m], f[#*s k|m n] -> f[*s m n]", heavy=True):
