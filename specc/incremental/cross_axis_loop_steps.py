@@ -23,7 +23,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_needed_nodes
 from specc.ir.model import DecodeState
-from specc.ir.ops.loop import Loop, remove_axis
+from specc.ir.ops.recurrent import Loop, remove_axis
 from specc.ir.types import Type
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recur
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value, collect_needed_nodes
-from specc.ir.ops.loop import Loop, remove_axis
+from specc.ir.ops.recurrent import Loop, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_in_chunks
 from specc_onnx.lower.blocked_attention import set_lengths_nonempty

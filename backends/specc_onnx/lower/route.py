@@ -17,7 +17,7 @@ from onnx import GraphProto
 
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
-from specc.ir.ops.route import RouteOperands
+from specc.ir.ops.nn import RouteOperands
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph

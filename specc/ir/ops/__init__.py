@@ -1,13 +1,10 @@
 """All ops. Importing this package fills `specc.ir.op.OPS_BY_NAME`."""
 
-from specc.ir.ops import conv, loop, nn, position, quantized, recurrent, route, rows, tensor
+from specc.ir.ops import conv, nn, quantized, recurrent, rows, tensor
 from specc.ir.ops.conv import *  # noqa: F403
-from specc.ir.ops.loop import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
-from specc.ir.ops.position import *  # noqa: F403
 from specc.ir.ops.quantized import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
-from specc.ir.ops.route import *  # noqa: F403
 from specc.ir.ops.rows import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
 
@@ -16,9 +13,6 @@ __all__ = [
     *rows.__all__,
     *nn.__all__,
     *conv.__all__,
-    *position.__all__,
     *quantized.__all__,
     *recurrent.__all__,
-    *loop.__all__,
-    *route.__all__,
 ]
