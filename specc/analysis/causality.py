@@ -62,10 +62,11 @@ def check_causality(
     found = trace_time_dataflow(graph, symbol, chunk)
     wanted = [graph.outputs[name] for name in outputs]
     live = collect_needed_nodes(wanted)
+    used = {a for node in live for a in node.operands}
     output = outputs[0] if outputs else ""
     faults = [
-        *_check_parameters(graph, found, live, output),
-        *_check_inputs(graph, found, live, output),
+        *_check_parameters(graph, found, used, output),
+        *_check_inputs(graph, found, used, output),
     ]
     for leak in found.leaks:
         if leak.node in live:
@@ -143,9 +144,8 @@ def format_op_name(op: Op) -> str:
 
 
 def _check_parameters(
-    graph: Graph, found: TimeFlow, live: set[Node], output: str
+    graph: Graph, found: TimeFlow, used: set[Value], output: str
 ) -> Iterator[Diagnostic]:
-    used = {a for node in live for a in node.args}
     for name, value in graph.parameters.items():
         if value in used and any(d.symbols() & found.related for d in value.shape):
             span = graph.parameter_facts[name].span
@@ -160,10 +160,9 @@ def _check_parameters(
 
 
 def _check_inputs(
-    graph: Graph, found: TimeFlow, live: set[Node], output: str
+    graph: Graph, found: TimeFlow, used: set[Value], output: str
 ) -> Iterator[Diagnostic]:
     """Report inputs whose length follows from the time axis, but not position by position."""
-    used = {a for node in live for a in node.args}
     for name, value in graph.inputs.items():
         own = [
             d

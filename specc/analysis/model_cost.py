@@ -196,9 +196,9 @@ class SummaryNode:
     name: str
     type: Type | None = None
     op: str = ""
-    weights: Dim = field(default_factory=lambda: Dim.of(0))
-    work: Dim = field(default_factory=lambda: Dim.of(0))
-    saved_work: Dim = field(default_factory=lambda: Dim.of(0))
+    weights: Dim = Dim.of(0)
+    work: Dim = Dim.of(0)
+    saved_work: Dim = Dim.of(0)
     parts: dict[str, "SummaryNode"] = field(default_factory=dict)
     repeats: int = 1
     members: tuple[str, ...] = ()

@@ -67,18 +67,6 @@ class PaddingOffsets:
             _infer_types(node)[link.result].shape[link.result_axis]
         )
 
-    def get_valid_end_counts(self, length: Dim) -> tuple[int | None, int | None]:
-        """Return the number of always-valid positions before and after the padded ones; None if
-        unknown.
-        """
-        return self.before.get(length, Dim.of(0)).number, self.behind(length).number
-
-    def has_valid_on_both_sides(self, length: Dim) -> bool:
-        """Return True if valid positions lie on both sides of the padding, so that not all
-        position ids count it.
-        """
-        return length in self.concatenated_lengths
-
     def link(self, node: Node, link: Dependence) -> Dependence | None:
         """Return a link restricted to padded positions: those of a part go where the part goes;
         None if none is read.

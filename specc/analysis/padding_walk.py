@@ -139,6 +139,7 @@ class PaddingWalk:
     def reading(self, node: Node, link: Dependence, given: Sequence[PaddingFacts]) -> PaddedRead:
         """Return how a link reads padded positions."""
         length = get_read_length(node, link)
+        before = self.places.before.get(length, Dim.of(0))
         return PaddedRead(
             node=node,
             link=link,
@@ -146,7 +147,7 @@ class PaddingWalk:
             side=given[link.operand].get_side(link.operand_axis, self.side),
             merged=length in self.places.merged,
             apart=self.places.separates_valid_positions(length),
-            ends=self.places.get_valid_end_counts(length),
+            ends=(before.number, self.places.behind(length).number),
             into_apart=self.places.leads_to_separated_axis(node, link),
         )
 
@@ -204,7 +205,7 @@ class PaddingWalk:
         if not isinstance(node.op, ops.ArgMax) or node.first is None:
             return False
         length = node.first.shape[node.op.axis]
-        counted = length in self.lengths and not self.places.has_valid_on_both_sides(length)
+        counted = length in self.lengths and length not in self.places.concatenated_lengths
         return count == EVERY_POSITION or (self.side == "right" and counted)
 
     def _find_source(
@@ -297,7 +298,7 @@ class PaddingWalk:
             return {}
         if length in self.places.merged:
             return None
-        if self.places.has_valid_on_both_sides(length) and (
+        if length in self.places.concatenated_lengths and (
             self.side != "right" or self.places.separates_valid_positions(length)
         ):
             before = self.places.before[length]

@@ -48,7 +48,7 @@ from specc.ir.graph import (
     NodeResults,
     Value,
     collect_needed_nodes,
-    substitute_op_symbol,
+    substitute_op,
 )
 from specc.ir.types import Type
 
@@ -130,7 +130,7 @@ class LastPositionBuilder:
         value, axis = row
         every = find_dependences(node)
         found = [link for link in every if (link.result, link.result_axis) == (value.index, axis)]
-        says = substitute_op_symbol(node.op, self.symbol, Dim.of(0)) != node.op
+        says = substitute_op(node.op, {self.symbol: Dim.of(0)}) != node.op
         if says or any(link.kind not in ("same", "band") for link in found):
             return {}
         length, rows = value.shape[axis], dict[int, LastPosition]()
@@ -314,7 +314,7 @@ class EncoderBuilder:
 
     def _node(self, node: Node, results: NodeResults) -> NodeResults:
         """Apply the same op to prefix positions alone."""
-        op = substitute_op_symbol(node.op, self.plan.symbol, Dim.of(0))
+        op = substitute_op(node.op, {self.plan.symbol: Dim.of(0)})
         # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):
             return self.b.add(ops.Range(self._length(results[0].shape[0])))

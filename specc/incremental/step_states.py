@@ -25,6 +25,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Node, NodeOrigin, NodeResults, Value
 from specc.ir.model import DecodeState, StateRole
+from specc.ir.ops.recurrent import remove_axis
 from specc.ir.types import Type
 
 
@@ -211,12 +212,11 @@ class StepStates:
 
     def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
         """Return the sums of new rows and of those before; the last is the next state."""
-        shape = tuple(d for n, d in enumerate(result.shape) if n != axis)
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.head(result, axis) != 0:
             initial = f"first.{name}"
             self.starts[initial] = InitialValue(node.operand(), axis, total=True)
-        like = self.make_fixed_size_state(name, Type(result.dtype, shape), initial, 0)
+        like = self.make_fixed_size_state(name, remove_axis(result.type, axis), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
         self.after[like.next_output] = self.draft.add(node, ops.Last(axis), *whole)[0]

@@ -340,11 +340,6 @@ def collect_needed_nodes(
     return live
 
 
-def substitute_op_symbol(op: Op, symbol: str, length: Dim) -> Op:
-    """Replace `symbol` by `length` in the attributes and the loop body of `op`."""
-    return _substitute_op(op, {symbol: length})
-
-
 def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     """Replace symbols by lengths in `graph`; types are inferred again."""
     facts = {
@@ -363,12 +358,14 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
     b = Builder()
     new_values = b.copy_ports(graph)
     for node, results in graph.nodes:
-        results_now = b.copy_node(graph, node, new_values, _substitute_op(node.op, lengths))
+        results_now = b.copy_node(graph, node, new_values, substitute_op(node.op, lengths))
         new_values.update(zip(results, results_now, strict=True))
     return b.finish_copy(graph, new_values)
 
 
-def _substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
+def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
+    """Replace symbols by lengths in the attributes and the loop body of `op`."""
+
     def substitute_attribute(attribute: object) -> object:
         if isinstance(attribute, Dim):
             return attribute.substitute(lengths)

@@ -11,7 +11,7 @@ the signature.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, dataclass_transform
@@ -110,10 +110,6 @@ class OpRuleTable(Generic[F]):
 
     def __getitem__(self, op: Op) -> F:
         return self.rules[type(op)]
-
-    def find_missing_ops(self, ops: Collection[type[Op]]) -> set[str]:
-        """Return names of ops that this backend lacks; a test requires none."""
-        return {op.name for op in ops} - {op.name for op in self.rules}
 
 
 T = TypeVar("T")

@@ -14,8 +14,6 @@ from specc.ir.op import Op
 
 RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | None]
 
-MAX_REWRITE_ROUNDS = 50
-
 
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
     """Rewrite `graph` in one pass from the inputs on, each node by the first rule that applies."""
@@ -50,37 +48,6 @@ def _apply_first_rule(
         if (made := rule(builder, op, args)) is not None:
             return made
     return None
-
-
-def rewrite_until_stable(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
-    """Rewrite `graph` until it no longer changes."""
-    for _ in range(MAX_REWRITE_ROUNDS):
-        again = rewrite_graph(graph, rules)
-        if _are_equal_graphs(graph, again):
-            return again
-        graph = again
-    raise AssertionError(
-        f"{graph.name}: the rules do not settle within {MAX_REWRITE_ROUNDS} rounds"
-    )
-
-
-def _are_equal_graphs(a: Graph, b: Graph) -> bool:
-    """Return True if two graphs have equal ops and equal connections."""
-    ops_of_a, ops_of_b = ([n.op for n, _ in graph.nodes] for graph in (a, b))
-    return ops_of_a == ops_of_b and _list_operand_numbers(a) == _list_operand_numbers(b)
-
-
-def _list_operand_numbers(graph: Graph) -> list[int]:
-    """Return the operands of all nodes as numbers, comparable between graphs."""
-    numbers: dict[Value, int] = {}
-    for value in (*graph.inputs.values(), *graph.parameters.values()):
-        numbers[value] = len(numbers)
-    wires: list[int] = []
-    for node, results in graph.nodes:
-        wires += [numbers[a] if a else -1 for a in node.args]
-        for r in results:
-            numbers[r] = len(numbers)
-    return wires + [numbers[v] for v in graph.outputs.values()]
 
 
 def _copy_node_origin(builder: Builder, made: NodeOrigin, values: NodeResults, count: int) -> None:

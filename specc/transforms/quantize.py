@@ -19,6 +19,7 @@ from specc.ir.graph import Builder, Graph, Node, NodeResults, Parameter, Value
 from specc.ir.model import KVCache
 from specc.ir.op import Op
 from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, QuantizationPlan
+from specc.ir.ops.recurrent import remove_axis
 from specc.ir.recurrent_as_loop import expand_to_scan
 from specc.ir.types import Type
 from specc.transforms.graph_rewrite import rewrite_graph
@@ -246,9 +247,12 @@ class _WeightQuantizer:
                 continue
             pair, first = self.pairs[outer], place < stacked
             more += first
+            shown = [
+                remove_axis(v.type, 0) if first else v.type for v in (pair.numbers, pair.scales)
+            ]
             numbers, scales = (
-                inner.input(f"{name} {what}", replace(facts, type=_get_body_type(v.type, first)))
-                for what, v in (("numbers", pair.numbers), ("scales", pair.scales))
+                inner.input(f"{name} {part}", replace(facts, type=type))
+                for part, type in zip(("numbers", "scales"), shown, strict=True)
             )
             inside.pairs[value] = replace(pair, numbers=numbers, scales=scales)
             args += pair.numbers, pair.scales
@@ -257,11 +261,6 @@ class _WeightQuantizer:
         if isinstance(op, ops.Route):
             return self.made.add(replace(op, body=body, stacked=stacked + more), *args)
         return self.made.add(replace(op, body=body), *args)
-
-
-def _get_body_type(type: Type, stacked: bool) -> Type:
-    """Return the type that a loop body sees of a tensor."""
-    return Type(type.dtype, type.shape[1:]) if stacked else type
 
 
 STATE_SCALE_SUFFIX = ":scale"

@@ -79,10 +79,9 @@ STACKED_RANK = 3
 class WeightUses:
     """The places where a weight is read, by scope.
 
-    `linear` are linear maps; `is_transposed` says of each whether the weight lies as `[in,
-    out]`. `table` are lookups. `looped` are those of them in the body of a loop, `routed`
-    in that of experts, `cut` those of some of its rows. `other` are ops that need it as
-    it is.
+    `linear` are linear layers; `is_transposed` says whether they read the weight as `[in, out]`,
+    or not. `table` are embedding lookups. With `looped` it is read in a loop body, with `routed`
+    in experts, with `cut` in part. `other` are ops that need it unquantized.
     """
 
     linear: list[str] = field(default_factory=list)
@@ -100,15 +99,9 @@ class WeightUses:
 
     def merge_uses(self, also: "WeightUses") -> "WeightUses":
         """Return the uses of a weight under both of its names."""
-        return WeightUses(
-            linear=[*self.linear, *also.linear],
-            is_transposed=self.is_transposed | also.is_transposed,
-            table=[*self.table, *also.table],
-            looped=self.looped or also.looped,
-            routed=self.routed or also.routed,
-            cut=self.cut or also.cut,
-            other=[*self.other, *also.other],
-        )
+        own, other = vars(self), vars(also)
+        merged = {k: v + other[k] if isinstance(v, list) else v | other[k] for k, v in own.items()}
+        return WeightUses(**merged)
 
 
 @dataclass(frozen=True)
@@ -219,7 +212,8 @@ class _WeightUseCollector:
         shown = {
             inner: replace(here[outer], stack=False) if outer in stacked else here[outer]
             for inner, outer in inside.items()
-            if outer in here and _is_weight_inside(here[outer], outer in stacked, outer in fixed)
+            # an element of a stack, or captured
+            if outer in here and (outer in fixed or (here[outer].stack and outer in stacked))
         }
         for value in node.args:
             # Scanned and carried values change per iteration: no weight there. An element of a
@@ -235,11 +229,6 @@ class _WeightUseCollector:
         self.graph(op.body, shown, tokens_in, scope)
         self.depth -= not routed
         self.routes -= routed
-
-
-def _is_weight_inside(view: WeightView, is_stacked: bool, is_captured: bool) -> bool:
-    """Return True if a weight is one in a loop body: an element of a stack, or captured."""
-    return (view.stack and is_stacked) or is_captured
 
 
 def view_weight(node: Node, sight: WeightView) -> WeightView | None:

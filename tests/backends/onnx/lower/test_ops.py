@@ -381,7 +381,7 @@ def assert_agree(graph: Graph, session: Any, given: dict[str, NDArray[Any]]) -> 
 
 
 def test_every_op_has_a_rule() -> None:
-    assert not lower.find_missing_ops(OPS_BY_NAME.values())
+    assert not {*OPS_BY_NAME.values()} - lower.rules.keys()
 
 
 def test_every_op_but_those_with_a_body_has_a_case() -> None:
