@@ -60,7 +60,7 @@ from specc.ir.op_dependence import Dependence
 
 @dataclass(frozen=True, slots=True)
 class TimeAxisLayout:
-    """The positions of a time axis: `head` prefix positions, then `rate` per chunk."""
+    """The positions of a time axis: `prefix_length` positions, then `rate` per chunk."""
 
     prefix_length: Dim
     rate: int = 1
@@ -68,9 +68,9 @@ class TimeAxisLayout:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """The time axis of a graph: the symbol `grows`, and the symbols that depend on it, `related`,
-    itself included. `least` are lower bounds of lengths. The autoregressive input has `chunk`
-    positions per unit of `grows`.
+    """The time axis of a graph: its `length`, one symbol, and the `dependent_symbols`, itself
+    included. `min_lengths` are lower bounds of lengths. The autoregressive input has `chunk_size`
+    positions per unit of `length`.
     """
 
     length: Dim
@@ -125,7 +125,7 @@ def _find_layout(time_axis: TimeAxis, length: Dim) -> TimeAxisLayout | None:
 
 
 def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
-    """Return the time axis of `symbol` in a graph, with `chunk` positions per unit."""
+    """Return the time axis of `symbol` in a graph, with `chunk_size` positions per unit."""
     related = collect_related_symbols(graph.length_equations, symbol)
     least = frozenset((n, m) for n, m in graph.min_lengths.items() if n not in related)
     return TimeAxis(Dim.symbol(symbol), related, least, chunk_size)

@@ -1,5 +1,5 @@
 """Incremental decoding: derive the encoder and the decode step from a full graph.
 
-In comes a graph that was proved causal along its time axis, out go the derived
-graphs and what a step hands to the next one.
+Input: a graph that was proved causal along its time axis. Output: the derived graphs, and the
+states that are passed from step to step.
 """

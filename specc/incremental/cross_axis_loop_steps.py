@@ -1,15 +1,15 @@
 """Build the decode step of a loop over another axis: its states and their initial values.
 
-The loop is run once more with those values collected, which `encoder_graph` does where no row
-grows: its body then works on rows of heads alone, or on none.
+The encoder graph runs the loop once more and collects the initial values; its body then processes
+prefix positions only, or none.
 
     scan row in memory along src carry y {        scan row in memory along src carry y
       h = gru(y, start=linear(row))         →         collect first {
       y = y + h                                     first = linear(row)  …
     }                                             }
 
-On entry: the step of the graph around the loop, in which its operands are built, and one
-of the body in which nothing is yet. On leaving: the loop's results in the first.
+Input: the step of the outer graph, with the operands of the loop, and an empty step of the body.
+Output: the results of the loop in the step of the outer graph.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence

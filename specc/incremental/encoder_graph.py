@@ -6,21 +6,19 @@ the initial states.
     └──────┬─────┘                └── three of these
     the numbers 0, 1, 2
 
-In the whole graph row 0 sees one key and takes the first two of those that its mask hid
-beside it: they hold minus infinity there, and have the same numbers.
+With fewer than k keys, `topk` is padded with masked keys: in the full graph position 0 sees one
+key and selects the first two masked ones, which are minus infinity and have the same indices.
 
-A value whose rows are each made of the same rows of others is made again for that row
-alone, from its operands' rows; what `encoder_graph` makes anyway is cut. So of a head of many
-rows, such as those of a picture, one goes through the last layer's network and into the
-vocabulary.
+If only the last position of a value is wanted, it is computed from the last positions of its
+operands, unless the value is computed anyway. So of a prefix of many positions, such as those of
+an image, only one passes through the last MLP and the output projection.
 
     x = linear(y) @ norm           x' = linear(y[:, -1:]) @ norm
     logits = linear(x) @ head  →   logits' = linear(x') @ head
 
-Behind a head states begin as what they hold of it. That is what the whole graph gives
-where no row grows: the same ops over the rows of the head alone, both ways where a mask
-says so. Parts of a concatenation that have no rows then are left out, so that what
-grows is not read at all.
+After a prefix, states start with their values at the prefix positions: the encoder runs the same
+ops with a time axis of length 0. Parts of a concatenation that are empty then are left out, so
+that the generated input is not read at all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -83,9 +81,9 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
 
 @dataclass(kw_only=True)
 class LastPositionBuilder:
-    """Builds the last position of a value along `axis` at `symbol` = 0. It is computed from
-    positions of the operands if no other value needs them completely, else sliced. `there` are
-    nodes that are computed anyway, `whole` the values that are needed completely.
+    """Builds the last position of a value along `axis` at `symbol` = 0: computed from positions of
+    the operands, or sliced from the value if its node is in `there`, the nodes that are computed
+    anyway. `whole` are the values that are needed completely.
     """
 
     value: Value

@@ -127,7 +127,7 @@ def add_graph_input(graph: Graph, name: str, facts: Input) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class BatchBlocks:
-    """Axis `axis` holds `batch` examples, `size` rows each."""
+    """Axis `axis` holds `size` positions for each of `batch` batch elements."""
 
     axis: int
     batch: Dim

@@ -157,7 +157,7 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 
 def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
-    """Return moving values whose earlier rows cost nothing: positions, whole inputs, light work."""
+    """Return time-dependent values that are free to recompute: positions, inputs, light ops."""
     free = {v for n, v in graph.inputs.items() if n != growing and flow.state(v).moves}
     for node, results in iterate_flow_nodes(graph, flow):
         if node in flow.inside:

@@ -132,7 +132,7 @@ class StepGraphBuilder:
         self.static_inputs: dict[str, Value] = {}
 
     def build(self) -> Graph:
-        """Inputs first, then every live node in order, then the outputs and the next states."""
+        """Build inputs, live nodes in order, outputs and next states."""
         plan, graph = self.plan, self.plan.graph
         self._declare_inputs()
         for node, results in graph.nodes:

@@ -53,12 +53,10 @@ OutputPositions = Literal["newest", "new"]
 class StepPlan(DemandContext):
     """The decisions for one graph that grows along `symbol`.
 
-    `needs` says how many rows before the new ones each value has
-    (`specc.incremental.position_demand`), `whole` which inputs along the time axis are
-    given with all their rows. `new` is how many chunks of rows a step is given, `base`
-    how many there are from before: all, or where no more are ever kept, at most `most`.
-    A chunk is one row where nothing moves by a stride. `batch` is the length of the
-    growing input's first axis.
+    `needs` is the number of earlier positions of each value (`specc.incremental.position_demand`),
+    `whole` names the inputs along the time axis that are given with all their positions. A step
+    gets `new` chunks of positions after `base` earlier ones: all, or at most `most` if no more are
+    ever cached. Without strides a chunk is one position. `batch` is the batch size.
     """
 
     symbol: str
@@ -82,7 +80,7 @@ class StepPlan(DemandContext):
         bounded: bool = True,
         chunk: int = 1,
     ) -> "StepPlan":
-        """Cut, then count: the needs are those of the values that are kept."""
+        """Plan a step: choose the cached values, then compute the demand of every value."""
         found = trace_time_dataflow(graph, symbol, chunk)
         asked = {
             graph.outputs[n]: NEWEST_ONLY if rows == "newest" else 0.0
@@ -163,7 +161,7 @@ class StepPlan(DemandContext):
         return self.flow.state(value).moves
 
     def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
-        """Bounds and equations of lengths other than the growing one."""
+        """Return the bounds and equations of lengths other than the time axis."""
         least = {n: m for n, m in self.graph.min_lengths.items() if n != self.symbol}
         facts = {
             n: d
@@ -246,7 +244,7 @@ def _is_length_known(setting: DemandContext, needs: PositionNeeds, most: float) 
 
 
 def _make_length_symbols(graph: Graph, most: float) -> tuple[Dim, Dim]:
-    """Names for the number of rows from before and of new ones, which are no others'."""
+    """Return unused symbols for the numbers of earlier and of new chunks."""
     inputs = graph.inputs.values()
     taken = {s for v in inputs for d in v.shape for s in d.symbols()}
     before = "past" if most == inf else "kept"
@@ -263,8 +261,8 @@ def make_unused_name(name: str, taken: Collection[str]) -> str:
 
 @dataclass
 class StepDraft:
-    """`now` holds the values that are built, each with the rows that `plan.needs` says:
-    so many from before, and the new ones behind them.
+    """A step graph under construction. `now` maps values of the full graph to built ones, each with
+    the earlier positions that `plan.needs` demands, then the new ones.
     """
 
     plan: StepPlan

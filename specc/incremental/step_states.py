@@ -1,14 +1,12 @@
 """States of a decode step: cached positions, carries, running sums; and their names.
 
-On entry to each function: a draft in which the operands are built. Each state is an
-input of the step, `past.…`, and an output, `next.…`, that takes its place in the next
-step; it starts as zeros, without rows where it has an axis of them, or as what `encoder_graph`
-computes.
+Each state is an input of the step, `past.…`, and an output, `next.…`, which is the input of the
+next step. Its initial value is zeros, an empty time axis, or an output of the encoder graph.
 
     x[:, 0:1]    →    first = concat(past.first, new rows of x)[:, 0:1]    next.first = first
 
-It is kept behind all that was made of rows as they come; what is made of it alone is made
-again in each step, of one row.
+The first position of a value is cached as one position; values computed from it alone are
+recomputed in each step.
 """
 
 from collections.abc import Mapping
@@ -78,7 +76,7 @@ class StateNames:
         )
 
     def name_kept_rows(self, value: Value) -> tuple[StateRole, int, str]:
-        """Role, layer and name of rows that are kept."""
+        """Return role, layer and name of a cache."""
         if value in self.users:
             name, role, layer = self.users[value]
             return role, layer, self._make_unique(name)
@@ -127,10 +125,10 @@ def _get_last_scope(made: Mapping[Node, NodeOrigin], node: Node) -> str:
 
 @dataclass(kw_only=True)
 class StepStates:
-    """States in the order in which they were met.
+    """The states of a step, in graph order.
 
-    `starts` say what some begin as, by the names that `encode` gives it; `after` the
-    values that take their place, by output.
+    `starts` maps outputs of `encode` to initial values, `after` outputs of the step to the next
+    states.
     """
 
     draft: StepDraft
@@ -211,7 +209,7 @@ class StepStates:
         return like, self.given(like)
 
     def running_sum(self, node: Node, axis: int, result: Value, sums: Value) -> NodeResults:
-        """Return the sums of new rows and of those before; the last is the next state."""
+        """Return the cumulative sums at the new positions; the last one is the next state."""
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.head(result, axis) != 0:
             initial = f"first.{name}"

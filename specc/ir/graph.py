@@ -127,8 +127,8 @@ class NodeOrigin:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Graph:
     """Nodes in topological order. `inputs`, `parameters` and `outputs` are ordered; `names` are
-    scope paths of values (`encoder.layers.3.self_attn:weights`), `least` lower bounds of symbols,
-    `facts` equations `symbol = dim` that inputs obey.
+    scope paths of values (`encoder.layers.3.self_attn:weights`), `min_lengths` lower bounds of
+    symbols, `length_equations` equations `symbol = dim` that inputs obey.
     """
 
     name: str
@@ -245,7 +245,7 @@ class Builder:
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
-        """Add a node of `graph`, or `op` in its place, to the operands that are `now`."""
+        """Add a node of `graph`, or `op` in its place, with operands mapped by `new_values`."""
         results = self.add(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
         return results
@@ -253,7 +253,7 @@ class Builder:
     def copy_nodes(
         self, graph: Graph, new_values: dict[Value, Value], only: Container[Node] | None = None
     ) -> None:
-        """Add all nodes of `graph`, or `only` some; `now` gains their results."""
+        """Add all nodes of `graph`, or `only` some, and their results to `new_values`."""
         for node, results in graph.nodes:
             if only is None or node in only:
                 new_values.update(

@@ -25,7 +25,7 @@ class Interval:
         return Interval(self.lo + other.lo, self.hi + other.hi)
 
     def shift(self, offset: int) -> "Interval":
-        """Return the interval shifted by `by`."""
+        """Return the interval shifted by `offset`."""
         return Interval(self.lo + offset, self.hi + offset)
 
     def scale(self, factor: int) -> "Interval":

@@ -156,7 +156,7 @@ class _DimParser:
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
     def take(self, *expected: str) -> str:
-        """Consume and return one of `wanted`; "" if the current token is none."""
+        """Consume and return one of `expected`; "" if the current token is none."""
         token = self.peek()
         if token not in expected or not token:
             return ""

@@ -19,7 +19,7 @@ ROPE_TABLE = "--context-length"
 
 @dataclass(frozen=True)
 class TableLimit:
-    """`node` asks for `length` positions of at most `most`; `table` is None for RoPE."""
+    """`node` reads `length` positions of at most `max_positions`; `table` is None for RoPE."""
 
     node: Node
     length: Dim
@@ -132,8 +132,8 @@ def find_valid_lengths(
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
-    """Return lengths near the wanted ones that meet all constraints, within `most` and the graph's
-    bounds and not moved to a number in `apart`; None if none are found.
+    """Return lengths near the wanted ones that meet all constraints, within `max_lengths` and the
+    graph's bounds and not moved to a number in `excluded`; None if none are found.
     """
     open_ = [d for d in collect_length_constraints(graph) if d.length.symbols() <= wanted.keys()]
     if all(d.is_satisfied(wanted) for d in open_):

@@ -39,9 +39,9 @@ class StreamSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """`graph` computes the outputs, `defaults` absent inputs. `reading` and `config` are plain data
-    for the manifest, `shares` the paths whose weights several calls may use, each with whether
-    several do.
+    """A model: `graph` computes the outputs, `defaults` absent inputs. `reading`, `showing` and
+    `config` are plain data for the manifest; `shared_scopes` maps each scope whose weights several
+    calls may use to whether several do.
     """
 
     name: str
@@ -65,11 +65,11 @@ StateRole = Literal["key", "value", "carry", "rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeState:
-    """A decode state: input `name`, output `next` of a step.
+    """A decode state: input `name` and output `next_output` of a step.
 
-    `batch` is its batch axis or None; `rows` its time axis, None for a fixed shape, with at most
-    `most` positions. `initial` names the output of `encode` that it starts as, "" for zeros. `role`
-    and `layer` identify its attention, loop or running sum.
+    `batch_axis` is None without a batch axis, `time_axis` None for a fixed shape; a time axis has
+    at most `max_positions` positions. `initial_output` names the encoder output with the initial
+    value, "" for zeros. `role` and `layer` identify its attention, loop or cumulative sum.
     """
 
     name: str
@@ -86,10 +86,11 @@ class DecodeState:
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
     """A generative graph split along the time axis. `encode` is computed once, if at all. `step`
-    takes new positions of `growing`, `static_inputs` values (outputs of `encode`, or inputs of the
-    spec), inputs along the time axis (those in `whole` with the past), and the states. `first`
-    names the output of `encode` with the logits of an empty sequence, `[batch, vocabulary]` or
-    `[batch, 1, vocabulary]`; "" if a sequence begins with a token.
+    takes new positions of `growing`, the `static_inputs` (outputs of `encode`, or inputs of the
+    spec), inputs along the time axis (`full_length_inputs` with earlier positions), and the
+    states. `initial_logits_output` names the output of `encode` with the logits of an empty
+    sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a sequence begins with a
+    token.
     """
 
     encode: Graph | None
@@ -131,14 +132,15 @@ class KVBufferGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingConfig:
-    """Decoding settings of a standalone decode graph. `source` is the output with the logits. Each
-    sequence starts with the tokens `start` (none if a prompt is given) and ends with one of `stop`,
-    followed by `pad`. Beam search follows `num_beams` and returns `best` hypotheses, scored by
-    `length ** length_penalty`; `early` stops with `num_beams` finished ones, "never" only when none
-    can improve. Token rules: `suppress_tokens`, `begin_suppress_tokens`, no stop before
-    `min_tokens` or `min_length` (with the prompt), one of each position of `begin` first,
-    `forced_eos_token_id` at the limit, `no_repeat_ngram_size`, `bad_words_ids`;
-    `renormalize_logits` after these, `penalized` takes `repetition_penalty`.
+    """Decoding settings of a standalone decode graph.
+
+    Each sequence starts with the tokens `start` (none if a prompt is given) and ends with one of
+    `stop`, followed by `pad`. Beam search keeps `num_beams` hypotheses, scored by
+    `length ** length_penalty`; `early_stopping` stops with `num_beams` finished ones, "never" only
+    when none can improve. `min_length` counts the prompt, `min_tokens` does not;
+    `first_token_choices` lists the allowed tokens of each first position; with
+    `has_repetition_penalty` the graph has an input for the penalty. The other settings are those
+    of transformers.
     """
 
     logits_output: str

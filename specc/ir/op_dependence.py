@@ -148,8 +148,8 @@ def _iterate_operand_axes(
 
 @dataclass(frozen=True, kw_only=True)
 class _OperandAxis:
-    """One axis of an operand relative to a result: `mark` is its name in the rule, `dims` all axes
-    of that name, `places` the same for all operands, `target` the result's axes.
+    """One axis of an operand relative to a result: `mark` is its name in the rule, `named_axes` all
+    axes of that name, `operand_marks` the same for all operands, `result_axes` the result's axes.
     """
 
     op: Op

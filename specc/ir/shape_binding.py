@@ -32,7 +32,7 @@ def bind_symbols(
     length_equations: Mapping[str, Dim] | None = None,
     min_lengths: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return the value of each symbol. `given` holds the name, declared type and actual shape of
+    """Return the value of each symbol. `arrays` holds the name, declared type and actual shape of
     each array. E0911 for a wrong rank, E0912 if lengths do not fit or disagree.
     """
     equations = [e for name, type, shape in arrays for e in _build_equations(name, type, shape)]

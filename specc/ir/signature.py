@@ -7,13 +7,12 @@ is one axis and one length; `*s` any number of axes; `#d` an axis that may also 
 operand makes it optional, `...` lets it occur any number of times. With two spreads in
 one term, `*a t *b`, the op's attribute `axis` is the number of axes in the first.
 
-Marks on the axes of operands say which of their rows a row of the result reads
-(`specc.ir.dependence`): nothing, the same row; `t[a:b]`, rows `t - b` to `t - a`;
-`t[a:b:s:u]`, for row u of an axis of its own rows `s · u - b` to `s · u - a`; `t>`, all
-rows up to it; `k|q`, rows of `k` that the mask lets `q` see; `t$`, the newest only;
-`t@`, none, only how many there are; `t~`, all. A name in no result is read whole. The
-rule is the documentation, the inference, the check, the message, the proof's facts and
-the generator of test inputs.
+Marks on the axes of operands declare which of their positions a result position reads
+(`specc.ir.dependence`). No mark: the same position. `t[a:b]`: positions `t - b` to `t - a`.
+`t[a:b:s:u]`: for position u of the result axis `u`, positions `s · u - b` to `s · u - a`. `t>`:
+all positions up to t. `k|q`: positions of `k` that are visible to `q`. `t$`: the newest position.
+`t@`: the length only. `t~`: all positions. A name in no result is read whole. Shape inference,
+checks, messages, dependence analysis and generated test inputs use the same rule.
 """
 
 import re
@@ -32,7 +31,7 @@ AxisGroup: TypeAlias = tuple[str, ...]
 
 
 class RearrangePatternError(Exception):
-    """Why a string is not a pattern; the message ends a sentence."""
+    """The error in a pattern, as the end of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class RearrangePattern:
         return sorted(n for n in names if before.count(n) != 1 or after.count(n) != 1)
 
     def find_permutation(self) -> tuple[int, ...]:
-        """Return the permutation from left to right; `odd` must be empty."""
+        """Return the permutation from left to right of a pattern without unbalanced names."""
         before = self.left_names
         return tuple(before.index(name) for name in self.right_names)
 

@@ -10,12 +10,12 @@ from typing import Literal
 class Target:
     """A runtime and its preferences.
 
-    `linear`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX Runtime's
+    `linear_operator`: `gemm` flattens leading axes around a `Gemm`; `product` uses ONNX Runtime's
     `FusedMatMul` and adds the bias separately, which its optimizer fuses. `packed_heads`: the
-    attention kernel reads `[b, t, h·d]`, without a transpose. `fused`: ONNX operators that are used
-    if the opset has them. `cells`: the recurrent layers that `RNN`, `GRU` and `LSTM` support there,
-    beyond PyTorch's without padding. `alignment` is that of weight offsets in a file. `provider` is
-    its execution provider. Other fields explain themselves.
+    attention kernel reads `[b, t, h·d]`, without a transpose. `fused_operators`: ONNX operators
+    that are used if the opset has them. `recurrent_features`: features of `RNN`, `GRU` and `LSTM`
+    there, beyond PyTorch's layers without padding. `alignment` is that of weight offsets in a file.
+    `provider` is its execution provider.
     """
 
     name: str

@@ -2,10 +2,10 @@
 
     y = linear(x, w)       →    y = linear(cast(x, f16), cast(w, f16))
 
-Devices accumulate products in 32 bits; norms become operators that do too. Softmax, means,
-recurrences and positions stay in fp32. Each f32 value is *thin*, made in 16 bits; *wide*,
-made in 32; or *neutral*: constants, position tables and weights, read in the width of the
-other operands. Inputs and outputs stay f32, except between derived graphs.
+Devices accumulate products in 32 bits, and so do the operators of norms. Softmax, means,
+recurrences and positions stay in fp32. Each f32 value is *thin* (computed in 16 bits), *wide*
+(in 32 bits) or *neutral*: constants, position tables and weights, which are read in the type of
+the other operands. Inputs and outputs stay f32, except between derived graphs.
 """
 
 from collections.abc import Collection, Mapping

@@ -35,10 +35,10 @@ MIN_INT4_ELEMENTS = 1 << 16
 class QuantizationRequest:
     """The requested quantization.
 
-    `kind` is for all weights that no pattern matches, None: unquantized. Patterns are of
-    scopes or weights: `keep` stay as they are, `own` have a kind of their own. `head` is
-    the kind of what makes results, `every` leaves out the exceptions of `int4`. `stored`
-    are the group sizes of weights whose 4-bit codes a checkpoint holds.
+    `kind` is that of weights that match no pattern; None: unquantized. Patterns match scopes or
+    weights: `keep` stay unquantized, `own` have a kind each. `head` is the kind of output
+    projections; with `every` also weights that `int4` would quantize to 8 bits get 4. `stored` are
+    the group sizes of weights whose 4-bit codes a checkpoint holds.
     """
 
     kind: QuantizationKind | None
@@ -62,10 +62,9 @@ class QuantizationRequest:
 
 @dataclass(frozen=True)
 class QuantizationDecision:
-    """`plan` has the form of each weight that is rounded, `kept` says of other matrices
-    why they are not. `find_unmatched_patterns` are the patterns that name nothing, `names` what
-    they
-    could have named. `without_effect` says of what was asked for and changed nothing.
+    """The chosen formats: `plan` of each quantized weight, and `kept` the reason why another
+    matrix is not quantized. `unmatched` are the patterns that match none of `names`,
+    `without_effect` the requests that change nothing.
     """
 
     plan: Mapping[str, QuantizationFormat]

@@ -27,7 +27,7 @@ from specc.transforms.weight_uses import find_matrix_product
 
 
 def expand_recurrent_layers(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
-    """Expand recurrent layers to loops, with `wanted` only those that read such a weight."""
+    """Expand recurrent layers to loops; with `wanted` only those that read one of these weights."""
     layers = (ops.Rnn, ops.Gru, ops.Lstm)
     if not any(isinstance(node.op, layers) for node, _ in graph.nodes):
         return graph

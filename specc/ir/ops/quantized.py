@@ -173,7 +173,7 @@ MIN_GROUP_SIZE, MAX_GROUP_SIZE = 16, 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationFormat:
-    """Quantized weights of `bits` bits, group size `block` (0: per channel).
+    """Quantized weights of `bits` bits with `group_size` (0: per channel).
 
     `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
     quantization; `layer`: that of `lstm_q`, which reads both weights of a layer. Layouts are those
@@ -221,8 +221,8 @@ class QuantizationFormat:
 
 @dataclass(frozen=True, slots=True)
 class NormFold:
-    """A norm whose weight is folded into the following linear layers: the parameters `gain` and
-    `bias` ("" if absent), and each weight with whether it is stored `[in, out]`.
+    """A norm whose weight is folded into the following linear layers: the parameters `weight` and
+    `bias` ("" if absent), and each linear weight with whether it is stored `[in, out]`.
     """
 
     weight: str

@@ -186,8 +186,7 @@ def reverse_signature(forward: Signature) -> Signature:
 class Loop(Generic[T]):
     """Operands of a loop, or facts about them, by role.
 
-    `keep` is the padding mask, `rows` are scanned, `starts` are the initial carries, `captured` is
-    loop-invariant.
+    `keep` is the padding mask; the `captured` values are loop-invariant.
     """
 
     keep: T | None
