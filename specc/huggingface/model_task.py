@@ -63,7 +63,8 @@ def with_task(
     directories: Sequence[Path],
 ) -> PreprocessingConfig:
     """Add the task of the graph to its reading, where it reads text and has one."""
-    text = _find_text_input(reading, model)
+    texts = [(n, r) for n, r in reading.inputs if isinstance(r, TEXT_READINGS)]
+    text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
     blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
     classes = tuple(name for block in blocks for name in block.architectures)
     kind = find_task(classes, tuple(model.graph.outputs))
@@ -76,16 +77,6 @@ def with_task(
     part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
     return reading.with_task(_find_task(kind, name, record, config, directories))
-
-
-def _find_text_input(
-    reading: PreprocessingConfig, model: ModelDefinition
-) -> tuple[str, TextReading] | None:
-    """Return the first input of the graph that reads text, with its reading."""
-    for name, record in reading.inputs:
-        if isinstance(record, TEXT_READINGS) and name in model.graph.inputs:
-            return name, record
-    return None
 
 
 def _find_task(

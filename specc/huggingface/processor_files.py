@@ -134,10 +134,12 @@ def read_preprocessor_config(directories: Sequence[Path]) -> tuple[Path | None, 
     return (path, part) if isinstance(part, dict) else (None, {})
 
 
-def _check_kind(
+def _convert_options(
     extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
-) -> None:
-    """Raise E0844 for another extractor's file, and for unsupported settings."""
+) -> dict[str, object]:
+    """Convert a file's keys to options of a reading. E0844 for another extractor's file, and for
+    unsupported settings.
+    """
     kind = file.get("feature_extractor_type")
     if kind not in (None, extractor.name):
         why = f"is for {escape_text(kind)}, but the model uses "
@@ -145,13 +147,6 @@ def _check_kind(
     for key, due in {**REQUIRED_AUDIO_SETTINGS, **extractor.fixed}.items():
         if file.get(key, due) != due:
             _fail_refused(path, f"has `{key}` {file[key]}, which is not supported", span)
-
-
-def _convert_options(
-    extractor: _Extractor, file: Mapping[str, object], path: Path, span: Span | None
-) -> dict[str, object]:
-    """Convert a file's keys to options of a reading. E0844 for unsupported ones."""
-    _check_kind(extractor, file, path, span)
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
     for value in told.values():
         if not isinstance(value, bool | int | float):

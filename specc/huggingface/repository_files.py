@@ -86,7 +86,7 @@ def choose_chat_template(
 ) -> ChatTemplate | None:
     """Return the template in a setting, with the special tokens of `config`. Raise E0423."""
     if isinstance(said, list | dict):
-        said = _get_default(_select_named(said, path, span), path, span)
+        said = _select_template(said, path, span)
     if said is None:
         return None
     if not isinstance(said, str) or not 0 < len(said) <= MAX_TEMPLATE:
@@ -101,22 +101,17 @@ def chat_template_files(directory: Path) -> list[Path]:
     ]
 
 
-def _select_named(several: object, path: Path, span: Span | None) -> dict[str, object]:
-    """Return templates by name, from a list of objects or a table. Fails with E0423."""
-    if isinstance(several, dict):
-        return {**several}
-    named: dict[str, object] = {}
+def _select_template(several: object, path: Path, span: Span | None) -> object:
+    """Return the default or only template of a list of objects or a table; None if there is none.
+    Raise E0423 if it is ambiguous.
+    """
+    named: dict[str, object] = {**several} if isinstance(several, dict) else {}
     for one in several if isinstance(several, list) else ():
         match one:
             case {"name": str(name), "template": template}:
                 named[name] = template
             case _:
                 _fail_unusable(path, "one of its templates has no name", span)
-    return named
-
-
-def _get_default(named: Mapping[str, object], path: Path, span: Span | None) -> object:
-    """Return the default or only template; None if there is none. Raise E0423 if ambiguous."""
     if DEFAULT_TEMPLATE in named or not named:
         return named.get(DEFAULT_TEMPLATE)
     if len(named) > 1:

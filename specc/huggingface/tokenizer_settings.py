@@ -257,11 +257,14 @@ def _format_value(items: Sequence[object]) -> str:
     return some if len(items) <= 3 else f"{some}, …"
 
 
-READ_OF_ENCODER: Mapping[str, Sequence[object]] = {
-    **dict.fromkeys(("max_seq_length", "do_lower_case", "transformer_task"), ()),
-    **dict.fromkeys(("modality_config", "module_output_name"), ()),
-    **dict.fromkeys(("processor_kwargs", "tokenizer_args", "processing_kwargs"), ()),
-}
+READ_OF_ENCODER: Mapping[str, Sequence[object]] = dict.fromkeys(
+    (
+        *("max_seq_length", "do_lower_case", "transformer_task"),
+        *("modality_config", "module_output_name"),
+        *("processor_kwargs", "tokenizer_args", "processing_kwargs"),
+    ),
+    (),
+)
 SUPPORTED_SETTINGS: Mapping[str, Sequence[object]] = {
     **dict.fromkeys(("prompts", "default_prompt_name", "__version__"), ()),
     "similarity_fn_name": (None, "cosine"),

@@ -109,18 +109,23 @@ class OutputDirectory:
         self._made: list[Path] = []
 
     def __enter__(self) -> "OutputDirectory":
-        try:
+        with self._discard_on_error():
             self._make_folders()
             if not stat.S_ISDIR(os.stat(self.path).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory")
             _remove_stale_files(self.path)
-        except (OSError, ValueError) as error:
-            self._discard_files()
-            raise_os_error(error, self.path)
-        except BaseException:
-            self._discard_files()
-            raise
         return self
+
+    @contextmanager
+    def _discard_on_error(self) -> Iterator[None]:
+        """Remove the files of this run after an error. Raise E0810 to E0815 for a system error."""
+        try:
+            yield
+        except BaseException as error:
+            self._discard_files()
+            if isinstance(error, OSError | ValueError):
+                raise_os_error(error, self.path)
+            raise
 
     def _make_folders(self) -> None:
         """Create the directory and its missing parents."""
@@ -169,18 +174,11 @@ class OutputDirectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if error is None:
-                self._publish_files()
-        except (OSError, ValueError) as fault:
+        if error is not None:
             self._discard_files()
-            raise_os_error(fault, self.path)
-        except BaseException:
-            self._discard_files()
-            raise
-        else:
-            if error is not None:
-                self._discard_files()
+            return
+        with self._discard_on_error():
+            self._publish_files()
 
     def _write(
         self, name: str, chunks: Iterable[Chunk], former: int | None = None
@@ -218,7 +216,7 @@ class OutputDirectory:
         return path
 
     def _publish_files(self) -> None:
-        """Yield the names, parts before entries; the directory is synced between the two."""
+        """Rename parts before entries; the directory is synced between the two."""
         for name, temporary in self._parts.items():
             target = self.path / name
             if not os.path.lexists(target):
@@ -247,13 +245,16 @@ class OutputDirectory:
         try:
             for name, temporary in self._entries.items():
                 target = self.path / name
-                former[target] = self._second_name(target)
+                second_name = self._reserve_name() if os.path.lexists(target) else None
+                if second_name is not None:
+                    platform.link_or_copy_file(target, second_name)
+                former[target] = second_name
                 platform.replace_file(temporary, target)
             platform.sync_directory(self.path)
         except BaseException:
-            for target, kept in former.items():
-                if kept is not None:
-                    platform.replace_file(kept, target)
+            for target, previous in former.items():
+                if previous is not None:
+                    platform.replace_file(previous, target)
                 else:
                     _unlink_quietly(target)
             raise
@@ -269,14 +270,6 @@ class OutputDirectory:
             self._made = made
             raise
         _sync_last(self.path)
-
-    def _second_name(self, target: Path) -> Path | None:
-        """Link an existing entry under a temporary name; None if there is none."""
-        if not os.path.lexists(target):
-            return None
-        kept = self._reserve_name()
-        platform.link_or_copy_file(target, kept)
-        return kept
 
     def _discard_files(self) -> None:
         """Remove all files written in this run."""

@@ -193,19 +193,15 @@ def suggest_for_hub_name(name: str) -> str:
     """Suggest a path for the name of a model on the hub; "" for any other name."""
     if not _MODEL_ID.fullmatch(name):
         return ""
-    model = _get_cache_directory() / f"models--{name.replace('/', '--')}"
+    home = os.environ.get("HF_HOME", "")
+    above = Path(home) if home else Path.home() / ".cache" / "huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE", "") or above / "hub")
+    model = cache / f"models--{name.replace('/', '--')}"
     if (found := next(_iterate_cached_models(model), None)) is not None:
         return f"a model of this name is cached in {escape_text(found)}: pass that directory"
     if "/" not in name:
         return ""
     return f"for a model of the Hugging Face Hub, pass `hf:{name}`"
-
-
-def _get_cache_directory() -> Path:
-    """Return the directory of the hub cache."""
-    home = os.environ.get("HF_HOME", "")
-    above = Path(home) if home else Path.home() / ".cache" / "huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE", "") or above / "hub")
 
 
 def _iterate_cached_models(directory: Path) -> Iterator[Path]:

@@ -189,7 +189,12 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
     sound = recording.samples
     match record:
         case Waveform():
-            return normalize_waveform(sound) if record.normalize else sound
+            if not record.normalize:
+                return sound
+            # to mean 0 and variance 1
+            whole = sound.astype(np.float64)
+            spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
+            return np.asarray((whole - whole.mean()) / spread, np.float32)
         case LogMel():
             if len(sound) > record.samples and not record.cut:
                 _too_long(name, len(sound), record.samples, record.rate)
@@ -203,13 +208,6 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
             if len(sound) > most and not record.cut:
                 _too_long(name, len(sound), longest, record.rate)
             return kaldi_filter_banks(sound[:most], record)
-
-
-def normalize_waveform(sound: Floats) -> Floats:
-    """Normalize a waveform to mean 0 and variance 1."""
-    whole = sound.astype(np.float64)
-    spread = np.sqrt(whole.var() + VARIANCE_EPSILON)
-    return np.asarray((whole - whole.mean()) / spread, np.float32)
 
 
 def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:

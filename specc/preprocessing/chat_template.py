@@ -103,17 +103,12 @@ def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]
         )
     except subprocess.TimeoutExpired:
         _fail_unusable(f"it takes more than {4 * CPU_SECONDS} seconds")
-    return _describe_error(done.stdout, done.returncode)
-
-
-def _describe_error(data: bytes, code: int) -> str:
-    """Return the error message of the process."""
     try:
-        told = json.loads(data)
+        told = json.loads(done.stdout)
     except ValueError:
         told = None
     match told:
-        case {"text": str(text)} if code == 0:
+        case {"text": str(text)} if done.returncode == 0:
             return text
         case {"fault": str(fault)}:
             _fail_unusable(" ".join(escape_text(fault).split())[:300])

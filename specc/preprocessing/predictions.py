@@ -168,7 +168,13 @@ def _fill_mask(scored: TaskResults) -> list[Prediction]:
     for i, row in enumerate(scored.rows):
         masks = [n for n, token in enumerate(row.ids) if token == scored.task.mask]
         if not masks:
-            _no_mask(scored)
+            helps = ["add one at the word to predict"]
+            if scored.task.mask is not None:
+                mask = escape_text(
+                    plain_text_of([scored.task.mask], scored.tokenizer, special=True)
+                )
+                helps = [f'write `{mask}`: "Paris is the {mask} of France."']
+            raise_error("E0906", "the text has no mask token", helps=helps)
         shares = probabilities(logits[i][_find_token_positions(scored, i)][masks])
         each = [
             [
@@ -223,14 +229,6 @@ def cosine_similarities(vectors: Array) -> Floats:
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     unit = rows / np.where(lengths > 0, lengths, 1)
     return np.asarray(unit @ unit.T)
-
-
-def _no_mask(scored: TaskResults) -> NoReturn:
-    helps = ["add one at the word to predict"]
-    if scored.task.mask is not None:
-        name = plain_text_of([scored.task.mask], scored.tokenizer, special=True)
-        helps = [f'write `{escape_text(name)}`: "Paris is the {escape_text(name)} of France."']
-    raise_error("E0906", "the text has no mask token", helps=helps)
 
 
 def _fail_unfit(name: str, value: Array, rank: int) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -81,21 +81,16 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, bytes | bytearray | Mapping | Set | Iterator):
-        _no_list(value, name)
+        fix = "pass a list of its elements: list(…)"
+        if isinstance(value, bytes | bytearray):
+            fix = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
+        raise_error(
+            "E0906",
+            f"the value of `{escape_text(name)}` has type {type(value).__name__}",
+            notes=["supported: arrays, lists of numbers, strings"],
+            helps=[fix],
+        )
     return nested_array(value, f"the value of `{name}`", left=left)
-
-
-def _no_list(value: object, name: str) -> NoReturn:
-    """Raise E0906 for a container that is not a list."""
-    fix = "pass a list of its elements: list(…)"
-    if isinstance(value, bytes | bytearray):
-        fix = "pass a string, value.decode(), or an array, numpy.frombuffer(value, …)"
-    raise_error(
-        "E0906",
-        f"the value of `{escape_text(name)}` has type {type(value).__name__}",
-        notes=["supported: arrays, lists of numbers, strings"],
-        helps=[fix],
-    )
 
 
 def is_pil_image(value: object) -> bool:

@@ -51,7 +51,10 @@ def detect_objects(
     """
     scores, queries, labels = _candidates(record, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: record.top]
-    corners = _corners(boxes.astype(np.float64), size)
+    # from (center_x, center_y, width, height) to corners in pixels
+    centers, halves = np.split(boxes.astype(np.float64), [2], axis=1)
+    corners = np.concatenate([centers - halves / 2, centers + halves / 2], axis=1)
+    corners *= np.array([size[1], size[0]] * 2)
     return [
         DetectedObject(int(labels[i]), float(scores[i]), tuple(map(float, corners[queries[i]])))
         for i in order
@@ -68,14 +71,6 @@ def _candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array, Arr
     index = np.arange(logits.size)
     # tanh does not overflow
     return 0.5 * (1 + np.tanh(logits.ravel() / 2)), index // classes, index % classes
-
-
-def _corners(boxes: Floats, size: ImageSize) -> Floats:
-    """Return boxes (center_x, center_y, width, height) as corners in pixels."""
-    rows, columns = size
-    low, high = boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2
-    corners = np.concatenate([low, high], axis=1)
-    return np.asarray(corners * np.array([columns, rows, columns, rows]))
 
 
 def format_objects(found: Sequence[DetectedObject], labels: Sequence[str]) -> Iterator[str]:

@@ -51,7 +51,14 @@ def _ids(text: str, record: TextReading) -> list[int]:
     elif isinstance(record, TextWords):
         ids = word_ids(text, record)
     else:
-        ids = _byte_ids(text, record)
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as fault:
+            _fail_unknown(text, fault.start, "is half of a character pair and has no bytes")
+        if isinstance(record, TextBytes):
+            ids = [byte + record.offset for byte in data]
+        else:
+            ids = tokenize_text(text, record)
     before = [] if record.start is None else [record.start]
     after = [] if record.end is None else [record.end]
     # the file may have added the same ids
@@ -59,17 +66,6 @@ def _ids(text: str, record: TextReading) -> list[int]:
         before = [] if ids[:1] == before else before
         after = [] if ids[-1:] == after else after
     return [*before, *ids, *after]
-
-
-def _byte_ids(text: str, record: TextBytes | TextTokenizer) -> list[int]:
-    """Return the ids of a byte or tokenizer.json vocabulary."""
-    try:
-        data = text.encode("utf-8")
-    except UnicodeEncodeError as fault:
-        _fail_unknown(text, fault.start, "is half of a character pair and has no bytes")
-    if isinstance(record, TextBytes):
-        return [byte + record.offset for byte in data]
-    return tokenize_text(text, record)
 
 
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:

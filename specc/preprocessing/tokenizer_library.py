@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -126,24 +126,17 @@ def check_tokenizer_limits(
     """Reject a tokenizer that would exhaust memory, loaded or with a short text."""
     if max_text_growth(content) > MAX_GROWTH:
         complain(f"it can make a text more than {MAX_GROWTH} times as long")
-    texts = _added_texts(content.get("added_tokens"))
+    tokens = content.get("added_tokens")
+    added = tokens if isinstance(tokens, list) else []
+    texts = [str(token.get("content")) for token in added if isinstance(token, dict)]
     if sum(map(len, texts)) * _growth(content.get("normalizer")) > MAX_TRIE_NODES:
         complain(f"its added tokens have more than {MAX_TRIE_NODES} characters")
     match content.get("model"):
         case {"vocab": list(pieces)}:
-            if count_trie_nodes(_piece_texts(pieces)) > MAX_TRIE_NODES:
+            # a Unigram vocabulary is a list of texts with their scores
+            texts = [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
+            if count_trie_nodes(texts) > MAX_TRIE_NODES:
                 complain(f"its vocabulary has more than {MAX_TRIE_NODES} different beginnings")
-
-
-def _added_texts(tokens: object) -> list[str]:
-    """Return the texts of added tokens."""
-    entries = tokens if isinstance(tokens, list) else []
-    return [str(entry.get("content")) for entry in entries if isinstance(entry, dict)]
-
-
-def _piece_texts(pieces: Iterable[object]) -> list[str]:
-    """Return the texts of a Unigram vocabulary, a list of texts with their scores."""
-    return [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
 
 
 def count_trie_nodes(texts: list[str]) -> int:

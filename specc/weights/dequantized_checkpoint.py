@@ -75,7 +75,11 @@ class DequantizedCheckpoint(Checkpoint):
             if n not in inner and n.rpartition(".")[2] not in ACTIVATION_TENSORS
         }
         _check_complete(base, method, left)
-        self.optional = frozenset(_zero_biases(base, self.weights))
+        # GPTQ writes zero biases for layers without bias
+        biases = (name.removesuffix(".weight") + ".bias" for name in self.weights)
+        self.optional = frozenset(
+            b for b in biases if b in base.tensors and not base.array(b).any()
+        )
         self.tensors = left
         for name, weight in self.weights.items():
             self._of[name] = self._of[weight.tensors[weight.format.mark]]
@@ -154,14 +158,6 @@ def _check_complete(base: Checkpoint, method: str, left: Mapping[str, TensorEntr
             marks = {name.removesuffix(f.weight) + f.mark for f in formats}
             missing = " or ".join(f"`{escape_text(mark)}`" for mark in sorted(marks))
             _fail_undecodable(base, name, f"it is {entry}, and {missing} is missing")
-
-
-def _zero_biases(base: Checkpoint, weights: Mapping[str, QuantizedWeight]) -> Iterator[str]:
-    """Yield zero biases, which GPTQ writes for layers without bias."""
-    for name in weights:
-        bias = name.removesuffix(".weight") + ".bias"
-        if bias in base.tensors and not base.array(bias).any():
-            yield bias
 
 
 def _fail_undecodable(base: Checkpoint, name: str, why: str) -> NoReturn:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specc.diagnostics.diagnostic import Diagnostic, Label, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, raise_error
 from specc.io.safe_read import escape_text
 from specc.weights.parameter_names import format_names
 from specc.weights.parameter_values import CheckpointBinding
@@ -109,12 +109,11 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
 
 def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
     wanted = binding.bound[name].wanted
-    label = [Label(wanted.span, wanted.made_by)] if wanted.span else []
     raise_error(
         "E0531",
         f"the adapter changes `{escape_text(tensor)}`, which `{escape_text(name)}` shares",
-        label[0].span if label else None,
-        label[0].text if label else "",
+        wanted.span,
+        wanted.made_by,
         notes=["the adapter was trained separately from the shared weight"],
         helps=[
             "merge it with `merge_and_unload` of peft, which describes how to treat "

@@ -73,8 +73,11 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     """Parse a word, which may contain spaces, and its `width` values (0: any number)."""
     # not `split()`: some words of the published files contain other whitespace
     fields = line.split(" ")
-    if not width:  # the first line decides
-        width = _read_width(fields)
+    if not width:
+        # `400000 300`: number of words and dimensions
+        if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
+            raise _Wrong("this is the header of a word2vec file; GloVe files have none")
+        width = len(fields) - 1
     if width < 1 or len(fields) <= width:
         raise _Wrong(f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}")
     word = " ".join(fields[:-width])
@@ -84,14 +87,6 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
         raise _Wrong(counted if extra else "it has no word")
     return word, _parse_row(fields[-width:])
-
-
-def _read_width(fields: list[str]) -> int:
-    """Count the values after the word of the first line."""
-    # `400000 300`: number of words and dimensions
-    if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
-        raise _Wrong("this is the header of a word2vec file; GloVe files have none")
-    return len(fields) - 1
 
 
 def _parse_row(texts: list[str]) -> Array:
