@@ -92,7 +92,10 @@ def compile(
     check_argument_kinds(ARGUMENT_KINDS, given)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**given, "generation_config": generation_config or {}})
-    return compile_model(_open(spec, config, set, options.weights, context_length), options)
+    opened = open_spec_argument(
+        spec, config=config, given=set, weights=options.weights, longest=int(context_length)
+    )
+    return compile_model(opened, options)
 
 
 def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
@@ -110,15 +113,3 @@ def _check_generation_config(settings: object, parts: Sequence[str]) -> None:
             "`generation_config` requires a standalone generator (`--graphs generate`)",
             helps=['add "generate" to `graphs`', "or pass the settings to `generate`"],
         )
-
-
-def _open(
-    spec: str | Path,
-    config: str | Path,
-    given: Mapping[str, object] | None,
-    weights: str,
-    longest: int,
-) -> driver.OpenedSpec:
-    return open_spec_argument(
-        spec, config=config, given=given, weights=weights, longest=int(longest)
-    )

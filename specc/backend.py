@@ -39,13 +39,12 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EmittedModel:
-    """Facts of a built model that only the backend knows, for the metadata that the
-    model carries.
+    """Facts of a built model that only the backend knows, for the metadata that the model has.
 
-    `held` maps each parameter to its initializer. `attentions` says, per
-    attention, where its weights can be read: `scope` and `dtype`, then `weights` (a
-    value) or `node` (the result of an `Attention`), with `guard` if it is inside an
-    `If`. `beside` are the weight files, by path relative to the model's directory.
+    `held` maps each parameter to its initializer. `attentions` says, per attention, where its
+    weights can be read: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
+    `Attention`), with `guard` if it is inside an `If`. `beside` are the weight files, by path
+    relative to the model's directory.
     """
 
     held: Mapping[str, str]
@@ -79,9 +78,7 @@ class ExtraFile:
 
     @classmethod
     def of_data(cls, name: str, data: object, role: str = "") -> "ExtraFile":
-        """Format a JSON file, such as `genai_config.json`: keys in the given order, two spaces per
-        level.
-        """
+        """Format a JSON file, such as `genai_config.json`, indented by two spaces."""
         text = json.dumps(data, ensure_ascii=False, indent=2)
         return cls(name, text.encode() + b"\n", role)
 
@@ -176,9 +173,8 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """A quantized matrix product of an open model, or the activation quantization before one:
-    the operator, its values as results of the model by role (`x`, `w`, `scales`, `y`),
-    and its numbers (`bits`, `block_size`, …).
+    """A quantized matrix product of an open model, or the activation quantization before one: its
+    operator, values (results of the model by role: `x`, `w`, `scales`, `y`) and attributes.
     """
 
     kind: str
@@ -205,10 +201,13 @@ class DeviceTensor(Protocol):
         """Return the shape."""
 
 
+DeviceTensors: TypeAlias = dict[str, DeviceTensor]
+
+
 class BoundRun(Protocol):
     """A run with some inputs and outputs bound to device tensors."""
 
-    def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> dict[str, DeviceTensor]:
+    def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
         """Run with these inputs and the bound ones; return all outputs. Raise E0924."""
 
 
@@ -253,7 +252,7 @@ class Session(Computation, Protocol):
         self,
         inputs: Mapping[str, "Array | DeviceTensor"],
         into: "Mapping[str, DeviceTensor] | None" = None,
-    ) -> dict[str, DeviceTensor]:
+    ) -> DeviceTensors:
         """Run without checks; return all outputs as device tensors, those in `into` written in
         place. Raise E0924.
         """

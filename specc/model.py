@@ -16,6 +16,8 @@ from specc.driver.option_kinds import (
     INTEGER_OPTION,
     PATH_OPTION,
     TEXT_OPTION,
+    TEXTS_OPTION,
+    OptionKind,
     check_argument_kinds,
 )
 from specc.driver.uncompiled_model import refuse_uncompiled
@@ -47,6 +49,35 @@ LOAD_KINDS = {
     "prefill_chunk_size": COUNT_OPTION,
 }
 """The kind of each argument of `load`."""
+
+
+ENGINES = ("local", "serial", "ray")
+"""The engines of `Model.map`."""
+MAP_KINDS = {
+    "data": OptionKind(
+        "one or more paths, as strings",
+        lambda value: bool(value) and all(map(PATH_OPTION.fits, value)),
+    ),
+    "out": PATH_OPTION._replace(words="the path of a directory"),
+    "columns": OptionKind(
+        "a table from inputs to names of columns",
+        lambda value: (
+            value is None
+            or (isinstance(value, Mapping) and TEXTS_OPTION.fits([*value, *value.values()]))
+        ),
+    ),
+    "keep_columns": OptionKind(
+        "a list of names of columns", lambda value: value is None or TEXTS_OPTION.fits(value)
+    ),
+    "raw": TEXTS_OPTION._replace(words="a list of names of outputs"),
+    "output_format": TEXT_OPTION,
+    "engine": OptionKind(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
+    "workers": COUNT_OPTION._replace(words="an integer >= 0"),
+    "max_errors": OptionKind(
+        "an integer >= 0", lambda value: value is None or COUNT_OPTION.fits(value)
+    ),
+}
+"""The kind of each argument of `Model.map`."""
 
 
 class Model(OpenedModel):
@@ -112,7 +143,7 @@ class Model(OpenedModel):
 
         Raise E0701 for a model without `generate`.
         """
-        return _writing(self).generate(*given, **settings)
+        return _require_generator(self).generate(*given, **settings)
 
     def generate_each(
         self,
@@ -127,7 +158,7 @@ class Model(OpenedModel):
         invalid prompt yields its diagnostic (`specc.runtime.generate_each`). Raise E0701 for a
         model without `generate`, E0891 for an invalid `batch_size`.
         """
-        writer = _writing(self)
+        writer = _require_generator(self)
         return generate_each(writer, rows, batch_size, writer.chosen(settings))
 
     def stream(self, **once: object) -> InputStream:
@@ -157,19 +188,9 @@ class Model(OpenedModel):
         interrupted job resumes from the directory `out`. Raise E0870 to E0888, and E0970 for
         invalid arguments.
         """
+        check_argument_kinds(MAP_KINDS, locals(), "E0970")
         from specc.batch_inference import job, job_planner
 
-        job.check_job_arguments(
-            data=data,
-            out=out,
-            columns=columns,
-            keep_columns=keep_columns,
-            raw=raw,
-            output_format=output_format,
-            engine=engine,
-            workers=workers,
-            max_errors=max_errors,
-        )
         request = job_planner.JobRequest(
             model=str(self.path),
             data=[os.fspath(path) for path in data],
@@ -196,7 +217,7 @@ class Model(OpenedModel):
         return self.generate(**{self.input_signature.growing: [ids]}, **settings)
 
 
-def _writing(model: Model) -> Generator:
+def _require_generator(model: Model) -> Generator:
     """Return the generator. Raise E0701 if the model does not generate."""
     if model.writer is None:
         raise_error(

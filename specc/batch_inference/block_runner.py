@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from specc.batch_inference.data_files import find_format
-from specc.batch_inference.file_format import FileFormat, Rows, translate_os_errors
+from specc.batch_inference.file_format import DataFile, Rows, translate_os_errors
 from specc.batch_inference.job_files import (
     PLAN_DIRECTORY,
     BatchLimits,
@@ -176,7 +176,7 @@ class BlockRunner:
     plan: JobPlan
     out: Path
     model: RowModel
-    formats: dict[int, FileFormat] = field(default_factory=dict)
+    formats: dict[int, DataFile] = field(default_factory=dict)
 
     @staticmethod
     def open(plan: JobPlan, out: Path) -> "BlockRunner":
@@ -228,7 +228,7 @@ class BlockRunner:
         kept = [c.name for c in self.plan.kept]
         # one column may be read for two inputs, and be copied to the output
         wanted = list(dict.fromkeys([*self.plan.columns.values(), *kept]))
-        table = self.formats[block.file].read(path, block, wanted)
+        table = self.formats[block.file].read(block, wanted)
         if any(len(column) != block.rows for column in table.values()):
             _fail_changed(file, "different rows than when", "start")
         return table

@@ -12,7 +12,7 @@ from specc.batch_inference.file_format import (
     NULL_TYPE,
     BadRow,
     ColumnType,
-    FileFormat,
+    DataFile,
     RowBlock,
     Rows,
     TableColumn,
@@ -95,27 +95,25 @@ def read_block_bytes(path: Path, block: RowBlock) -> bytes:
     return data.removeprefix(BYTE_ORDER_MARK) if block.at == 0 else data
 
 
-def _split_lines(data: bytes) -> list[bytes]:
-    """Split lines and remove line ends; a final line end does not start another line."""
-    return [line.rstrip(b"\r\n") for line in io.BytesIO(data)]
+def _read_block_lines(path: Path, block: RowBlock) -> list[bytes]:
+    """Return the lines of a block without line ends; a final line end starts no further line."""
+    return [line.rstrip(b"\r\n") for line in io.BytesIO(read_block_bytes(path, block))]
 
 
-class TextLinesFile:
+class TextLinesFile(DataFile):
     """A text file with one text per line, in the column `text`."""
 
-    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         """Return the column `text`."""
         return (TableColumn("text", ColumnType("text")),)
 
-    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+    def blocks(self, file: int, rows: int) -> list[RowBlock]:
         """Split the file into blocks of lines."""
-        return split_blocks(read_lines(path), file, rows)
+        return split_blocks(read_lines(self.path), file, rows)
 
-    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
         """Return the lines of a block."""
-        return {
-            "text": [_decode_text(line) for line in _split_lines(read_block_bytes(path, block))]
-        }
+        return {"text": [_decode_text(line) for line in _read_block_lines(self.path, block)]}
 
 
 def _decode_text(line: bytes) -> str | BadRow:
@@ -125,14 +123,14 @@ def _decode_text(line: bytes) -> str | BadRow:
         return BadRow(f"the line is not UTF-8 at byte {fault.start}")
 
 
-class JsonLinesFile:
+class JsonLinesFile(DataFile):
     """A JSON Lines file; blank lines are skipped."""
 
-    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         """Return the union of the objects' keys, each with a type that fits all its values."""
         found: dict[str, str] = {}
         before: dict[str, type] = {}
-        for line in read_lines(path):
+        for line in read_lines(self.path):
             value = _parse_object(line.data) if line.data.strip() else {}
             for name, item in ({} if isinstance(value, BadRow) else value).items():
                 # most values have the type of the previous row; not for integers, since large ones
@@ -143,13 +141,14 @@ class JsonLinesFile:
                 found[name] = merge_column_types(found.get(name, ""), infer_column_type(item))
         return tuple(TableColumn(n, ColumnType(k or NULL_TYPE)) for n, k in found.items())
 
-    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+    def blocks(self, file: int, rows: int) -> list[RowBlock]:
         """Split the file into blocks of objects; blank lines belong to the block before them."""
-        return split_blocks(read_lines(path), file, rows, full=bytes.strip)
+        return split_blocks(read_lines(self.path), file, rows, full=bytes.strip)
 
-    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
         """Return the objects of a block as columns; missing keys are null."""
-        rows = [_parse_object(x) for x in _split_lines(read_block_bytes(path, block)) if x.strip()]
+        lines = _read_block_lines(self.path, block)
+        rows = [_parse_object(line) for line in lines if line.strip()]
         return {
             name: [r if isinstance(r, BadRow) else r.get(name) for r in rows] for name in columns
         }
@@ -168,19 +167,19 @@ def _parse_object(line: bytes) -> dict[str, Json] | BadRow:
     return value if isinstance(value, dict) else BadRow("the line is not a JSON object")
 
 
-class CsvFile:
+class CsvFile(DataFile):
     """Comma-separated values with column names in the first row; quoted texts may span lines."""
 
-    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         """Column names of the first row."""
-        names, _ = self._read_header(path)
+        names, _ = self._read_header()
         return tuple(TableColumn(name, ColumnType("text")) for name in names)
 
-    def _read_header(self, path: Path) -> tuple[list[str], int]:
+    def _read_header(self) -> tuple[list[str], int]:
         """Return the names, and where the next row begins. Raise E0872 for a first row without
         names.
         """
-        record = next(_split_records(path), None)
+        record = next(_join_lines(read_lines(self.path)), None)
         try:
             text = "" if record is None else record.data.decode("utf-8")
             names = _read_fields(text.rstrip("\r\n"))
@@ -189,38 +188,30 @@ class CsvFile:
         if record is None or not all(names) or len(set(names)) < len(names) or not names:
             raise_error(
                 "E0872",
-                f"the first row of `{escape_text(path)}` does not name its columns",
+                f"the first row of `{escape_text(self.path)}` does not name its columns",
                 notes=["column names must be unique and not empty"],
                 helps=["write the column names as the first row"],
             )
         return names, record.after
 
-    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+    def blocks(self, file: int, rows: int) -> list[RowBlock]:
         """Yield blocks of records after the header row."""
-        _, begin = self._read_header(path)
-        records = _split_records(path)
+        _, begin = self._read_header()
+        records = _join_lines(read_lines(self.path))
         next(records)
         return split_blocks(records, file, rows, begin)
 
-    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
         """The records of a block."""
-        names, _ = self._read_header(path)
-        rows = [_read_values(r, names) for r in _in_block(read_block_bytes(path, block))]
+        names, _ = self._read_header()
+        lines = io.BytesIO(read_block_bytes(self.path, block))
+        records = _join_lines(FileLine(line, 0) for line in lines)
+        rows = [_read_values(record.data.rstrip(b"\r\n"), names) for record in records]
         places = {name: n for n, name in enumerate(names)}
         return {
             name: [r if isinstance(r, BadRow) else r[places[name]] for r in rows]
             for name in columns
         }
-
-
-def _split_records(path: Path) -> Iterator[FileLine]:
-    """Yield the records of a file; a record may span several lines."""
-    return _join_lines(read_lines(path))
-
-
-def _in_block(data: bytes) -> Iterator[bytes]:
-    for record in _join_lines(FileLine(line, 0) for line in io.BytesIO(data)):
-        yield record.data.rstrip(b"\r\n")
 
 
 def _join_lines(lines: Iterator[FileLine]) -> Iterator[FileLine]:
@@ -274,33 +265,33 @@ def find_images(directory: Path) -> list[Path]:
     return sorted((p for p in found if p.is_file()), key=lambda p: p.as_posix())
 
 
-class ImageDirectory:
+class ImageDirectory(DataFile):
     """A directory of images, as a table: `image` is the file, `path` its path relative to the
     directory.
     """
 
-    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         """Return the columns `image` and `path`."""
         return TableColumn("image", ColumnType("text")), TableColumn("path", ColumnType("text"))
 
-    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+    def blocks(self, file: int, rows: int) -> list[RowBlock]:
         """Yield blocks of consecutive images."""
-        count = len(find_images(path))
+        count = len(find_images(self.path))
         return [
             RowBlock(file=file, start=start, rows=min(rows, count - start))
             for start in range(0, count, rows)
         ]
 
-    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
         """Return the paths of the images in a block."""
-        some = find_images(path)[block.start : block.start + block.rows]
+        some = find_images(self.path)[block.start : block.start + block.rows]
         return {
             "image": [str(p) for p in some],
-            "path": [p.relative_to(path).as_posix() for p in some],
+            "path": [p.relative_to(self.path).as_posix() for p in some],
         }
 
 
-FILE_FORMATS: dict[str, type[FileFormat]] = {
+FILE_FORMATS: dict[str, type[DataFile]] = {
     ".parquet": ParquetFile,
     ".jsonl": JsonLinesFile,
     ".ndjson": JsonLinesFile,
@@ -309,10 +300,10 @@ FILE_FORMATS: dict[str, type[FileFormat]] = {
 }
 
 
-def find_format(path: Path) -> FileFormat:
+def find_format(path: Path) -> DataFile:
     """Return the reader of a file or directory. Raise E0873 for an unknown extension."""
     if path.is_dir():
-        return ImageDirectory()
+        return ImageDirectory(path)
     made = FILE_FORMATS.get(path.suffix.lower())
     if made is None:
         raise_error(
@@ -323,7 +314,7 @@ def find_format(path: Path) -> FileFormat:
             ],
             helps=["give the file one of these extensions, or convert it"],
         )
-    return made()
+    return made(path)
 
 
 def find_files(given: Sequence[str]) -> list[Path]:
@@ -334,7 +325,11 @@ def find_files(given: Sequence[str]) -> list[Path]:
     for name in given:
         path = Path(name)
         with translate_os_errors(path):
-            files = _files_at(path, name)
+            # an empty name is not a path, although `Path` makes it the working directory
+            if not name or not path.exists():
+                fix = "pass the path of a table, or of a directory of tables or images"
+                raise_unreadable(name, "no such file or directory", fix)
+            files = _list_directory(path) if path.is_dir() else [path]
         for file in files:
             if not file.is_dir():
                 find_format(file)  # an unsupported suffix is reported first
@@ -343,15 +338,7 @@ def find_files(given: Sequence[str]) -> list[Path]:
     return found
 
 
-def _files_at(path: Path, name: str) -> list[Path]:
-    # an empty name is not a path, although `Path` makes it the working directory
-    if not name or not path.exists():
-        fix = "pass the path of a table, or of a directory of tables or images"
-        raise_unreadable(name, "no such file or directory", fix)
-    return _in_folder(path) if path.is_dir() else [path]
-
-
-def _in_folder(directory: Path) -> list[Path]:
+def _list_directory(directory: Path) -> list[Path]:
     tables = sorted(
         p
         for p in directory.iterdir()

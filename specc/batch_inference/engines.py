@@ -48,9 +48,7 @@ def run_worker(directory: str) -> None:
             counted.report_new()
             _send_report(answers, done=done.to_json())
     except Failed as failed:
-        first = failed.diagnostics[0]
-        told = [first.code, first.title, list(first.notes), list(first.helps)]
-        _send_report(answers, failed=told)
+        _send_report(answers, failed=_encode_failure(failed))
     except Exception:
         traceback.print_exc()
         os._exit(1)  # the listening thread would delay an orderly exit
@@ -83,14 +81,25 @@ def _iterate_requests() -> Iterator[int]:
 
     def read_requests() -> None:
         for line in sys.stdin:
-            if int(line) == END_MARKER:
-                return numbers.put(END_MARKER)
             numbers.put(int(line))
+            if int(line) == END_MARKER:
+                return
         os._exit(1)
 
     threading.Thread(target=read_requests, daemon=True).start()
     while (number := numbers.get()) != END_MARKER:
         yield number
+
+
+def _encode_failure(failed: Failed) -> list[object]:
+    """Return the first diagnostic of a failure as JSON data."""
+    first = failed.diagnostics[0]
+    return [first.code, first.title, list(first.notes), list(first.helps)]
+
+
+def _decode_failure(data: Any) -> Failed:
+    code, title, notes, helps = data
+    return Failed(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
 
 
 def _send_report(answers: TextIO, **what: object) -> None:
@@ -146,7 +155,7 @@ class _Worker:
             self.process.stdin.flush()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LocalEngine:
     """Worker processes that compute the blocks of a plan."""
 
@@ -155,22 +164,22 @@ class LocalEngine:
     waiting: deque[int] = field(default_factory=deque)
     alive: list[_Worker] = field(default_factory=list)
     crashes: int = 0
+    answers: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def run(self, numbers: Iterable[int]) -> Iterator[BlockProgress]:
         """Compute blocks in any order. Raise the error of a worker."""
         self.waiting.extend(numbers)
-        with selectors.DefaultSelector() as answers:
+        with self.answers:
             try:
                 for _ in range(min(self.workers, len(self.waiting))):
-                    self._start_worker(answers)
+                    self._start_worker()
                 while self.alive:
-                    for key, _ in answers.select():
-                        worker: _Worker = key.data
-                        yield from self._handle_message(worker, answers)
+                    for key, _ in self.answers.select():
+                        yield from self._handle_message(key.data)
             finally:
                 self._stop_workers()
 
-    def _start_worker(self, answers: selectors.BaseSelector) -> None:
+    def _start_worker(self) -> None:
         # the current `sys.path`, even if it was only changed at run time
         paths = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
@@ -182,7 +191,7 @@ class LocalEngine:
         )
         worker = _Worker(process=process)
         self.alive.append(worker)
-        answers.register(worker.answers, selectors.EVENT_READ, worker)
+        self.answers.register(worker.answers, selectors.EVENT_READ, worker)
         self._assign_block(worker)
 
     def _assign_block(self, worker: _Worker) -> None:
@@ -197,17 +206,15 @@ class LocalEngine:
             return (self.out / PLAN_DIRECTORY / f"{block or 0:06}.now").read_bytes()
         return b""
 
-    def _handle_message(
-        self, worker: _Worker, answers: selectors.BaseSelector
-    ) -> Iterator[BlockProgress]:
+    def _handle_message(self, worker: _Worker) -> Iterator[BlockProgress]:
         """Handle a message of a worker; an empty one means that it exited."""
         data = os.read(worker.answers.fileno(), 1 << 16)
         *lines, worker.rest = (worker.rest + data).split(b"\n")
         for line in lines:
             yield from self._take_progress(worker, json.loads(line))
         if not data:
-            answers.unregister(worker.answers)
-            yield from self._handle_exit(worker, answers)
+            self.answers.unregister(worker.answers)
+            yield from self._handle_exit(worker)
 
     def _take_progress(self, worker: _Worker, said: dict[str, object]) -> Iterator[BlockProgress]:
         match said:
@@ -221,13 +228,10 @@ class LocalEngine:
                 self.crashes = 0
                 yield BlockProgress(done=BlockStatistics.from_fields(JsonFields(done)))
                 self._assign_block(worker)
-            case {"failed": [str() as code, str() as title, list() as n, list() as h]}:
-                fault = Diagnostic(code, title, notes=tuple(n), helps=tuple(h))
-                raise Failed(fault)
+            case {"failed": failure}:
+                raise _decode_failure(failure)
 
-    def _handle_exit(
-        self, worker: _Worker, answers: selectors.BaseSelector
-    ) -> Iterator[BlockProgress]:
+    def _handle_exit(self, worker: _Worker) -> Iterator[BlockProgress]:
         """Handle the exit of a worker: another one takes its block."""
         status = worker.end()
         self.alive.remove(worker)
@@ -239,7 +243,7 @@ class LocalEngine:
         self.crashes = 0 if blamed else self.crashes + 1
         if self.crashes >= MAX_CRASHES:
             _fail_repeated_crashes(worker, status)
-        self._start_worker(answers)
+        self._start_worker()
 
     def _stop_workers(self) -> None:
         """Kill all workers."""
@@ -295,9 +299,7 @@ class RayActor:
                 self.blocks = self.blocks or BlockRunner.open(self.plan, self.out)
                 told.append(json.dumps(self.blocks.do(int(number)).to_json()))
             except Failed as failed:
-                first = failed.diagnostics[0]
-                fault = [first.code, first.title, *first.notes[:1]]
-                told.append(json.dumps({"failed": fault}))
+                told.append(json.dumps({"failed": _encode_failure(failed)}))
         return {"told": told}
 
 
@@ -327,8 +329,7 @@ class RayEngine:
             for row in done.iter_rows():
                 told = json.loads(row["told"])
                 if "failed" in told:
-                    code, title, *notes = told["failed"]
-                    raise Failed(Diagnostic(code, title, notes=tuple(notes)))
+                    raise _decode_failure(told["failed"])
                 finished = BlockStatistics.from_fields(JsonFields(told))
                 yield BlockProgress(rows=finished.rows, done=finished)
         finally:

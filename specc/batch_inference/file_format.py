@@ -1,11 +1,12 @@
 """Types of columns and their values; the interface of a data set format."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,11 +17,6 @@ from specc.io.safe_read import (
     raise_unreadable,
 )
 from specc.ir.array import Array
-
-NUMERIC_TYPES = ("f32", "f64", "i64", "u64", "i32", "bool")
-OTHER_TYPES = ("text", "binary", "json")
-"""Non-numeric types; `json` is any value, stored as JSON text in formats without nested values."""
-
 
 NULL_TYPE = "null"
 """The type of a column whose values so far are all missing."""
@@ -118,20 +114,23 @@ class RowBlock:
     group: int = 0
 
 
-class FileFormat(Protocol):
-    """A file format: how its columns and rows are read."""
+@dataclass
+class DataFile(ABC):
+    """A file or directory of rows; a subclass reads the columns and rows of its format."""
 
-    def columns(self, path: Path) -> tuple[TableColumn, ...]:
-        """Return the columns of a file. Raise E0870 to E0873 if it is damaged."""
-        ...
+    path: Path
 
-    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
-        """Yield the blocks of a file, of at most `rows` rows."""
-        ...
+    @abstractmethod
+    def columns(self) -> tuple[TableColumn, ...]:
+        """Return the columns. Raise E0870 to E0873 if the file is damaged."""
 
-    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+    @abstractmethod
+    def blocks(self, file: int, rows: int) -> list[RowBlock]:
+        """Return the blocks of at most `rows` rows; `file` is the index of the file."""
+
+    @abstractmethod
+    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
         """Read the selected columns of a block."""
-        ...
 
 
 READABLE_FILE_HELP = "pass a readable regular file, or a directory of such files"

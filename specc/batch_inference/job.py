@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -110,7 +110,8 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
     """Compute the remaining blocks and return the result of the whole job."""
     began = time.monotonic()
     out, plan = Path(job.out), make_plan(job)
-    _check_engine(job, out)
+    if job.engine == "ray":
+        _make_ray_engine(job, out).check()  # before files are written
     found = read_plan(out)
     if found is not None:
         check_same(found, plan, out)
@@ -124,10 +125,10 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
         done = read_block_statistics(plan, out, number)
         if done is None:
             todo.append(number)
-            continue
-        report.take(done)
-        report.rows += block.rows
-        report.before += block.rows
+        else:
+            report.take(done)
+            report.before += block.rows
+    report.rows = report.before
     # an earlier run may have had more errors than this one allows
     _check_errors(job, report)
     watch(report)
@@ -141,7 +142,7 @@ def run_job(job: JobRequest, watch: Watch = lambda report: None) -> JobReport:
                 report.computed.append((progress.done.seconds, progress.done.work))
                 _check_errors(job, report)
             watch(report)
-        _errors_of(report)
+        _write_errors(report)
     for left in (out / PLAN_DIRECTORY).glob("*.now"):  # from killed processes
         left.unlink(missing_ok=True)
     report.ended = time.monotonic()
@@ -163,13 +164,7 @@ def _noting_complete_parts(report: JobReport) -> Iterator[None]:
         raise Failed(*found) from None
 
 
-def _check_engine(job: JobRequest, out: Path) -> None:
-    """Raise E0888 if the engine is not available, before files are written."""
-    if job.engine == "ray":
-        _run_on_ray(job, out).check()
-
-
-def _run_on_ray(job: JobRequest, out: Path) -> RayEngine:
+def _make_ray_engine(job: JobRequest, out: Path) -> RayEngine:
     return RayEngine(out, job.workers, job.address, job.gpus)
 
 
@@ -197,7 +192,7 @@ def _run_engine(
     if not todo:
         return
     if job.engine == "ray":
-        yield from _run_on_ray(job, out).run(todo)
+        yield from _make_ray_engine(job, out).run(todo)
     elif job.engine == "serial":
         blocks = BlockRunner.open(plan, out)
         yield BlockProgress(ready=True)
@@ -205,7 +200,7 @@ def _run_engine(
             done = blocks.do(number)
             yield BlockProgress(rows=done.rows, done=done)
     else:
-        yield from LocalEngine(out, job.workers or count_cores()).run(todo)
+        yield from LocalEngine(out=out, workers=job.workers or count_cores()).run(todo)
 
 
 def count_cores() -> int:
@@ -219,20 +214,17 @@ def count_cores() -> int:
 def _check_errors(job: JobRequest, report: JobReport) -> None:
     """Raise E0887 if more rows failed than allowed."""
     if job.most_errors is not None and report.errors > job.most_errors:
-        _errors_of(report)
+        _write_errors(report)
+        rows = "1 row has" if report.errors == 1 else f"{report.errors} rows have"
         raise_error(
             "E0887",
-            f"{_format_rows(report.errors)} no result; at most {job.most_errors} are allowed",
+            f"{rows} no result; at most {job.most_errors} are allowed",
             notes=[f"they are in `{escape_text(report.out / ERRORS_FILE)}`"],
             helps=["correct the rows, or allow more: --max-errors N"],
         )
 
 
-def _format_rows(count: int) -> str:
-    return "1 row has" if count == 1 else f"{count} rows have"
-
-
-def _errors_of(report: JobReport) -> None:
+def _write_errors(report: JobReport) -> None:
     """Write the rows without results, in order."""
     plan, lines = report.plan, []
     for number, block in enumerate(plan.blocks):
@@ -241,55 +233,6 @@ def _errors_of(report: JobReport) -> None:
             path = plan.files[block.file].path
             told = {"file": path, "row": block.start + row, "code": code, "why": text}
             lines.append(json.dumps(told, ensure_ascii=False))
-    text = "".join(f"{line}\n" for line in lines)
     if lines or (report.out / ERRORS_FILE).exists():
-        data = text.encode("utf-8", "backslashreplace")
-        write_file_atomically(report.out / ERRORS_FILE, [data])
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str | os.PathLike) and isinstance(os.fspath(value), str)
-
-
-def _is_names(value: object) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and all(isinstance(name, str) for name in value)
-    )
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**31
-
-
-ARGUMENT_CHECKS: Mapping[str, tuple[str, Callable[[object], bool]]] = {
-    "data": (
-        "one or more paths, as strings",
-        lambda v: isinstance(v, tuple) and bool(v) and all(map(_is_path, v)),
-    ),
-    "out": ("the path of a directory", _is_path),
-    "columns": (
-        "a table from inputs to names of columns",
-        lambda v: v is None or (isinstance(v, Mapping) and _is_names([*v, *v.values()])),
-    ),
-    "keep_columns": ("a list of names of columns", lambda v: v is None or _is_names(v)),
-    "raw": ("a list of names of outputs", _is_names),
-    "output_format": ("a string", lambda v: isinstance(v, str)),
-    "engine": (f"one of {', '.join(ENGINES)}", lambda v: v in ENGINES),
-    "workers": ("an integer >= 0", _is_count),
-    "max_errors": ("an integer >= 0", lambda v: v is None or _is_count(v)),
-}
-"""For each argument of the Python interface, a description of valid values and a predicate."""
-
-
-def check_job_arguments(**asked: object) -> None:
-    """Raise E0970 for the first argument of the wrong type."""
-    for name, value in asked.items():
-        due, fits = ARGUMENT_CHECKS[name]
-        if not fits(value):
-            raise_error(
-                "E0970",
-                f"`{name}` is {due}, not {escape_text(repr(value))[:60]}",
-                helps=["docs/batch-inference.md describes the arguments of a job"],
-            )
+        data = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
+        write_file_atomically(report.out / ERRORS_FILE, data)

@@ -3,8 +3,8 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
@@ -30,6 +30,7 @@ from specc.version import __version__
 PLAN_DIRECTORY = "_specc"
 PLAN_FILE = "plan.json"
 OUTPUT_FORMATS = ("parquet", "jsonl")
+BLOCK_FIELDS = tuple(f.name for f in fields(RowBlock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +91,14 @@ class JobPlan:
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as deterministic JSON data."""
-        return {
-            "model": self.model,
-            "model_hash": self.model_hash,
-            "files": [[f.path, f.bytes, f.changed] for f in self.files],
-            "blocks": [[b.file, b.start, b.rows, b.at, b.bytes, b.group] for b in self.blocks],
-            "columns": dict(self.columns),
-            "kept": [[c.name, str(c.kind)] for c in self.kept],
-            "results": [[c.name, str(c.kind)] for c in self.results],
-            "settings": to_json_value(self.settings),
-            "limits": to_json_value(self.limits),
-            "to": self.to,
-            "graph": self.graph,
-            "raw": list(self.raw),
-            "provider": self.provider,
-            "version": self.version,
-        }
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        del data["waits"], data["shares"]
+        # compact: a plan may have millions of blocks
+        for name in ("files", "blocks"):
+            data[name] = [astuple(item) for item in data[name]]
+        for name in ("kept", "results"):
+            data[name] = [(column.name, str(column.kind)) for column in data[name]]
+        return {name: to_json_value(value) for name, value in data.items()}
 
     def write(self, out: Path) -> None:
         """Write the plan to the directory of the parts."""
@@ -150,10 +143,13 @@ def _plan_of(data: object) -> JobPlan:
         model=str(data["model"]),
         model_hash=str(data["model_hash"]),
         files=tuple(PlannedFile(str(p), int(b), int(c)) for p, b, c in data["files"]),
-        blocks=tuple(_read_block(*map(int, numbers)) for numbers in data["blocks"]),
+        blocks=tuple(
+            RowBlock(**dict(zip(BLOCK_FIELDS, map(int, numbers), strict=True)))
+            for numbers in data["blocks"]
+        ),
         columns={str(k): str(v) for k, v in data["columns"].items()},
-        kept=_columns(data["kept"]),
-        results=_columns(data["results"]),
+        kept=_read_columns(data["kept"]),
+        results=_read_columns(data["results"]),
         settings={str(k): v for k, v in data["settings"].items()},
         limits=BatchLimits(**{k: int(v) for k, v in data["limits"].items()}),
         to=str(data["to"]),
@@ -164,41 +160,28 @@ def _plan_of(data: object) -> JobPlan:
     )
 
 
-def _read_block(file: int, start: int, rows: int, at: int, size: int, group: int) -> RowBlock:
-    return RowBlock(file=file, start=start, rows=rows, at=at, bytes=size, group=group)
-
-
-def _columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
+def _read_columns(data: list[list[str]]) -> tuple[TableColumn, ...]:
     return tuple(TableColumn(name, ColumnType.read(kind)) for name, kind in data)
 
 
-def differing_fields(one: JobPlan, other: JobPlan) -> list[str]:
-    """Return the differences of two plans, by name."""
-    a, b = one.as_json(), other.as_json()
-    # the model's path does not matter as long as its content is the same
-    return [key for key in a if a[key] != b[key] and key != "model"]
-
-
 def check_same(found: JobPlan, wanted: JobPlan, out: Path) -> None:
-    """Raise E0875 if a directory contains the parts of another plan."""
-    if apart := differing_fields(found, wanted):
+    """Raise E0875 if a directory contains the parts of another plan. The notes have both values
+    of a difference if they are short.
+    """
+    a, b, notes = found.as_json(), wanted.as_json(), []
+    for key in a:
+        # the model's path does not matter as long as its content is the same
+        if key != "model" and a[key] != b[key]:
+            old, new = (json.dumps(data[key], ensure_ascii=False) for data in (a, b))
+            values = f": {escape_text(old)} in the plan, {escape_text(new)} now"
+            notes.append(key + (values if max(len(old), len(new)) <= 120 else " differ"))
+    if notes:
         raise_error(
             "E0875",
             f"`{escape_text(out)}` contains another job",
-            notes=list(_describe_differences(found, wanted, apart)),
+            notes=notes,
             helps=["write to another directory with -o, or remove this one"],
         )
-
-
-def _describe_differences(found: JobPlan, wanted: JobPlan, apart: list[str]) -> Iterator[str]:
-    """Describe the differences, with both values if they are short."""
-    a, b = found.as_json(), wanted.as_json()
-    for key in apart:
-        there, here = (json.dumps(x[key], ensure_ascii=False) for x in (a, b))
-        if max(len(there), len(here)) <= 120:
-            yield f"{key}: {escape_text(there)} in the plan, {escape_text(here)} now"
-        else:
-            yield f"{key} differ"
 
 
 def hash_model(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Plan a job: choose files, columns and results."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +20,6 @@ from specc.batch_inference.job_files import (
     PLAN_FILE,
     BatchLimits,
     JobPlan,
-    PlannedFile,
     describe_file,
     hash_model,
 )
@@ -72,7 +71,7 @@ def make_plan(job: JobRequest) -> JobPlan:
     chosen = dict(job.columns) or _infer_columns(job, columns)
     for name, column in chosen.items():
         if column not in columns:
-            _no_column(column, columns, f"the input `{name}`")
+            _fail_missing_column(column, columns, f"the input `{name}`")
     model = RowModel.open(
         job.model,
         chosen,
@@ -86,11 +85,11 @@ def make_plan(job: JobRequest) -> JobPlan:
     blocks: list[RowBlock] = []
     for number, path in enumerate(files):
         with translate_os_errors(path):
-            blocks += find_format(path).blocks(path, number, job.rows)
+            blocks += find_format(path).blocks(number, job.rows)
     return JobPlan(
         model=os.path.abspath(job.model),
         model_hash=hash_model(Path(job.model)),
-        files=tuple(_resolve_file(path) for path in files),
+        files=tuple(describe_file(Path(os.path.abspath(path))) for path in files),
         blocks=tuple(blocks),
         columns=chosen,
         kept=kept,
@@ -115,10 +114,6 @@ def _list_files(job: JobRequest) -> list[Path]:
     return [p for p in files if not (p.name.startswith("part-") and p.resolve().parent == out)]
 
 
-def _resolve_file(path: Path) -> PlannedFile:
-    return describe_file(Path(os.path.abspath(path)))
-
-
 def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
     """Return the columns of all files. Raise E0884 if one has others; JSON lines may lack some."""
     known: dict[str, ColumnType] = {}
@@ -127,20 +122,21 @@ def _table(files: Sequence[Path]) -> dict[str, TableColumn]:
     for path in files:
         reader = find_format(path)
         with translate_os_errors(path):
-            found = {c.name: c.kind for c in reader.columns(path)}
+            found = {c.name: c.kind for c in reader.columns()}
         lacks = isinstance(reader, JsonLinesFile)
         both = _merge_columns(known, found, lacked=lacked, lacks=lacks)
         lacked = lacked and lacks
-        odd = sorted(n for n, kind in both.items() if kind is None)
-        if odd:
-            _odd_columns(path, files[0], odd)
+        if odd := sorted(n for n, kind in both.items() if kind is None):
+            raise_error(
+                "E0884",
+                f"`{escape_text(path)}` has different columns than `{escape_text(files[0])}`",
+                notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
+                helps=["process files with equal columns in one job"],
+            )
         known = {n: kind for n, kind in both.items() if kind is not None}
-    return {n: TableColumn(n, _widen_null(kind)) for n, kind in known.items()}
-
-
-def _widen_null(kind: ColumnType) -> ColumnType:
-    """Return the type of a column; one that is null in every file may hold any value."""
-    return ColumnType("json") if kind.of == NULL_TYPE else kind
+    # a column that is null in every file may hold any value
+    kinds = {n: ColumnType("json") if k.of == NULL_TYPE else k for n, k in known.items()}
+    return {n: TableColumn(n, kind) for n, kind in kinds.items()}
 
 
 def _merge_columns(
@@ -155,16 +151,6 @@ def _merge_columns(
         here = found.get(name, known.get(name) if lacks else None)
         made[name] = _merge_kinds(before, here)
     return made
-
-
-def _odd_columns(path: Path, first: Path, odd: Sequence[str]) -> NoReturn:
-    """Raise E0884: a file has other columns than the first one."""
-    raise_error(
-        "E0884",
-        f"`{escape_text(path)}` has different columns than `{escape_text(first)}`",
-        notes=[f"they differ in {', '.join(map(escape_text, odd))}"],
-        helps=["process files with equal columns in one job"],
-    )
 
 
 def _merge_kinds(one: ColumnType | None, other: ColumnType | None) -> ColumnType | None:
@@ -226,7 +212,7 @@ def _fail_unmapped(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> 
     )
 
 
-def _no_column(name: str, columns: Mapping[str, TableColumn], what: str) -> None:
+def _fail_missing_column(name: str, columns: Mapping[str, TableColumn], what: str) -> None:
     raise_error(
         "E0885",
         f"the data has no column `{escape_text(name)}` for {what}",
@@ -248,29 +234,21 @@ def _select_kept_columns(
     read: Mapping[str, str],
     results: Sequence[TableColumn],
 ) -> tuple[TableColumn, ...]:
-    """Return the columns that are copied. Raise E0886 for duplicate names."""
-    made = {c.name for c in results}
+    """Return the columns that are copied. Raise E0885 for a missing column, E0886 for one that
+    has the name of an output.
+    """
+    outputs = {c.name for c in results}
     if job.keep is None:
         # input images are too large to be written again
         images = {"image"} & {*read.values()}
-        names = [n for n in columns if n not in images]
-    else:
-        names = list(job.keep)
-        _check_kept(names, columns, made)
-    return tuple(columns[n] for n in dict.fromkeys(names) if n not in made)
-
-
-def _check_kept(
-    names: Sequence[str], columns: Mapping[str, TableColumn], made: Collection[str]
-) -> None:
-    """Raise E0885 for a missing column, E0886 for one that has the name of an output."""
-    for name in names:
+        return tuple(column for n, column in columns.items() if n not in images | outputs)
+    for name in job.keep:
         if name not in columns:
-            _no_column(name, columns, "the output rows")
-    twice = [n for n in names if n in made]
-    if twice:
+            _fail_missing_column(name, columns, "the output rows")
+    if twice := [n for n in job.keep if n in outputs]:
         raise_error(
             "E0886",
             f"`{escape_text(twice[0])}` is a column of the data and of the results",
             helps=["leave it out of --keep-columns, or rename it in the data"],
         )
+    return tuple(columns[n] for n in dict.fromkeys(job.keep))

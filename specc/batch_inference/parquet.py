@@ -3,15 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from specc.batch_inference.file_format import (
     BadRow,
     ColumnType,
+    DataFile,
     RowBlock,
     Rows,
     TableColumn,
@@ -48,43 +49,39 @@ ARROW_BINARY_TYPES = ("binary", "large_binary", "binary_view")
 
 
 @dataclass
-class ParquetFile:
+class ParquetFile(DataFile):
     """A file of row groups. The last row group is cached for the next block."""
 
-    opened: dict[Path, Arrow] = field(default_factory=dict)
-    group: tuple[Path, int, tuple[str, ...], Arrow] | None = None
+    group: tuple[int, tuple[str, ...], Arrow] | None = None
 
-    def _open_file(self, path: Path) -> Arrow:
-        if path not in self.opened:
-            try:
-                self.opened[path] = import_pyarrow("pyarrow.parquet").ParquetFile(path)
-            except PermissionError:
-                raise  # not known to be damaged
-            except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
-                raise_error(
-                    "E0870",
-                    f"`{escape_text(path)}` is not a readable Parquet file",
-                    notes=[escape_text(str(fault).splitlines()[0])[:200]],
-                    helps=["check that the file is whole"],
-                )
-        return self.opened[path]
+    @cached_property
+    def file(self) -> Arrow:
+        """The open file. Raise E0870 if it is damaged."""
+        try:
+            return import_pyarrow("pyarrow.parquet").ParquetFile(self.path)
+        except PermissionError:
+            raise  # not known to be damaged
+        except (OSError, ValueError) as fault:  # ArrowInvalid is a ValueError
+            note = escape_text(str(fault).splitlines()[0])[:200]
+            self._fail_damaged("is not a readable Parquet file", note)
 
-    def columns(self, path: Path) -> tuple[TableColumn, ...]:
+    def _fail_damaged(
+        self, what: str, note: str, fix: str = "check that the file is whole"
+    ) -> NoReturn:
+        raise_error("E0870", f"`{escape_text(self.path)}` {what}", notes=[note], helps=[fix])
+
+    def columns(self) -> tuple[TableColumn, ...]:
         """Return the columns of the schema. Raise E0870 if two have the same name."""
-        schema = self._open_file(path).schema_arrow
+        schema = self.file.schema_arrow
         names = schema.names
         if twice := [n for n in names if names.count(n) > 1]:
-            raise_error(
-                "E0870",
-                f"`{escape_text(path)}` is not a readable Parquet file",
-                notes=[f"it has two columns of the name `{escape_text(twice[0])}`"],
-                helps=["rename one of them"],
-            )
+            note = f"it has two columns of the name `{escape_text(twice[0])}`"
+            self._fail_damaged("is not a readable Parquet file", note, "rename one of them")
         return tuple(TableColumn(f.name, _get_kind(f.type)) for f in schema)
 
-    def blocks(self, path: Path, file: int, rows: int) -> list[RowBlock]:
+    def blocks(self, file: int, rows: int) -> list[RowBlock]:
         """Yield blocks of at most `rows` rows, none across two groups."""
-        metadata = self._open_file(path).metadata
+        metadata = self.file.metadata
         found, start = [], 0
         for group in range(metadata.num_row_groups):
             count = metadata.row_group(group).num_rows
@@ -96,21 +93,17 @@ class ParquetFile:
             start += count
         return found
 
-    def read(self, path: Path, block: RowBlock, columns: Sequence[str]) -> Rows:
+    def read(self, block: RowBlock, columns: Sequence[str]) -> Rows:
         """Read the selected columns of a block as Python values."""
-        key = (path, block.group, tuple(columns))
-        if self.group is None or self.group[:3] != key:
+        key = (block.group, tuple(columns))
+        if self.group is None or self.group[:2] != key:
             try:
-                table = self._open_file(path).read_row_group(block.group, list(columns))
+                table = self.file.read_row_group(block.group, list(columns))
             except (OSError, ValueError) as fault:
-                raise_error(
-                    "E0870",
-                    f"`{escape_text(path)}` is damaged in row group {block.group}",
-                    notes=[escape_text(str(fault).splitlines()[0])[:200]],
-                    helps=["check that the file is whole"],
-                )
+                note = escape_text(str(fault).splitlines()[0])[:200]
+                self._fail_damaged(f"is damaged in row group {block.group}", note)
             self.group = (*key, table)
-        part = self.group[3].slice(block.at, block.rows)
+        part = self.group[2].slice(block.at, block.rows)
         return {name: _convert_values(name, part.column(name)) for name in columns}
 
 

@@ -10,7 +10,7 @@ from specc.batch_inference.file_format import ColumnType, TableColumn, cast_to_c
 from specc.batch_inference.row_batches import InputRow, batch_symbol
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.ir.types import Type
@@ -114,7 +114,7 @@ class GraphResults:
         return heads, place.queries, place.keys
 
     def values(
-        self, outputs: Mapping[str, Array], rows: Sequence[InputRow], padded: "LengthPadding"
+        self, outputs: Arrays, rows: Sequence[InputRow], padded: "LengthPadding"
     ) -> list[dict[str, object]]:
         """Yield the results of each row of a batch."""
         return [

@@ -13,7 +13,7 @@ from specc.batch_inference.file_format import BadRow, Rows
 from specc.batch_inference.job_files import BatchLimits
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.ir import ops
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
 from specc.preprocessing.array_files import cast_exactly, nested_array
@@ -37,7 +37,7 @@ class InputRow:
     """Model inputs of one row: arrays without a batch axis."""
 
     number: int
-    arrays: Mapping[str, Array]
+    arrays: Arrays
 
     def length(self, padded: Sequence[str]) -> int:
         """Return the padded length: the maximum over its inputs."""
@@ -60,7 +60,7 @@ class RowReader:
     def padded(self) -> tuple[str, ...]:
         """Return the inputs whose lengths may differ within a batch."""
         graph = self.input_signature.graph
-        return tuple(n for n in self.columns if find_mask_input(graph, n) or self._is_prompt(n))
+        return tuple(name for name in self.columns if find_mask_input(graph, name))
 
     def _is_prompt(self, name: str) -> bool:
         """Return whether it is the generated input, which is padded on the declared side."""
@@ -68,12 +68,11 @@ class RowReader:
             self.writes
             and name == self.input_signature.growing
             and self.input_signature.graph.inputs[name].type.rank == 2
-            and bool(find_mask_input(self.input_signature.graph, name))
         )
 
     def rows(self, table: Rows, count: int) -> list[InputRow | Diagnostic]:
         """Yield every row or its error: first errors from reading the file."""
-        broken = _all_broken(table)
+        broken = _find_broken_rows(table)
         # the column is read at once for all valid rows
         some = [number for number in range(count) if number not in broken]
         columns = {
@@ -116,26 +115,24 @@ class RowReader:
 
     def _convert_array(self, name: str, value: object) -> Array:
         """Convert one row of an input. Raise E09xx."""
-        record = self.input_signature.reading.of_input(name)
+        graph, reading = self.input_signature.graph, self.input_signature.reading
+        record, column = reading.of_input(name), f"the column `{self.columns[name]}`"
         if value is None:
-            raise Failed(Diagnostic("E0878", f"the column `{self.columns[name]}` is empty here"))
+            raise Failed(Diagnostic("E0878", f"{column} is empty here"))
         if isinstance(record, ImageRecord):
-            if not is_multi_image_input(
-                self.input_signature.graph, self.input_signature.reading, name
-            ):
+            if not is_multi_image_input(graph, reading, name):
                 return _decode_pixels(value, record)
             several = value if isinstance(value, list) else [value]
             return np.stack([_decode_pixels(one, record) for one in several or [None]])
         if isinstance(record, TEXT_READINGS) and isinstance(value, str):
             return encode_text_ids(value, record)
-        made = nested_array(value, f"the column `{self.columns[name]}`")
-        wanted = self.input_signature.graph.inputs[name].type.rank - 1
-        if made.ndim != wanted:
-            title = f"the column `{self.columns[name]}` has {_format_axes(made.ndim)} here"
-            note = f"`{name}` needs {_format_axes(wanted)}"
+        made, type = nested_array(value, column), graph.inputs[name].type
+        if made.ndim != type.rank - 1:
+            title = f"{column} has {_format_axes(made.ndim)} here"
+            note = f"`{name}` needs {_format_axes(type.rank - 1)}"
             raise Failed(Diagnostic("E0911", title, notes=(note,)))
         # as alone: together with others it would be converted to their type
-        return cast_exactly(made, self.input_signature.graph.inputs[name].type.dtype, name)
+        return cast_exactly(made, type.dtype, name)
 
     def inputs(self, rows: Sequence[InputRow]) -> dict[str, object]:
         """Batch rows, adding padding masks."""
@@ -160,20 +157,15 @@ def _convert_row(number: int, made: Mapping[str, Array | Diagnostic]) -> InputRo
     return next(value for value in made.values() if isinstance(value, Diagnostic))
 
 
-def _all_broken(table: Rows) -> dict[int, Diagnostic]:
-    """Return the rows that cannot be read from their file."""
-    return {
-        number: _find_errors(table, number)
-        for values in table.values()
-        for number, value in enumerate(values)
-        if isinstance(value, BadRow)
-    }
-
-
-def _find_errors(table: Rows, number: int) -> Diagnostic:
-    """Return the first read error of a row."""
-    why = next(v.why for c in table.values() if isinstance(v := c[number], BadRow))
-    return Diagnostic(UNREADABLE_ROW_CODE, f"the row cannot be read: {why}")
+def _find_broken_rows(table: Rows) -> dict[int, Diagnostic]:
+    """Return the rows that cannot be read from their file, each with its first error."""
+    found: dict[int, Diagnostic] = {}
+    for values in table.values():
+        for number, value in enumerate(values):
+            if isinstance(value, BadRow) and number not in found:
+                title = f"the row cannot be read: {value.why}"
+                found[number] = Diagnostic(UNREADABLE_ROW_CODE, title)
+    return found
 
 
 def _whole_numbers(values: Sequence[object], dtype: str, name: str) -> list[Array] | None:
@@ -235,11 +227,12 @@ def make_batches(
             content += longest
             places = count * longest
             little_padding = count <= MAX_UNCHECKED_ROWS or places <= MAX_PADDING * content
+            # a full batch is asked first, as fewer rows take less
             fits = (
                 count <= limits.cap
                 and places <= limits.tokens
                 and little_padding
-                and _fits_memory(memory, limits, count, longest)
+                and any(memory(n, longest) <= limits.memory for n in (limits.cap, count))
             )
             if batch and not fits:
                 found.append(batch)
@@ -247,12 +240,6 @@ def make_batches(
             batch.append(row)
         found.append(batch)
     return found
-
-
-def _fits_memory(memory: Cost, limits: BatchLimits, count: int, longest: int) -> bool:
-    """Return whether rows fit in memory; a full batch is asked first, as fewer rows take less."""
-    full = memory(limits.cap, longest) <= limits.memory
-    return full or memory(count, longest) <= limits.memory
 
 
 def count_padding(rows: Sequence[InputRow], padded: Sequence[str]) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.records import TEXT_READINGS
 from specc.preprocessing.text_batches import find_mask_input
-from specc.runtime.continuous_batching import ContinuousBatch, can_refill, explain_waiting
+from specc.runtime.continuous_batching import ContinuousBatch, explain_waiting
 from specc.runtime.generation import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs
@@ -35,11 +35,6 @@ class RowGenerator:
     writer: Generator
     taking: RowReader
     settings: GenerationSettings
-
-    @property
-    def flow(self) -> bool:
-        """Return whether finished sequences are replaced by new ones (continuous batching)."""
-        return can_refill(self.writer, self.settings)
 
     @property
     def waits(self) -> str:
@@ -180,7 +175,7 @@ class RowModel:
     @property
     def uses_continuous_batching(self) -> bool:
         """Return whether finished sequences are replaced by new ones (continuous batching)."""
-        return self.is_generative and self.texts.flow
+        return self.is_generative and not self.texts.waits
 
     def result_columns(self) -> tuple[TableColumn, ...]:
         """The columns of the results."""
@@ -218,12 +213,9 @@ class RowModel:
 
     @cached_property
     def _find_padding(self) -> LengthPadding:
-        graph, growing = self.input_signature.graph, self.input_signature.growing
-        sides = {}
-        for name in self.taking.padded:
-            side = graph.input_facts[find_mask_input(graph, name)].keep
-            sides[name] = side == "left" or (side == "any" and name == growing)
-        return LengthPadding(graph, sides)
+        input_signature = self.input_signature
+        sides = {name: input_signature.pads_left(name) for name in self.taking.padded}
+        return LengthPadding(input_signature.graph, sides)
 
 
 def find_text_inputs(opened: OpenedModel) -> list[str]:

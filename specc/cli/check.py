@@ -10,7 +10,7 @@ from specc.cli.options import add_spec_arguments, open_spec_from_arguments
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.render import group_thousands
 from specc.driver.spec_loader import CheckedSpec, OpenedSpec, check_spec
-from specc.driver.tied_weights import count_own_parameters, mark_ties
+from specc.driver.weights_section import count_own_parameters, mark_ties
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 

@@ -14,7 +14,6 @@ from specc.decode.token_choice import (
     Stepper,
     apply_repetition_penalty,
     check_logits,
-    check_prompt,
     initial_seen_tokens,
     log_softmax_f32,
     mask_disallowed_tokens,
@@ -63,6 +62,8 @@ class _Search:
     row: int
     """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
+    parents: list[int] = field(default_factory=list)
+    """The row of the logits that each beam continues."""
     found: list[BeamHypothesis] = field(default_factory=list)
     over: bool = False
 
@@ -81,7 +82,7 @@ def search_beams(
     `keep` bool[rows n] is the padding mask. The prompt is fed once for all beams of a row, which
     then branch.
     """
-    check_prompt(prompt)
+    assert prompt.ndim == 2, "a prompt is [rows, tokens]"
     if not len(prompt):
         return []
     searches = [*map(_Search, range(len(prompt)))]
@@ -92,49 +93,35 @@ def search_beams(
     prompts = prompt_tokens(prompt, keep) if settings.reads_texts else []
     while True:
         place = _locate_beams(live, lengths, prompts)
-        parents = _advance_beams(live, logits, seen, settings, place, ends)
+        _advance_beams(live, logits, seen, settings, place, ends)
         # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
-        rows = _list_parents(live, parents)
         live = [search for search in live if not search.over]
         if not live:
             return [s.found[: settings.num_return_sequences] for s in searches]
-        newest = _select_newest(live)
+        rows = np.array([row for search in live for row in search.parents], np.int64)
+        newest = np.array([beam.tokens[-1] for search in live for beam in search.beams], np.int64)
         stepper.reorder(rows)
-        seen = _seen_now(seen, rows, newest)
-        texts = [search.row for search in live for _ in search.beams]
         every = np.ones(len(rows), np.bool_)
-        logits = check_logits(stepper.step(newest[:, None]), every, texts)
+        if seen is not None:
+            seen = seen[rows]
+            seen[np.arange(len(rows)), newest] = True
+        logits = check_logits(stepper.step(newest[:, None]), every, _list_prompt_rows(live))
+
+
+def _list_prompt_rows(live: Sequence[_Search]) -> list[int]:
+    """Return the prompt of each beam."""
+    return [search.row for search in live for _ in search.beams]
 
 
 def _locate_beams(
     live: Sequence[_Search], lengths: Ints, prompts: Sequence[Sequence[int]]
 ) -> DecodePosition:
     """Return the position of the beams of all searches."""
-    rows = [search.row for search in live for _ in search.beams]
+    rows = _list_prompt_rows(live)
     beams = [beam for search in live for beam in search.beams]
     texts = [[*prompts[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompts]
     return DecodePosition(step=len(beams[0].tokens), prompts=lengths[rows], texts=texts)
-
-
-def _select_newest(searches: Sequence[_Search]) -> Ints:
-    """Return i64[total beams]: the newest token of each beam, which is fed next."""
-    return np.array([b.tokens[-1] for s in searches for b in s.beams], np.int64)
-
-
-def _seen_now(seen: Bools | None, rows: Ints, newest: Ints) -> Bools | None:
-    """Return the tokens of each continued beam, bool[beams vocab], with its newest token."""
-    if seen is None:
-        return None
-    now = seen[rows]
-    now[np.arange(len(rows)), newest] = True
-    return now
-
-
-def _list_parents(searches: Sequence[_Search], parents: Sequence[Sequence[int]]) -> Ints:
-    """Return the parent rows of the beams of unfinished searches."""
-    pairs = zip(searches, parents, strict=True)
-    return np.array([r for s, p in pairs if not s.over for r in p], np.int64)
 
 
 def _advance_beams(
@@ -144,8 +131,8 @@ def _advance_beams(
     settings: GenerationSettings,
     place: DecodePosition,
     ends: EndsSequence | None,
-) -> list[list[int]]:
-    """Advance every search; return the row of `logits` that each new beam continues."""
+) -> None:
+    """Advance every search."""
     raw = log_softmax_f32(logits)
     scores = (
         raw if seen is None else apply_repetition_penalty(raw, seen, settings.repetition_penalty)
@@ -156,7 +143,7 @@ def _advance_beams(
         some = scores.max(axis=1) > -np.inf
         scores = scores.copy()
         scores[some] = log_softmax_f32(scores[some])
-    parents, first = [], 0
+    first = 0
     for search in searches:
         count, vocab = len(search.beams), logits.shape[1]
         sums = scores[first : first + count] + np.array(
@@ -177,19 +164,18 @@ def _advance_beams(
                 log_probs=(*old.log_probs, float(raw[first + row, token])),
             )
             continued.append((first + row, beam))
-        parents.append(_sorted_out(search, continued, settings, ends))
+        _sort_candidates(search, continued, settings, ends)
         first += count
-    return parents
 
 
-def _sorted_out(
+def _sort_candidates(
     search: _Search,
     continued: Sequence[tuple[int, _Beam]],
     settings: GenerationSettings,
     ends: EndsSequence | None,
-) -> list[int]:
-    """Move finished hypotheses to the results and the others to the beams; return the parent row of
-    each beam. `continued` are the candidates, best first, each with its parent row.
+) -> None:
+    """Move finished hypotheses to the results and the others to the beams. `continued` are the
+    candidates, best first, each with its parent row.
     """
     last = len(search.beams[0].tokens) + 1 == settings.max_tokens
     going: list[tuple[int, _Beam]] = []
@@ -204,9 +190,8 @@ def _sorted_out(
     # stable: the first of equal scores
     search.found = sorted(search.found, key=lambda h: -h.score)[: settings.num_beams]
     going = going[: settings.num_beams]
-    search.beams = [beam for _, beam in going]
+    search.parents, search.beams = [row for row, _ in going], [beam for _, beam in going]
     search.over = not going or _is_decided(search, settings)
-    return [row for row, _ in going]
 
 
 def _finish_hypotheses(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:

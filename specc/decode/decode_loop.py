@@ -15,7 +15,6 @@ from specc.decode.token_choice import (
     Stepper,
     apply_repetition_penalty,
     check_logits,
-    check_prompt,
     filter_candidates,
     initial_seen_tokens,
     log_softmax_f32,
@@ -181,7 +180,7 @@ def decode_steps(
     `settings.strategy` is greedy or sample; `specc.decode.beam_search.search_beams` is the third.
     """
     assert settings.strategy in ("greedy", "sample"), "a beam search has no single next token"
-    check_prompt(prompt)
+    assert prompt.ndim == 2, "a prompt is [rows, tokens]"
     if not len(prompt):
         return
     rows = np.arange(len(prompt))
@@ -192,7 +191,9 @@ def decode_steps(
     texts = prompt_tokens(prompt, keep) if settings.reads_texts else []
     for step in range(settings.max_tokens):
         place = DecodePosition(step=step, prompts=lengths, texts=texts)
-        uniform = _draw_uniform(settings, numbers, step)
+        uniform = None
+        if numbers and settings.strategy == "sample":
+            uniform = sampling_uniforms_at(settings.seed, [(number, step) for number in numbers])
         chosen = choose_next_tokens(logits, seen, settings, place, uniform)
         tokens = np.where(ended, settings.filler, chosen)
         scores = token_log_probs(logits, chosen, ended) if settings.log_probs else None
@@ -208,15 +209,6 @@ def decode_steps(
         if ended.all() or step + 1 == settings.max_tokens:
             return
         logits = check_logits(stepper.step(tokens[:, None]), ~ended)
-
-
-def _draw_uniform(settings: GenerationSettings, numbers: Sequence[int], step: int) -> Floats | None:
-    """Return the sampling uniforms of rows with these numbers; None without sampling, or for batch
-    indices.
-    """
-    if not numbers or settings.strategy != "sample":
-        return None
-    return sampling_uniforms_at(settings.seed, [(number, step) for number in numbers])
 
 
 def choose_next_tokens(

@@ -1,6 +1,6 @@
 """Merge and check the generation settings of spec and caller; their types for Python callers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypedDict
 
@@ -12,6 +12,7 @@ from specc.decode.setting_table import (
     GenerationOption,
 )
 from specc.decode.settings_errors import (
+    as_list,
     check_spec_settings,
     fail_bad_value,
     fail_conflict,
@@ -222,21 +223,16 @@ def _to_plain_values(name: str, value: Any) -> Any:
     """Convert a checked value for `GenerationSettings`."""
     kind = _SETTING_TYPES[name]
     if name == "start":
-        return tuple(map(int, _as_list(value)))
+        return tuple(map(int, as_list(value)))
     if name in ("begin", "bad_words_ids"):
-        return tuple(tuple(map(int, _as_list(place))) for place in value)
+        return tuple(tuple(map(int, as_list(place))) for place in value)
     if name in LIST_SETTINGS:
         # stop strings are combined with stop tokens
-        many = (v if isinstance(v, str) else int(v) for v in _as_list(value))
+        many = (v if isinstance(v, str) else int(v) for v in as_list(value))
         return tuple(dict.fromkeys(many))
     if kind is float:
         return float(value)
     return int(value) if kind is int else value
-
-
-def _as_list(value: Any) -> Iterable[Any]:
-    """Return a list unchanged, and anything else as a list of one."""
-    return value if isinstance(value, list | tuple) else (value,)
 
 
 _SETTING_TYPES = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specc.decode.setting_table import (
     GENERAL_OPTIONS,
@@ -37,7 +38,9 @@ def fail_unknown_setting(
 ) -> Diagnostic:
     """Return E0731 for an unknown name; `what` completes "there is no …"."""
     # the name in another program is more helpful than a similarly spelled one
-    foreign = next((name for name in known if word in _suggest_foreign(name)), None)
+    named = [{*o.foreign, o.name, o.word} for o in GENERATION_OPTIONS]
+    alike = set[str]().union(*(names for names in named if word in names)) - {word}
+    foreign = next((name for name in known if name in alike), None)
     meant = foreign or did_you_mean(word, known)
     helps = (
         (format_suggestion(meant),) if meant else _suggest_owner(word, known, "strategy" in what)
@@ -48,19 +51,19 @@ def fail_unknown_setting(
 
 def _suggest_owner(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
     """Suggest where an option belongs; `inside` a strategy it may belong to another one."""
-    owners = [strategy for strategy in STRATEGIES if _has_option(strategy, word)]
+    strategies = [
+        strategy
+        for option in GENERATION_OPTIONS
+        if option.word and word in (option.word, option.name)
+        for strategy in option.strategies
+    ]
+    owners = [strategy for strategy in STRATEGIES if strategy in strategies]
     if owners and not inside:
         return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)
     helps = [f"expected one of {', '.join(known)}"] if known else []
     if owners:
         helps.append(f"`{word}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
     return tuple(helps)
-
-
-def _has_option(strategy: str, word: str) -> bool:
-    """Return whether a strategy has an option of that word, or Python name."""
-    options = STRATEGY_OPTIONS[strategy]
-    return word in options or any(word == option.name for option in options.values())
 
 
 def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
@@ -100,9 +103,9 @@ class VocabularySizes:
     ) -> Diagnostic | None:
         """Return E0732 if the setting `word` names a token outside the vocabulary."""
         most = self._get_candidate_limit(word)
-        tokens = _as_list(value)
+        tokens = as_list(value)
         if word in ("begin", "bad_words_ids"):  # one token or several for each position
-            tokens = [token for place in tokens for token in _as_list(place)]
+            tokens = [token for place in tokens for token in as_list(place)]
         wrong = [t for t in tokens if most is not None and is_int_in_range(t, most)]
         if not wrong:
             return None
@@ -120,7 +123,7 @@ class VocabularySizes:
         return self.drawn if word in TOKEN_SETTINGS else None
 
 
-def _as_list(value: object) -> Sequence[object]:
+def as_list(value: Any) -> Sequence[Any]:
     """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -191,16 +194,6 @@ def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
     if isinstance(said, Mapping):
         return said.get("kind"), {str(k): v for k, v in said.items() if k != "kind"}
     return said, {}
-
-
-def _suggest_foreign(word: str) -> tuple[str, ...]:
-    return tuple(
-        name
-        for o in GENERATION_OPTIONS
-        if word in (o.name, o.word)
-        for name in (*o.foreign, o.name, o.word)
-        if name != word
-    )
 
 
 def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]:

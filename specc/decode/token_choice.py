@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specc.decode.generation_settings import GenerationSettings
-from specc.diagnostics.diagnostic import raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.weights.random_stream import fold_key, random_word, stream_key
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -56,11 +56,6 @@ class DecodeObserver(Protocol):
         ...
 
 
-def check_prompt(prompt: Ints) -> None:
-    """Check that prompts are i64[rows n]; only the model knows whether n may be 0."""
-    assert prompt.ndim == 2, "a prompt is [rows, tokens]"
-
-
 def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int] = ()) -> Floats:
     """Return f32[rows vocab]. E0961 if an unfinished row has no finite maximum. `texts` maps each
     row to its sequence, by default its index.
@@ -71,23 +66,19 @@ def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int
     wrong = ~np.isfinite(best) & np.asarray(live, np.bool_)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        fail_no_logits(
-            texts[row] if texts else row, [f"the best of {logits.shape[1]} is {best[row]}"]
-        )
+        note = f"the best of {logits.shape[1]} is {best[row]}"
+        raise invalid_logits_error(texts[row] if texts else row, note)
     return logits
 
 
-def fail_no_logits(row: int, notes: Sequence[str] = ()) -> NoReturn:
-    """Raise E0961: the sequence `row` cannot continue."""
-    raise_error(
-        "E0961",
-        f"the logits of the next token of sequence {row + 1} are NaN or infinite",
-        notes=notes,
-        helps=[
-            "compare the model with the reference: specc verify MODEL.onnx",
-            "look for NaN in its weights",
-        ],
+def invalid_logits_error(row: int, *notes: str) -> Failed:
+    """Return E0961: the sequence `row` cannot continue."""
+    title = f"the logits of the next token of sequence {row + 1} are NaN or infinite"
+    helps = (
+        "compare the model with the reference: specc verify MODEL.onnx",
+        "look for NaN in its weights",
     )
+    return Failed(Diagnostic("E0961", title, notes=notes, helps=helps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

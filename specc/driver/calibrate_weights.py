@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -60,21 +61,22 @@ def calibrate_weights(job: LoweringJob) -> Iterator[LoweringJob]:
     plan = {} if job.recipe else job.decision.plan
     readers = find_weight_readers(job.simplified, plan, find_ties(job.values))
     cached = job.quantize.cache
-    why = explain_no_int8_cache(job) if cached.kind else ""
-    if why and cached.span is None:
-        fail_no_int8_cache(why, cached.span)
-    if not readers.tap_points and (why or not cached.kind):
-        yield replace(
-            job, remarks=(*job.remarks, *_unused_calibration_remark(by), *_cache_remark(why))
-        )
+    obstacle = explain_no_int8_cache(job) if cached.kind else ""
+    if obstacle and cached.span is None:
+        fail_no_int8_cache(obstacle, cached.span)
+    has_int8_cache = bool(cached.kind) and not obstacle
+    is_calibrated = bool(readers.tap_points) or has_int8_cache
+    remarks = () if is_calibrated else _unused_calibration_remark(by)
+    if obstacle:
+        remarks = (*remarks, f"`kv_cache` in the spec has no effect here: {obstacle}")
+    job = replace(job, remarks=(*job.remarks, *remarks))
+    if not is_calibrated:
+        yield job
         return
     with create_temporary_directory() as directory:
         if readers.tap_points:
             job = _quantize_calibrated(job, readers, directory)
-        if why or not cached.kind:
-            yield replace(job, remarks=(*job.remarks, *_cache_remark(why)))
-        else:
-            yield _calibrate_kv_cache(job, directory)
+        yield _calibrate_kv_cache(job, directory) if has_int8_cache else job
 
 
 def _quantize_calibrated(job: LoweringJob, readers: WeightReaders, directory: Path) -> LoweringJob:
@@ -92,18 +94,18 @@ def _calibrate_kv_cache(job: LoweringJob, directory: Path) -> LoweringJob:
     text. Raise E0951 if no KV cache can be quantized.
     """
     by = job.quantize.by
-    path = _write_generator(job, directory)
+    path, inputs = _write_generator(job, directory), _calibration_inputs(job)
     if by.data:
-        samples: Iterable[Sample] = _read_given_samples(by, _calibration_inputs(job))
+        samples: Iterable[Sample] = _read_given_samples(by, inputs)
         remark = f"`{escape_text(Path(by.data).name)}`"
     else:
         count = by.samples or DEFAULT_SAMPLES
-        samples = generate_samples(path, _calibration_inputs(job), count)
+        samples = generate_samples(path, inputs, count)
         remark = f"{count} self-generated samples"
     scales = measure_cache_scales(path, samples)
     if not scales:
-        why = "no attention of this model writes to a KV buffer; see --explain"
-        fail_no_int8_cache(why, job.quantize.cache.span)
+        reason = "no attention of this model writes to a KV buffer; see --explain"
+        fail_no_int8_cache(reason, job.quantize.cache.span)
     line = f"KV cache in int8, scales calibrated on {remark}"
     named = {name + STATE_SCALE_SUFFIX: array for name, array in scales.items()}
     return replace(job, scales=named, remarks=(*job.remarks, line))
@@ -129,18 +131,12 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     return ""
 
 
-def _cache_remark(why: str) -> tuple[str, ...]:
-    """Return a remark that the spec's `kv_cache` has no effect on the graphs of this compile."""
-    return (f"`kv_cache` in the spec has no effect here: {why}",) if why else ()
-
-
 def _unused_calibration_remark(by: CalibrationSource) -> tuple[str, ...]:
     """Return a remark that calibration has no effect because no linear layer is int4.
 
     Raise E0753 if an option asked for calibration; the spec's entry may apply elsewhere.
     """
     # `samples = 0` disables calibration, which needs no remark
-    # without samples no warning is needed
     if not by.samples and not by.data:
         return ()
     word = by.option or ("calibration_data" if by.data else "calibration_samples")
@@ -179,12 +175,12 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
         return None, nearest
     if by.samples is None and isinstance(job.values, SeededValues):
         return None, f"{nearest}: the weights are random"
-    writes = job.model.generation is not None
-    if not writes and by.samples is None:
+    if job.model.generation is None and by.samples is None:
         return None, f"{nearest}; `--calibration-data FILE` calibrates them (GPTQ)"
     count = DEFAULT_SAMPLES if by.samples is None else by.samples
     try:
-        texts = _generate_texts(job, directory, count)
+        path = _write_generator(job, directory)
+        texts = list(generate_samples(path, input_signature, count))
     except Failed:
         # an explicit request for samples fails with the reason
         if by.samples is not None:
@@ -194,12 +190,6 @@ def _choose_samples(job: LoweringJob, directory: Path) -> tuple[RestartSamples |
     # large models generate the samples with quantized weights, which affects quality
     low = ", generated with round-to-nearest weights" if _is_large(job) else ""
     return lambda: texts, remark + low
-
-
-def _generate_texts(job: LoweringJob, directory: Path, count: int) -> list[Sample]:
-    """Return self-generated calibration samples."""
-    path = _write_generator(job, directory)
-    return list(generate_samples(path, _calibration_inputs(job), count))
 
 
 def _write_generator(job: LoweringJob, directory: Path) -> Path:
@@ -238,8 +228,8 @@ def _generator_precision(job: LoweringJob) -> QuantizeOptions:
 
 def _is_large(job: LoweringJob) -> bool:
     """Return whether the weights in float32 exceed `STREAMED_WEIGHT_BYTES` bytes."""
-    shapes = {n: wanted.shape for n, wanted in job.values.wanted.items()}
-    return 4 * sum(map(prod, shapes.values())) > STREAMED_WEIGHT_BYTES
+    numbers = sum(prod(wanted.shape) for wanted in job.values.wanted.values())
+    return 4 * numbers > STREAMED_WEIGHT_BYTES
 
 
 def _quantize_weights(
@@ -254,9 +244,7 @@ def _quantize_weights(
     def quantize_weight(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(job.full, name, plan[name], factor, stem)
 
-    def open_part(graph: Graph) -> AbstractContextManager[Computation]:
-        return _open_submodel(job, graph)
-
+    open_part = partial(_open_submodel, job)
     return quantize_calibrated(open_part, readers, samples, directory, quantize_weight)
 
 

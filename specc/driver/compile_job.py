@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from specc import backend
 from specc.backend import CompilerBackend, WeightStorage
@@ -19,7 +19,7 @@ from specc.huggingface.adapter_config import adapter_config_files, adapter_langu
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import with_task
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
+from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, ModelSource
 from specc.ir.ops.quantized import NormFold
@@ -27,6 +27,7 @@ from specc.ir.target import Target
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
+from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
 from specc.weights.dequantized_checkpoint import find_stored_codes, read_stored_scales
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
@@ -57,7 +58,7 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
                 helps=[f"values are {some} …"],
             )
         outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
-    return Graph(**{**graph.__dict__, "outputs": outputs})
+    return replace(graph, outputs=outputs)
 
 
 def _output_name(name: str, taken: Mapping[str, object]) -> str:
@@ -66,15 +67,6 @@ def _output_name(name: str, taken: Mapping[str, object]) -> str:
     while free in taken:
         free += "_"
     return free
-
-
-WEIGHT_STORAGE: Mapping[str, WeightStorage] = {
-    "": "auto",
-    "auto": "auto",
-    "link": "link",
-    "inline": "inline",
-}
-"""Weight storage by value of `weights_as`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +94,13 @@ class CompileJob:
     forms: list[str] = field(default_factory=list)
 
     @property
+    def half(self) -> HalfDtype | None:
+        """Return the 16-bit dtype that `--dtype` requests if the target computes in it."""
+        known: tuple[HalfDtype, ...] = get_args(HalfDtype)
+        compute_dtypes = self.target.compute_dtypes
+        return next((h for h in known if h == self.options.dtype and h in compute_dtypes), None)
+
+    @property
     def opset(self) -> int:
         """The requested opset, or the default of the backend."""
         return self.options.opset or self.compiler.DEFAULT_OPSET
@@ -109,7 +108,7 @@ class CompileJob:
     @property
     def weights_as(self) -> WeightStorage:
         """Return how weights are stored: linked, copied or inline."""
-        return WEIGHT_STORAGE.get(self.options.weights_as, "copy")
+        return self.options.weights_as or "auto"
 
     @property
     def sources(self) -> dict[str, str]:
@@ -220,7 +219,7 @@ class LoweringJob(CompileJob):
     quantized: QuantizedValues | None
     narrow: Mapping[str, NarrowDtype]
     recipe: str = ""
-    scales: Mapping[str, Array] = field(default_factory=dict)
+    scales: Arrays = field(default_factory=dict)
 
     @property
     def stored(self) -> ParameterValues:
@@ -243,11 +242,14 @@ class LoweringJob(CompileJob):
 
     def convert_dtype(self, graph: Graph) -> Graph:
         """Return the graph in the compute dtype of the target."""
-        return precision.convert_graph_dtype(graph, self.options.dtype, self.target)
+        return pass_pipeline.apply_half_precision(graph, self.half) if self.half else graph
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
-        """Return derived graphs in the compute dtype of the target."""
-        return precision.convert_derived_dtype(derived, self.options.dtype, self.target)
+        """Return derived graphs in the compute dtype of the target, including the KV cache
+        between steps.
+        """
+        half = self.half
+        return pass_pipeline.apply_half_precision_to_derived(derived, half) if half else derived
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
         """Return the source of a model with the weights of the decision quantized."""
@@ -291,5 +293,5 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         full=full,
         quantized=QuantizedValues(full, plan, stored=scales) if plan else None,
         recipe=STORED_RECIPE if scales is not None else "",
-        narrow=precision.half_precision_parameters(graph, plan, job.options.dtype, job.target),
+        narrow=precision.half_precision_parameters(graph, plan, job.half),
     )

@@ -4,8 +4,9 @@ from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal
 
+from specc.backend import WeightStorage
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, group_thousands, render_html_table
 from specc.driver.option_kinds import (
@@ -70,7 +71,7 @@ class CompileOptions:
     graph: str = ""
     taps: tuple[str, ...] = ()
     inline_defaults: bool = False
-    weights_as: str = ""
+    weights_as: WeightStorage | Literal[""] = ""
     dtype: str = ""
     graphs: tuple[str, ...] = ()
     io_names: str = "specc"
@@ -98,21 +99,16 @@ def parse_graph_names(said: object) -> tuple[str, ...]:
     """
     if said == "all":
         return PACKAGE_GRAPHS
-    names = said.split(",") if isinstance(said, str) else said
-    if not isinstance(names, list | tuple | set | frozenset):
-        _fail_unknown_graph(said)
+    listed = said.split(",") if isinstance(said, str) else said
+    names = listed if isinstance(listed, list | tuple | set | frozenset) else (listed,)
     for name in names:
         if name not in PACKAGE_GRAPHS:
-            _fail_unknown_graph(name)
+            raise_error(
+                "E0754",
+                f"a package has no graph called `{escape_text(name)[:60]}`",
+                helps=[f"graphs are {', '.join(PACKAGE_GRAPHS)}, and `all`"],
+            )
     return tuple(graph for graph in PACKAGE_GRAPHS if graph in names)
-
-
-def _fail_unknown_graph(name: object) -> NoReturn:
-    raise_error(
-        "E0754",
-        f"a package has no graph called `{escape_text(name)[:60]}`",
-        helps=[f"graphs are {', '.join(PACKAGE_GRAPHS)}, and `all`"],
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +122,7 @@ class CompileReport:
     files: tuple[tuple[Path, int], ...]
     model: ModelDefinition
     remarks: tuple[str, ...] = ()
-    warnings: tuple[Diagnostic, ...] = field(default=())
+    warnings: tuple[Diagnostic, ...] = ()
     forms: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

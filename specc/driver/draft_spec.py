@@ -2,17 +2,16 @@
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.spec_argument import open_spec_argument
 from specc.driver.spec_instance import SpecInstance, write_instance
 from specc.driver.spec_loader import OpenedSpec, warn_unread_keys
-from specc.driver.tied_weights import mark_ties
 from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.driver.weights_section import mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.generate_and_reading_sections import value_to_data
@@ -75,7 +74,10 @@ def draft_spec(directory: str, name: str, sign: str, above: tuple[str, ...] = ()
     parts = dict(_chosen_parts(spec.program))
     kept, lost = _differing_values(spec, model, parts, name)
     unmapped = [f"config value `{path}`: {text}" for path, text in lost.items()]
-    unmapped += _unread_key_lines(spec, data)
+    unmapped += [
+        f"config.json: {'; '.join([warning.title, *warning.notes])}"
+        for warning in warn_unread_keys(spec.program, data)
+    ]
     unmapped += _binding_error_lines(spec, model, names)
     beginning = SpecInstance(
         name=name, extends=spec.named, values={**parts, **kept}, above=above, only=True, sign=sign
@@ -113,13 +115,9 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     graph = ""
     with suppress(Failed):  # the classes of another family are unknown to this spec
         graph = graph_for_architecture(program, data)
-    return spec, _elaborate_sized(spec, graph), graph
-
-
-def _elaborate_sized(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
-    """Elaborate the sized model. The symbolic check is skipped: built-in specs pass it."""
-    made = elaborate_model(spec.program, spec.library, spec.reader, graph)
-    return mark_ties(spec.program, spec.library, spec.reader, made)
+    # the symbolic check is skipped: built-in specs pass it
+    model = elaborate_model(program, library, reader, graph)
+    return spec, mark_ties(program, library, reader, model), graph
 
 
 def _find_nearest_spec(
@@ -132,7 +130,9 @@ def _find_nearest_spec(
     read = count_known_keys(data)
     # keys such as `vocab_size` are in every config.json: two in common mean nothing
     near = [name for name in read if read[name] > 2]
-    near.sort(key=partial(_names_no_class, read_architectures(data)))
+    specs, classes = list_builtin_specs(), read_architectures(data)
+    texts = {name: specs[name].read_text(encoding="utf-8") for name in near}
+    near.sort(key=lambda name: not any(class_name in texts[name] for class_name in classes))
     wanted = _name_patterns(names)
     found: list[tuple[tuple[float, int, bool], OpenedSpec, ModelDefinition]] = []
     for base in near[:MAX_CANDIDATES]:
@@ -154,12 +154,6 @@ def _find_nearest_spec(
             ],
         )
     return max(found, key=lambda one: one[0])[1:]
-
-
-def _names_no_class(classes: Collection[str], spec: str) -> bool:
-    """Return False if the text of a built-in spec names one of the classes."""
-    text = list_builtin_specs()[spec].read_text(encoding="utf-8")
-    return not any(name in text for name in classes)
 
 
 def _name_patterns(names: frozenset[str]) -> set[str]:
@@ -186,7 +180,7 @@ def _differing_values(
     """
     types = {path: entry.type for path, entry in spec.program.list_fields_by_path().items()}
     base = spec.named
-    own = _base_config(base, parts, name)
+    own = _instance_config(base, parts, name) or {}
     wanted = {
         path: value for path, value in _flatten_config(model.config) if own.get(path, ...) != value
     }
@@ -210,27 +204,6 @@ def _accepted_literals(
         path: _instance_config(base, {**parts, path: text}, name) for path, text in texts.items()
     }
     return {path: text for path, text in texts.items() if alone[path] is not None}
-
-
-def _base_config(base: str, parts: Mapping[str, str], name: str) -> dict[str, object]:
-    """Return the config of the base spec with the chosen parts; empty if it is invalid."""
-    if parts:
-        return _instance_config(base, parts, name) or {}
-    return _default_config(open_spec_argument(base))
-
-
-def _default_config(spec: OpenedSpec) -> dict[str, object]:
-    """Return the default config of a spec; empty if it has required values."""
-    with suppress(Failed):
-        return dict(_flatten_config(_evaluate_config(spec)))
-    return {}
-
-
-def _evaluate_config(spec: OpenedSpec) -> dict[str, object]:
-    """Return the checked config of a spec, without elaborating its graph."""
-    context = create_context(spec.library, spec.program, reader=spec.reader)
-    config = evaluate_and_check_config(context, spec.program, spec.reader)
-    return {name: value_to_data(value) for name, value in config.items()}
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -269,19 +242,16 @@ def _is_text(kind: ast.TypeName | None) -> bool:
 
 
 def _instance_config(base: str, values: Mapping[str, str], name: str) -> dict[str, object] | None:
-    """Return the config of an instance with these values; None if it is invalid."""
+    """Return the checked config of an instance with these values, or of the base spec if there
+    are none, without elaborating its graph; None if it is invalid or lacks required values.
+    """
     with suppress(Failed):
-        text = print_dsl(
-            write_instance(SpecInstance(name=name, extends=base, values=values, only=True))
-        )
-        return dict(_flatten_config(_evaluate_config(open_spec_argument(text))))
+        instance = SpecInstance(name=name, extends=base, values=values, only=True)
+        spec = open_spec_argument(print_dsl(write_instance(instance)) if values else base)
+        context = create_context(spec.library, spec.program, reader=spec.reader)
+        config = evaluate_and_check_config(context, spec.program, spec.reader)
+        return dict(_flatten_config({n: value_to_data(value) for n, value in config.items()}))
     return None
-
-
-def _unread_key_lines(spec: OpenedSpec, data: JsonObject) -> Iterator[str]:
-    """Yield a line for each config.json key that the spec does not read."""
-    for warning in warn_unread_keys(spec.program, data):
-        yield f"config.json: {'; '.join([warning.title, *warning.notes])}"
 
 
 def _binding_error_lines(

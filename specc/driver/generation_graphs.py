@@ -1,7 +1,7 @@
 """Encoder and step graphs of a generative model, their metadata, and batching support."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 
 from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
@@ -12,7 +12,7 @@ from specc.artifact.manifest import RECORDED_SETTINGS, RandomWeights
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.compile_job import CompileJob
+from specc.driver.compile_job import CompileJob, LoweringJob
 from specc.incremental.step_plan import OutputPositions
 from specc.ir.graph import Graph
 from specc.ir.model import (
@@ -106,10 +106,11 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
     return model.generation
 
 
-def growing_input(model: ModelDefinition) -> str:
-    """Return the generated or streamed input. Raise E0701 if there is none."""
+def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
+    """Return the length of the generated or streamed input. Raise E0701 if there is none."""
+    model = job.model
     stream = model.streaming if model.generation is None else None
-    return stream.growing if stream else require_generation(model).growing
+    return find_time_symbol(graph, stream.growing if stream else require_generation(model).growing)
 
 
 def derive_graphs(
@@ -146,14 +147,13 @@ def writes_tokens(graph: Graph, generation: GenerateSection) -> bool:
 
 
 def generation_facts(
-    job: CompileJob, graph: Graph, derived: DerivedGraphs, in_place: tuple[str, ...]
+    job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationFacts:
-    """Return the metadata for the generation runtime.
-
-    `graph` is the graph that `derived` comes from, `in_place` the states that are buffers.
+    """Return the metadata for the generation runtime; `in_place` are the states that are
+    buffers.
     """
     return replace(
-        step_facts(job, graph, derived, require_generation(job.model)),
+        step_facts(job, derived, require_generation(job.model)),
         first=derived.initial_logits_output,
         in_place=in_place,
         apart=can_batch_unequal_lengths(job.model, derived),
@@ -161,10 +161,11 @@ def generation_facts(
 
 
 def step_facts(
-    job: CompileJob, graph: Graph, derived: DerivedGraphs, generation: GenerateSection
+    job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
 ) -> GenerationFacts:
     """Return the metadata that generation and streaming share."""
-    limit = position_limit(job, graph)
+    graph = job.simplified
+    limit = _position_limit(job, graph)
     return GenerationFacts(
         generation=generation,
         signature=spec_signature(job, graph),
@@ -177,7 +178,7 @@ def step_facts(
         table=limit.table if limit else "",
         # the seed of random weights also seeds sampling
         random_init=random_weights_of(job),
-        bounds=fixed_lengths(job, graph),
+        bounds=_fixed_lengths(job, graph),
     )
 
 
@@ -193,7 +194,7 @@ def random_weights_of(job: CompileJob) -> RandomWeights | None:
 def spec_signature(job: CompileJob, graph: Graph) -> Graph:
     """Return a graph with the spec's inputs only; the generated input may have length 0."""
     spec = job.model.graph
-    symbol = find_time_symbol(graph, growing_input(job.model))
+    symbol = _find_job_time_symbol(job, graph)
     least = {name: rows for name, rows in spec.min_lengths.items() if name != symbol}
     return Graph(
         name="inputs",
@@ -212,19 +213,18 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
     generation, graph = require_generation(job.model), source.graph
-    chosen = asdict(choose_settings(job))
-    limit = position_limit(job, graph)
+    limit = _position_limit(job, graph)
     # JSON has no tuples
-    told = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
+    recorded = {
+        RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
+        for name, value in asdict(choose_settings(job)).items()
+        if name in RECORDED_SETTINGS
+    }
     return {
-        **{
-            RECORDED_SETTINGS[name]: value
-            for name, value in told.items()
-            if name in RECORDED_SETTINGS
-        },
+        **recorded,
         "context": limit.most if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
-        "bounds": bounds_to_json(fixed_lengths(job, graph)),
+        "bounds": bounds_to_json(_fixed_lengths(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }
@@ -243,26 +243,12 @@ def build_generator_source(
     chosen = choose_settings(job)
     check_standalone(chosen)
     _check_token_settings(whole, generation, job.options.generation_config)
+    settings, names = asdict(chosen), {f.name for f in fields(DecodingConfig)}
     decoding = DecodingConfig(
         logits_output=generation.source,
-        strategy=chosen.strategy,
-        start=chosen.start,
-        stop=chosen.stop,
-        pad=chosen.pad,
-        suppress_tokens=chosen.suppress_tokens,
-        begin_suppress_tokens=chosen.begin_suppress_tokens,
-        min_tokens=chosen.min_tokens,
-        min_length=chosen.min_length,
-        no_repeat_ngram_size=chosen.no_repeat_ngram_size,
-        bad_words_ids=chosen.bad_words_ids,
-        renormalize_logits=chosen.renormalize_logits,
         first_token_choices=chosen.begin,
-        forced_eos_token_id=chosen.forced_eos_token_id,
         has_repetition_penalty=chosen.repetition_penalty != 1,
-        num_beams=chosen.num_beams,
-        num_return_sequences=chosen.num_return_sequences,
-        length_penalty=chosen.length_penalty,
-        early_stopping=chosen.early_stopping,
+        **{name: value for name, value in settings.items() if name in names},
     )
     return SelfDecodingGraph(whole, derived, decoding, job.model.defaults)
 
@@ -360,14 +346,13 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
     )
 
 
-def position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
+def _position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
     """Return the limit on the sequence length from a position embedding table, if any."""
-    symbol = find_time_symbol(graph, growing_input(job.model))
-    return find_length_limits(job.model.graph).get(symbol or "")
+    return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
-def fixed_lengths(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
+def _fixed_lengths(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of all lengths other than the generated one."""
-    growing = find_time_symbol(graph, growing_input(job.model))
+    growing = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
     return {name: bound for name, bound in bounds.items() if name != growing}

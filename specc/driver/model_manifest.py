@@ -1,6 +1,7 @@
 """The manifest that a compiled model carries in its metadata."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts
@@ -22,23 +23,13 @@ def describe_graph(
     """
     # a file without a span has no source text to embed; it is still listed
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
-
-    def texts(emitted: EmittedModel) -> Mapping[str, str]:
-        found = build_manifest(job, graph, emitted, whole=whole, sources=files if sources else None)
-        return {METADATA_KEY: found.dump(), DOC_METADATA_KEY: found.doc}
-
-    return texts
+    return partial(build_manifest, job, graph, whole=whole, sources=files if sources else {})
 
 
 def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> MetadataTexts:
     """Return the metadata of a self-contained generator."""
-    decodes, signature = get_decode_settings(job, source), spec_signature(job, source.graph)
-
-    def texts(emitted: EmittedModel) -> Mapping[str, str]:
-        found = build_manifest(job, signature, emitted, decodes=decodes, scoring=source.graph)
-        return {METADATA_KEY: found.dump(), DOC_METADATA_KEY: found.doc}
-
-    return texts
+    signature, decodes = spec_signature(job, source.graph), get_decode_settings(job, source)
+    return partial(build_manifest, job, signature, decodes=decodes, scoring=source.graph)
 
 
 def build_manifest(
@@ -47,20 +38,22 @@ def build_manifest(
     emitted: EmittedModel,
     *,
     whole: bool = True,
-    sources: Mapping[str, str] | None = None,
+    sources: Mapping[str, str] = {},
     decodes: Mapping[str, object] | None = None,
     scoring: Graph | None = None,
-) -> Manifest:
-    """Return the manifest of a model of `job`; `graph` is what it computes.
+) -> dict[str, str]:
+    """Return the metadata texts with the manifest of a model of `job`; `graph` is what it
+    computes.
 
     The manifest of a self-contained generator (`decodes`) has the spec's inputs, no inlined
     defaults and no attentions; `scoring` is the graph that `verify` decodes with.
     """
     model, described = job.model, scoring or graph
+    kept = job.decision.kept
     job.forms.extend(precision.describe_attention_forms(graph.name, emitted))
     # a generator computes its defaults in any case, and does not list them
     inside = job.options.inline_defaults and decodes is None
-    return Manifest(
+    manifest = Manifest(
         name=model.name,
         doc=model.doc,
         graph=graph,
@@ -69,36 +62,28 @@ def build_manifest(
         config=model.config,
         generation=vars(model.generation) if whole and model.generation else None,
         streaming=model.streaming if whole else None,
-        sources=sources or {},
+        sources=sources,
         weights=weight_source_facts(
             job.values, job.options.init, emitted.beside, contents=job.options.hash == "full"
         ),
         stored=_find_initializers(job, described, emitted),
-        precision=_quantization_facts(job, described, emitted),
+        precision=precision.precision_facts(described, job.quantized, kept, emitted, job.recipe)
+        if job.quantized
+        else {},
         target=job.target.name,
         opset=job.opset,
         attentions=emitted.attentions if decodes is None else (),
         decodes=decodes,
         scoring=scoring,
     )
+    return {METADATA_KEY: manifest.dump(), DOC_METADATA_KEY: manifest.doc}
 
 
 def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, str]:
     """Return the initializer of each parameter; none for one whose shape alone is used (an
     axis of a decoded graph).
     """
-    named = {n: _initializer_name(job, n) for n in graph.parameters}
-    return {n: emitted.held[i] for n, i in named.items() if i in emitted.held}
-
-
-def _initializer_name(job: LoweringJob, name: str) -> str:
-    """Return the initializer of a parameter: itself, or its integers if quantized."""
-    form = job.decision.plan.get(name)
-    return form.format_codes_name(name) if form else name
-
-
-def _quantization_facts(job: LoweringJob, graph: Graph, emitted: EmittedModel) -> dict[str, object]:
-    """Return the manifest's facts about quantized weights; empty if there are none."""
-    if job.quantized is None:
-        return {}
-    return precision.precision_facts(graph, job.quantized, job.decision.kept, emitted, job.recipe)
+    plan = job.decision.plan
+    # of a quantized parameter that of its integers
+    stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
+    return {n: emitted.held[i] for n, i in stored.items() if i in emitted.held}

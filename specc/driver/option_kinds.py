@@ -19,8 +19,8 @@ class OptionKind(NamedTuple):
     """
 
     words: str
-    fits: Callable[[object], bool]
-    declaration: Mapping[str, Any]
+    fits: Callable[[Any], bool]
+    declaration: Mapping[str, Any] = {}
     convert: Callable[[Any], Any] = lambda value: value
 
 
@@ -79,14 +79,6 @@ def _is_texts(value: object) -> bool:
     )
 
 
-def _is_int_or_none(value: object) -> bool:
-    return value is None or _is_int(value)
-
-
-def _as_int(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
 def one_of(words: Iterable[str], default: str = "") -> OptionKind:
     """Return the kind of one of some words; Python callers may give the empty string too."""
     words = tuple(words)
@@ -110,7 +102,12 @@ OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
 )
 """A switch that overrides the spec: False is the default, then the spec decides."""
 COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
-OPTIONAL_INTEGER = OptionKind("None or an integer", _is_int_or_none, {"type": int}, _as_int)
+OPTIONAL_INTEGER = OptionKind(
+    "None or an integer",
+    lambda value: value is None or _is_int(value),
+    {"type": int},
+    lambda value: None if value is None else int(value),
+)
 SEED_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_seed})
 TEXTS_OPTION = OptionKind(
     "a list of strings", _is_texts, {"action": "append", "default": []}, tuple
@@ -151,11 +148,13 @@ def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> Non
         parser.add_argument(*flags, dest=name, help=option.help, **given)
 
 
-def check_argument_kinds(kinds: Mapping[str, OptionKind], given: Mapping[str, object]) -> None:
-    """Raise E0820 for every argument of `kinds` that is not of its kind."""
+def check_argument_kinds(
+    kinds: Mapping[str, OptionKind], given: Mapping[str, object], code: str = "E0820"
+) -> None:
+    """Raise the error `code` for every argument of `kinds` that is not of its kind."""
     wrong = [n for n, value in given.items() if n in kinds and not kinds[n].fits(value)]
     if wrong:
         # a repr may be arbitrarily long
         shown = {name: escape_text(repr(given[name]))[:60] for name in wrong}
         titles = [f"`{name}` is {kinds[name].words}, not {shown[name]}" for name in wrong]
-        raise Failed(*(Diagnostic("E0820", title) for title in titles))
+        raise Failed(*(Diagnostic(code, title) for title in titles))

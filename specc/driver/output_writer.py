@@ -21,7 +21,6 @@ from specc.driver.generation_graphs import (
     writes_tokens,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
-from specc.driver.precision import convert_generator_dtype
 from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.driver.weight_sources import check_memory, count_values
@@ -48,45 +47,28 @@ from specc.transforms import pass_pipeline
 from specc.weights.parameter_values import CheckpointBinding
 
 
-@dataclass(frozen=True)
-class StreamGraphs:
-    """Derived graphs of a streaming model.
-
-    One step takes `chunk` time steps of `streaming.growing`, or a multiple of that.
-    """
-
-    streaming: StreamSection
-    derived: DerivedGraphs
-    chunk: int
-
-
-def derive_streaming_graphs(job: LoweringJob, streaming: StreamSection) -> StreamGraphs:
-    """Derive the step graph that computes the streamed outputs chunk by chunk.
+def _derive_streaming_graphs(
+    job: LoweringJob, streaming: StreamSection
+) -> tuple[DerivedGraphs, GenerationFacts]:
+    """Derive the step graph that computes the streamed outputs chunk by chunk, and return it
+    with the metadata that the streaming runtime needs.
 
     Raise E0711 to E0718 if an output depends on later time steps.
     """
-    work = pass_pipeline.run_passes(
-        pass_pipeline.PassState(
-            graph=job.simplified, defaults=job.model.defaults, streaming=streaming, rows="new"
-        ),
+    graph, defaults, growing = job.simplified, job.model.defaults, streaming.growing
+    state = pass_pipeline.run_passes(
+        pass_pipeline.PassState(graph=graph, defaults=defaults, streaming=streaming, rows="new"),
         pass_pipeline.DERIVE_PASSES,
     )
-    assert work.derived is not None, "`encode` is the last pass"
-    return StreamGraphs(streaming, work.derived, work.chunk)
-
-
-def streaming_facts(job: LoweringJob, stream: StreamGraphs) -> GenerationFacts:
-    """Return the metadata that the streaming runtime needs."""
-    growing, derived, graph = stream.streaming.growing, stream.derived, job.simplified
-    generation = GenerateSection(job.model.name, growing, stream.streaming.sources[0])
-    return replace(
-        step_facts(job, graph, derived, generation),
-        chunks=StreamChunks(
-            stream.chunk,
-            _output_lengths(graph, growing, derived.step),
-            _pointwise_defaults(job.model.defaults, growing),
-        ),
+    derived = state.derived
+    assert derived is not None, "`encode` is the last pass"
+    facts = step_facts(job, derived, GenerateSection(job.model.name, growing, streaming.sources[0]))
+    chunks = StreamChunks(
+        state.chunk,
+        _output_lengths(graph, growing, derived.step),
+        _pointwise_defaults(defaults, growing),
     )
+    return derived, replace(facts, chunks=chunks)
 
 
 def _pointwise_defaults(defaults: Graph | None, growing: str) -> tuple[str, ...]:
@@ -154,7 +136,11 @@ def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> S
     the derived graphs of the simplified graph if they exist already.
     """
     source = build_generator_source(job, job.simplified, derived)
-    return convert_generator_dtype(source, job.options.dtype, job.target)
+    return replace(
+        source,
+        graph=job.convert_dtype(source.graph),
+        derived=job.convert_derived_dtype(source.derived),
+    )
 
 
 def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
@@ -196,7 +182,7 @@ def _build_runtime_metadata(
     if not writes_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
-    return generation_facts(job, job.simplified, converted, buffers).dump()
+    return generation_facts(job, converted, buffers).dump()
 
 
 def _add_streaming_graphs(
@@ -214,10 +200,10 @@ def _add_streaming_graphs(
             notes=[f"`{streaming.growing}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
-    stream = derive_streaming_graphs(job, streaming)
-    derived = {"encode": stream.derived.encode, "step": stream.derived.step}
-    added = {stem: _build_derived(job, stem, g) for stem, g in derived.items() if g is not None}
-    return PackageContents({**graphs, **added}, facts=streaming_facts(job, stream).dump())
+    derived, facts = _derive_streaming_graphs(job, streaming)
+    stems = {"encode": derived.encode, "step": derived.step}
+    added = {stem: _build_derived(job, stem, graph) for stem, graph in stems.items() if graph}
+    return PackageContents({**graphs, **added}, facts=facts.dump())
 
 
 def _build_derived(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
@@ -235,8 +221,8 @@ def _build_buffered_step(
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
         if job.scales:
-            why = "no attention writes to a KV buffer with these options"
-            fail_no_int8_cache(why, job.quantize.cache.span)
+            reason = "no attention writes to a KV buffer with these options"
+            fail_no_int8_cache(reason, job.quantize.cache.span)
         return _build_derived(job, "step", step), ()
     if job.scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)
@@ -314,15 +300,15 @@ def write_package(job: LoweringJob) -> CompileReport:
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:
     """Return the report of `written`; `remarks` precede those about weights."""
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
-    plan = job.decision.plan
     remarks = (
         *job.spec.remarks,
         *readings.reading_notes(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
         *([job.recipe] if job.recipe else []),
-        *precision.quantization_notes(job.decision, job.folds, job.quantize),
-        *precision.standalone_quantization_notes(plan, job.target, job.options.graphs),
+        *precision.quantization_notes(
+            job.decision, job.folds, job.quantize, job.target, job.options.graphs
+        ),
         *_unapplied_settings(job),
         *remarks,
         *_storage_remarks(job, written),

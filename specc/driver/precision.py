@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NoReturn, get_args
+from typing import NoReturn
 
 from specc.backend import EmittedModel
 from specc.diagnostics.diagnostic import raise_error
@@ -12,7 +12,7 @@ from specc.driver.quantize_section import QuantizeRequest, check_group_size
 from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.model import DerivedGraphs, KVBufferGraph, ModelSource, SelfDecodingGraph
+from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.ops.quantized import NormFold, QuantizationPlan, WeightLayout
 from specc.ir.target import Target
 from specc.transforms import pass_pipeline
@@ -28,21 +28,14 @@ from specc.weights.norm_folding import NarrowDtype
 from specc.weights.quantized_values import QuantizedValues
 
 
-def half_precision_dtype(dtype: str, target: Target) -> HalfDtype | None:
-    """Return the 16-bit dtype that `--dtype` requests if `target` computes in it, else None."""
-    known: tuple[HalfDtype, ...] = get_args(HalfDtype)
-    return next((h for h in known if h == dtype and h in target.compute_dtypes), None)
-
-
 def half_precision_parameters(
-    graph: Graph, plan: QuantizationPlan, dtype: str, target: Target
+    graph: Graph, plan: QuantizationPlan, half: HalfDtype | None
 ) -> dict[str, NarrowDtype]:
     """Return the float32 parameters that a graph converts to 16 bits to compute with.
 
     For weights quantized by `plan` these are the scales, with the largest integer they
     are multiplied by as `size`.
     """
-    half = half_precision_dtype(dtype, target)
     if half is None:
         return {}
     graph = pass_pipeline.apply_quantization_plan(
@@ -64,30 +57,6 @@ def half_precision_parameters(
     return found
 
 
-def convert_graph_dtype(graph: Graph, dtype: str, target: Target) -> Graph:
-    """Return the graph computing in `dtype`; unchanged if the target computes in f32."""
-    half = half_precision_dtype(dtype, target)
-    return graph if half is None else pass_pipeline.apply_half_precision(graph, half)
-
-
-def convert_derived_dtype(derived: DerivedGraphs, dtype: str, target: Target) -> DerivedGraphs:
-    """Return derived graphs computing in `dtype`, including the KV cache between steps."""
-    half = half_precision_dtype(dtype, target)
-    return derived if half is None else pass_pipeline.apply_half_precision_to_derived(derived, half)
-
-
-def convert_generator_dtype(
-    source: SelfDecodingGraph, dtype: str, target: Target
-) -> SelfDecodingGraph:
-    """Return a self-contained generator computing in `dtype`."""
-    return SelfDecodingGraph(
-        convert_graph_dtype(source.graph, dtype, target),
-        convert_derived_dtype(source.derived, dtype, target),
-        source.decoding,
-        source.defaults,
-    )
-
-
 MISREAD_OPERATORS = frozenset({"Attention"})
 """Operators that other tools misinterpret: ONNX Runtime's quantizer takes `Attention` for its
 contrib operator of that name and produces an invalid model."""
@@ -99,7 +68,7 @@ TENSOR_SCALE_WARNING = (
     f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "
     "depends on the other sequences of its batch; --quantize int8 avoids that"
 )
-AGAIN_WHOLE = (
+DEQUANTIZED_AT_RUN_TIME = (
     "`generate`: group-wise quantized weights are dequantized to float32 at run time, which "
     "only saves file size; --quantize int8, or --target ort-cpu, is faster"
 )
@@ -138,7 +107,13 @@ def plan_quantization(
     if not found.plan:
         _fail_nothing_to_quantize(graph, found)
     if TENSOR_SCALED_KIND in wish.kinds and not has_shared_scales(found.plan):
-        _fail_no_shared_scales(graph)
+        raise_error(
+            "E0963",
+            f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, and no layer of "
+            f"`{escape_text(graph.name)}` supports it",
+            notes=["elsewhere per-token scales cost as little: `int8` has them"],
+            helps=["compile with `--quantize int8`"],
+        )
     lines = find_ineffective_options(
         wish, told.said, found.plan, lambda other: choose_for_request(other).plan
     )
@@ -178,9 +153,16 @@ def has_shared_scales(plan: QuantizationPlan) -> bool:
 
 
 def quantization_notes(
-    found: QuantizationDecision, folds: Sequence[NormFold], told: QuantizeRequest
+    found: QuantizationDecision,
+    folds: Sequence[NormFold],
+    told: QuantizeRequest,
+    target: Target,
+    parts: Sequence[str],
 ) -> tuple[str, ...]:
-    """Return the remarks about a quantization plan and about folded norms."""
+    """Return the remarks about a quantization plan, about folded norms, and about a `generate`
+    graph that dequantizes group-wise weights at run time, because the target has only the
+    standard operators.
+    """
     remarks = [
         *found.without_effect,
         *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else []),
@@ -193,29 +175,10 @@ def quantization_notes(
             "loop, where norms are not folded"
         )
         remarks.append(moved if folds else why)
+    has_groups = any(form.group_size for form in found.plan.values())
+    if has_groups and "generate" in parts and not target.quantized_operators:
+        remarks.append(DEQUANTIZED_AT_RUN_TIME)
     return tuple(remarks)
-
-
-def standalone_quantization_notes(
-    plan: QuantizationPlan, target: Target, parts: Sequence[str]
-) -> tuple[str, ...]:
-    """Return a remark if the `generate` graph dequantizes group-wise weights at run time,
-    because the target has only the standard operators.
-    """
-    blocks = any(form.group_size for form in plan.values())
-    found = blocks and "generate" in parts and not target.quantized_operators
-    return (AGAIN_WHOLE,) if found else ()
-
-
-def _fail_no_shared_scales(graph: Graph) -> NoReturn:
-    """Raise E0963."""
-    raise_error(
-        "E0963",
-        f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, and no layer of "
-        f"`{escape_text(graph.name)}` supports it",
-        notes=["elsewhere per-token scales cost as little: `int8` has them"],
-        helps=["compile with `--quantize int8`"],
-    )
 
 
 def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None:
@@ -255,23 +218,18 @@ def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
     """Return the source of a model with the weights of `plan` quantized in each graph."""
     if not plan:
         return source
+
+    def quantize_graph(graph: Graph) -> Graph:
+        return pass_pipeline.apply_quantization_plan(graph, plan)
+
     match source:
-        case KVBufferGraph(graph=graph, caches=caches):
-            return KVBufferGraph(_quantize_graph(graph, plan), caches)
-        case SelfDecodingGraph():
-            derived = source.derived
-            encode = derived.encode and _quantize_graph(derived.encode, plan)
-            return SelfDecodingGraph(
-                _quantize_graph(source.graph, plan),
-                replace(derived, encode=encode, step=_quantize_graph(derived.step, plan)),
-                source.decoding,
-                source.defaults,
-            )
-    return _quantize_graph(source, plan)
-
-
-def _quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
-    return pass_pipeline.apply_quantization_plan(graph, plan)
+        case KVBufferGraph(graph=graph):
+            return replace(source, graph=quantize_graph(graph))
+        case SelfDecodingGraph(graph=graph, derived=derived):
+            encode = derived.encode and quantize_graph(derived.encode)
+            quantized = replace(derived, encode=encode, step=quantize_graph(derived.step))
+            return replace(source, graph=quantize_graph(graph), derived=quantized)
+    return quantize_graph(source)
 
 
 def precision_facts(

@@ -243,12 +243,10 @@ def _choose_cache(words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions
     """Return the KV cache dtype: that of the option, else that of the spec, unless
     `--quantize none` is given. Raise E0858.
     """
-    said = parse_choice(words, "kv_cache", KV_CACHE_TYPES)
-    if asked.quantize == UNQUANTIZED:
-        said = ""
-    kind = asked.kv_cache or said
-    span = words["kv_cache"].span if said and not asked.kv_cache else None
-    return CacheOption() if kind == UNQUANTIZED else CacheOption(kind, span)
+    entry = parse_choice(words, "kv_cache", KV_CACHE_TYPES)
+    if asked.kv_cache or asked.quantize == UNQUANTIZED:
+        return CacheOption("" if asked.kv_cache == UNQUANTIZED else asked.kv_cache)
+    return CacheOption(entry, words["kv_cache"].span) if entry == "int8" else CacheOption()
 
 
 def _choose_calibration(program: Program, asked: QuantizeOptions) -> CalibrationSource:
@@ -261,6 +259,8 @@ def _choose_calibration(program: Program, asked: QuantizeOptions) -> Calibration
             "calibration inputs are self-generated or read from a file, not both",
             helps=["leave out --calibration-samples or --calibration-data"],
         )
+    option = next((option_flag(name) for name in CALIBRATION_SETTINGS if asked.given(name)), "")
+    chosen = CalibrationSource(asked.calibration_samples, asked.calibration_data, option)
     for item, module in program.iterate_items(ast.Quantize):
         said = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
         if len(said) > 1:
@@ -279,18 +279,8 @@ def _choose_calibration(program: Program, asked: QuantizeOptions) -> Calibration
                 if name == "calibration_samples"
                 else _read_calibration_file(entry, module)
             )
-            return (
-                found
-                if not any(map(asked.given, CALIBRATION_SETTINGS))
-                else _calibration_of_options(asked)
-            )
-    return _calibration_of_options(asked)
-
-
-def _calibration_of_options(asked: QuantizeOptions) -> CalibrationSource:
-    """Return the calibration data of the options."""
-    option = next((option_flag(name) for name in CALIBRATION_SETTINGS if asked.given(name)), "")
-    return CalibrationSource(asked.calibration_samples, asked.calibration_data, option)
+            return chosen if option else found
+    return chosen
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:
@@ -365,7 +355,8 @@ def _override_remarks(
         yield "`--quantize none`: no weight is quantized, although the spec has `quantize`"
     for name, entry in words.items():
         if flag := _overriding_flag(name, asked):
-            yield _format_override(flag, entry)
+            values = escape_text(", ".join(v.value for v in entry.values)) or "no value"
+            yield f"`{flag}` overrides `{name}` in the spec, which has {values}"
 
 
 def _overriding_flag(name: str, asked: QuantizeOptions) -> str:
@@ -375,15 +366,6 @@ def _overriding_flag(name: str, asked: QuantizeOptions) -> str:
         return "--kv-cache" if none and asked.kv_cache else none
     alike = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
     return next((option_flag(each) for each in alike if asked.given(each)), "")
-
-
-def _format_override(option: str, entry: ast.QuantizeEntry) -> str:
-    """Return the note that an option overrides a setting of the spec."""
-    values = ", ".join(v.value for v in entry.values)
-    return (
-        f"`{option}` overrides `{entry.name}` in the spec, "
-        f"which has {escape_text(values) or 'no value'}"
-    )
 
 
 def _check_quantizes(asked: QuantizeOptions, cache: CacheOption) -> None:

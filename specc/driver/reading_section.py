@@ -1,14 +1,14 @@
 """Read the `reading { ... }` section: preprocessing of inputs, display of outputs."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.vocabulary_checks import check_vocabulary_texts
 from specc.frontend.spec_modules import Program
 from specc.huggingface.image_processor_config import (
     describe_image_config,
@@ -43,18 +43,22 @@ from specc.preprocessing.preprocessing_config import (
 from specc.preprocessing.records import (
     AUDIO_TAGS,
     TEXT_TAGS,
-    InputReading,
     OutputReading,
+    TextWords,
     labels_for_rank,
 )
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
-from specc.preprocessing.vocabulary import read_vocabulary
+from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
 from specc.syntax import ast
 from specc.syntax.parse import decode_spec
 
+MAX_SHOWN = 8
+"""Maximum number of unreachable tokens that a warning lists."""
 LARGEST_VOCABULARY = 16 * 2**20
 FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
 """Codes for missing or unreadable files, and for missing packages."""
+FILE_READINGS = ("characters", "words", "tokenizer")
+"""Readings whose argument may be a file."""
 OPTIONS_ONLY = {"image": "size=[8, 8], channels=1", **dict.fromkeys(AUDIO_TAGS, "rate=16000")}
 """Readings without positional arguments, with an example of their options."""
 _NO_VOCABULARY = object()
@@ -86,7 +90,7 @@ def build_record(
     multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in the
     directories `given`; without one the input takes token ids.
     """
-    spans = {e.name: e.span for item, _ in program.iterate_items(ast.Reading) for e in item.entries}
+    spans = _find_entry_spans(program)
     directories = {m.path: m.directory for m in program.chain}
     shared = _Place(Path(), None, tuple(given), language)
 
@@ -95,23 +99,31 @@ def build_record(
         plain = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, place)
 
         def raise_entry_error(path: tuple[str, ...], what: str) -> NoReturn:
+            span = spans.get(name)
             if path == ("kind",):
-                _fail_unknown_reading(plain["kind"], what, spans.get(name))
-            raise_error("E0203", f"`{'.'.join(path) or name}` {what}", spans.get(name))
+                known = what.removeprefix("is none of ").split(", ")
+                kind = plain["kind"]
+                helps = suggest_similar_name(kind, known, f"readings are {', '.join(known)}")
+                raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
+            raise_error("E0203", f"`{'.'.join(path) or name}` {what}", span)
 
-        return (
-            None
-            if plain.get("absent") is _NO_VOCABULARY
-            else make(plain, (), raise_entry_error, place.files)
-        )
+        if plain.get("absent") is _NO_VOCABULARY:
+            return None
+        return make(plain, (), raise_entry_error, place.files)
 
-    inputs = [(n, read_record(n, d, _input_reading)) for n, d in model.reading.items()]
+    inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.reading.items()]
     shows = [(n, read_record(n, d, _output_reading)) for n, d in model.showing.items()]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(i for i in inputs if i[1] is not None),
         tuple((n, labels_for_rank(r, ranks.get(n, 0))) for n, r in shows if r is not None),
     )
+
+
+def _find_entry_spans(program: Program) -> dict[str, Span | None]:
+    """Return the span of each entry of `reading` by the name of its input or output."""
+    items = (item for item, _ in program.iterate_items(ast.Reading))
+    return {entry.name: entry.span for item in items for entry in item.entries}
 
 
 def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
@@ -125,13 +137,6 @@ def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
         except Failed as failed:
             found += [d for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return found
-
-
-def _fail_unknown_reading(kind: str, what: str, span: Span | None) -> NoReturn:
-    """Raise E0203 for an unknown reading; `what` lists the known ones."""
-    words = what.removeprefix("is none of ").split(", ")
-    helps = suggest_similar_name(kind, words, f"readings are {', '.join(words)}")
-    raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
 
 
 def tokenizer_directories(*paths: str) -> tuple[Path, ...]:
@@ -202,42 +207,26 @@ def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path
     for data in entries:
         found += audio_reading_files(data.get("kind", ""), given)
         found += [read_word_vocabulary(given)] if _needs_given_file(data, "words") else []
-        names = [name for call in _iterate_calls(data) for name in _list_named_files(call)]
-        found += [directories[data["home"]] / name for name in names]
+        found += [directories[data["home"]] / name for name in _iterate_named_files(data)]
     return [*filter(None, found)]
 
 
-def _list_named_files(call: Mapping[str, Any]) -> list[str]:
-    """Return the files that a reading call names."""
-    if call.get("kind") not in ("characters", "words", "tokenizer"):
-        return []
-    # a string with a zero byte is not a file name
-    words = [word for word in call.get("args", ()) if isinstance(word, str)]
-    return [word for word in words if "\0" not in word]
-
-
-def _iterate_calls(data: Any) -> Iterator[dict[str, Any]]:
-    """Yield a call and the calls among its arguments."""
+def _iterate_named_files(data: Any) -> Iterator[str]:
+    """Yield the files that a reading call and the calls among its arguments name."""
     if isinstance(data, dict) and "kind" in data:
-        yield data
-        for inner in data.get("args", ()):
-            yield from _iterate_calls(inner)
+        for argument in data.get("args", ()):
+            is_name = isinstance(argument, str) and data["kind"] in FILE_READINGS
+            # a string with a zero byte is not a file name
+            if is_name and "\0" not in argument:
+                yield argument
+            yield from _iterate_named_files(argument)
 
 
 def _needs_given_file(data: object, kind: str) -> bool:
     """Return whether a reading needs a tokenizer or vocabulary given at compile time."""
-    inner = (
-        data["args"][0]
-        if isinstance(data, dict) and data.get("kind") == "text" and data.get("args")
-        else data
-    )
-    return isinstance(inner, dict) and inner.get("kind") == kind and not inner.get("args")
-
-
-def _input_reading(
-    value: dict[str, Any], path: tuple[str, ...], complain: RaiseFieldError, files: Files
-) -> InputReading:
-    return parse_input_record(value, path, complain, files)
+    if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
+        data = data["args"][0]
+    return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")
 
 
 def _output_reading(
@@ -259,14 +248,15 @@ def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]
     args = list(data.get("args", ()))
     kind = made["kind"]
     if args and kind in OPTIONS_ONLY:
-        _fail_positional_argument(kind, OPTIONS_ONLY[kind], place.span)
+        example = f"{kind}({OPTIONS_ONLY[kind]})"
+        raise_error("E0211", f"`{kind}` takes options only: {example}", place.span)
     match kind:
         case "choice" | "class_map" | "boxes" if args:
-            made["labels"] = _check_labels(args.pop(0), kind, place.span)
+            made["labels"] = _check_labels(args[0], kind, place.span)
         case "text" if args:
             return _resolve_text(args[0], made, place)
         case "characters" if args:
-            made["vocab"] = _resolve_vocabulary(args.pop(0), place)
+            made["vocab"] = _resolve_vocabulary(args[0], place)
         case "words":
             made |= _resolve_words(args, place)
         case "tokenizer":
@@ -274,24 +264,15 @@ def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]
         case "transcript":
             return _resolve_transcript(args, made, place)
         case "picture" if args:
-            made["image"] = _resolve_arguments(_check_image(args.pop(0), place), place)
+            if not isinstance(args[0], dict):
+                title = "`picture` needs the `image(…)` whose normalization it inverts"
+                raise_error("E0203", title, place.span)
+            made["image"] = _resolve_arguments(args[0], place)
         case "image":
             made = image_reading_options(made, place.given, place.span)
         case _ if kind in AUDIO_TAGS:
             return audio_reading_options(kind, made, place.given, place.span)
     return made
-
-
-def _check_image(given: object, place: _Place) -> dict[str, Any]:
-    """Return the `image(…)` argument of a `picture`. Raise E0203 if there is none."""
-    if not isinstance(given, dict):
-        title = "`picture` needs the `image(…)` whose normalization it inverts"
-        raise_error("E0203", title, place.span)
-    return given
-
-
-def _fail_positional_argument(kind: str, example: str, span: Span | None) -> NoReturn:
-    raise_error("E0211", f"`{kind}` takes options only: {kind}({example})", span)
 
 
 def _check_labels(given: object, kind: str, span: Span | None) -> list[str]:
@@ -315,8 +296,20 @@ def _resolve_text(vocabulary: Any, options: dict[str, Any], place: _Place) -> di
 
 def _resolve_vocabulary(given: object, place: _Place) -> list[str]:
     if isinstance(given, list):
-        return check_vocabulary_texts(given, place.span)
+        return _check_vocabulary_texts(given, place.span)
     return _read_vocabulary_file(_resolve_path(str(given), place), str(given), place.span)
+
+
+def _check_vocabulary_texts(given: Sequence[object], span: Span | None) -> list[str]:
+    """Return the entries of a vocabulary list in a spec. Raise E0985 if one is not a string."""
+    for token in given:
+        if not isinstance(token, str):
+            shown = escape_text(json.dumps(token, default=str))[:60]
+            helps = ['write a list of strings: ["one", "two"]']
+            if isinstance(token, int | float):
+                helps = [f'quote a token that is a number: "{shown}"']
+            raise_error("E0985", f"`{shown}` in a vocabulary is not a string", span, helps=helps)
+    return [token for token in given if isinstance(token, str)]
 
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
@@ -346,20 +339,18 @@ def _resolve_transcript(args: list[Any], options: dict[str, Any], place: _Place)
     """
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], place)}
-    told = ctc_transcript_options(place.given, place.span, place.language)
-    if told is None:
-        return {**options, "absent": _NO_VOCABULARY}
     # the padding token of the tokenizer is the CTC blank
-    return {**options, **told}
+    found = ctc_transcript_options(place.given, place.span, place.language)
+    return {**options, **({"absent": _NO_VOCABULARY} if found is None else found)}
 
 
 def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
     """Return the fields of a tokenizer; `absent` if none is named or given."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
-        helps = [
+        fix = (
             'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'
-        ]
-        raise_error("E0203", "`tokenizer` takes one file name", place.span, helps=helps)
+        )
+        raise_error("E0203", "`tokenizer` takes one file name", place.span, helps=[fix])
     path = _resolve_path(args[0], place) if args else find_tokenizer_file(place.given)
     if path is None:
         return {"absent": _NO_VOCABULARY}
@@ -368,8 +359,7 @@ def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
     else:
         file, chat = read_checkpoint_tokenizer(path, place.span)
     place.files[file.sha256] = file
-    said = {"file": file.sha256}
-    return {**said, "chat": to_json_value(chat)} if chat else said
+    return {"file": file.sha256, **({"chat": to_json_value(chat)} if chat else {})}
 
 
 def _resolve_path(given: str, place: _Place) -> Path:
@@ -379,11 +369,30 @@ def _resolve_path(given: str, place: _Place) -> Path:
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a symlink loop
         raise_error("E0802", f"`{escape_text(given)[:200]}` is not a file name", place.span)
     if not path.is_relative_to(place.directory.resolve()):
+        title = f"`{escape_text(given)}` is outside the directory of the spec"
         helps = ["put it into that directory or below it"]
-        raise_error(
-            "E0803",
-            f"`{escape_text(given)}` is outside the directory of the spec",
-            place.span,
-            helps=helps,
-        )
+        raise_error("E0803", title, place.span, helps=helps)
     return path
+
+
+def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> Iterator[Diagnostic]:
+    """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
+    spans = _find_entry_spans(program)
+    for name, record in reading.inputs:
+        if isinstance(record, TextWords) and (words := find_unreachable_words(record)):
+            span = spans.get(name)
+            shown = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])
+            more = f" and {len(words) - MAX_SHOWN} more" if len(words) > MAX_SHOWN else ""
+            notes = []
+            if any(c.isspace() for word in words for c in word):
+                notes.append("texts are split at white space, so no token contains any")
+            if record.lower and any(word != word.lower() for word in words):
+                notes.append("`lower=true` lowercases every text")
+            yield Diagnostic(
+                "W0756",
+                f"the tokenizer of `{name}` can never produce the tokens {shown}{more}",
+                Label.at(span, "tokenized with this vocabulary"),
+                notes=tuple(notes),
+                helps=("write the tokens as they occur in texts",),
+                severity="warning",
+            )

@@ -89,8 +89,8 @@ def find_encoder_directory(directory: str) -> str:
     if not directory or not os.path.lexists(path / MODULES_FILE) or has_file(path, CONFIG_FILE):
         return directory
     listed = _read_modules(path)
-    first = str(listed[0].get("path", "")) if listed else ""
-    return str(_module_directory(path, first)) if first else directory
+    has_path = bool(listed) and listed[0].get("path")
+    return str(_module_directory(path, listed[0])) if has_path else directory
 
 
 def has_file(directory: Path, name: str) -> bool:
@@ -109,7 +109,7 @@ def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> Wrappe
     kinds = [_module_kind(root, str(m.get("type", ""))) for m in modules]
     if not kinds or kinds[0] != "Transformer":
         _fail_unsupported(root / MODULES_FILE, "the first module is not a Transformer")
-    encoder = _module_directory(root, str(modules[0].get("path", "")))
+    encoder = _module_directory(root, modules[0])
     if _is_cross_encoder(encoder, kinds):
         return None
     base = find_spec_for_checkpoint(str(encoder))
@@ -122,8 +122,7 @@ def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> Wrappe
             _fail_unsupported(
                 root / MODULES_FILE, f"`{kind}` is not supported", [f"supported: {known}"]
             )
-        place = _module_directory(root, str(module.get("path", "")))
-        add(body, place, number)
+        add(body, _module_directory(root, module) / CONFIG_FILE, number)
     if not body.width:
         _fail_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
     about = find_first_file([encoder], SENTENCE_CONFIGS)
@@ -233,23 +232,23 @@ def _format_default(param: ast.BlockParameter) -> str:
     return " = " + re.sub(r"\bpad\b", f"{ENCODER_PART}.pad", text)
 
 
-def _add_pooling(body: _Body, place: Path, number: int) -> None:
+def _add_pooling(body: _Body, file: Path, number: int) -> None:
     """Add pooling: one mode, or several concatenated."""
-    config = read_json_object(place / CONFIG_FILE)
+    config = read_json_object(file)
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in LEGACY_POOLING_KEYS.items() if config.get(key)] or ["mean"]
     listed = [modes] if isinstance(modes, str) else modes
     if not isinstance(listed, list) or not listed:
-        _fail_unsupported(place / CONFIG_FILE, "`pooling_mode` has no mode")
+        _fail_unsupported(file, "`pooling_mode` has no mode")
     unknown = [str(mode) for mode in listed if mode not in POOLING_EQUATIONS]
     if unknown:
         why = f"the pooling mode `{unknown[0]}` is not supported"
-        _fail_unsupported(place / CONFIG_FILE, why, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
+        _fail_unsupported(file, why, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
-        _fail_unsupported(place / CONFIG_FILE, "`embedding_dimension` is not an integer")
-    _check_keys(config, place, {*LEGACY_POOLING_KEYS, "pooling_mode", "embedding_dimension",
+        _fail_unsupported(file, "`embedding_dimension` is not an integer")
+    _check_keys(config, file, {*LEGACY_POOLING_KEYS, "pooling_mode", "embedding_dimension",
                         "word_embedding_dimension", "include_prompt"})  # fmt: skip
     body.prompt_left_out = config.get("include_prompt") is False
     parts = ", ".join(POOLING_EQUATIONS[mode] for mode in listed)
@@ -258,23 +257,21 @@ def _add_pooling(body: _Body, place: Path, number: int) -> None:
     body.width = width * len(listed)
 
 
-def _add_dense(body: _Body, place: Path, number: int) -> None:
+def _add_dense(body: _Body, file: Path, number: int) -> None:
     """Add a linear layer with its activation and optional residual."""
-    config = read_json_object(place / CONFIG_FILE)
-    _check_keys(config, place, {"in_features", "out_features", "bias", "activation_function",
+    config = read_json_object(file)
+    _check_keys(config, file, {"in_features", "out_features", "bias", "activation_function",
                         "module_input_name", "module_output_name", "use_residual"})  # fmt: skip
     named = str(config.get("activation_function", "torch.nn.Tanh"))
     form = ACTIVATION_EQUATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
     if form is None:
         why = f"the activation_function `{named}` is not supported"
-        _fail_unsupported(
-            place / CONFIG_FILE, why, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"]
-        )
+        _fail_unsupported(file, why, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"])
     width = config.get("out_features")
     if not isinstance(width, int):
-        _fail_unsupported(place / CONFIG_FILE, "`out_features` is not an integer")
+        _fail_unsupported(file, "`out_features` is not an integer")
     bias = "true" if config.get("bias", True) else "false"
-    path = _record_weights(body, place, number)
+    path = _record_weights(body, file, number)
 
     def format_linear(x: str, out: str, under: str) -> str:
         return form.format(f"(linear({x}, out={out}, bias={bias}) @ {under})")
@@ -293,25 +290,21 @@ def _add_dense(body: _Body, place: Path, number: int) -> None:
     body.width = width
 
 
-def _add_layer_norm(body: _Body, place: Path, number: int) -> None:
+def _add_layer_norm(body: _Body, file: Path, number: int) -> None:
     """Add a LayerNorm over the vector."""
-    _check_keys(read_json_object(place / CONFIG_FILE), place, {"dimension"})
-    path = _record_weights(body, place, number)
+    _check_keys(read_json_object(file), file, {"dimension"})
+    path = _record_weights(body, file, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
 
 
-def _add_normalize(body: _Body, place: Path, number: int) -> None:
+def _add_normalize(body: _Body, file: Path, number: int) -> None:
     """Add L2 normalization."""
-    if has_file(place, CONFIG_FILE):
-        _check_keys(
-            read_json_object(place / CONFIG_FILE),
-            place,
-            {"module_input_name", "module_output_name"},
-        )
+    if os.path.lexists(file):
+        _check_keys(read_json_object(file), file, {"module_input_name", "module_output_name"})
     body.lines.append("  v = l2_normalize(v)")
 
 
-def _add_dropout(body: _Body, place: Path, number: int) -> None:
+def _add_dropout(body: _Body, file: Path, number: int) -> None:
     """Add no ops: dropout has no effect at inference."""
 
 
@@ -325,21 +318,21 @@ MODULE_BUILDERS: Mapping[str, Callable[[_Body, Path, int], None]] = {
 """Supported modules after the Transformer."""
 
 
-def _record_weights(body: _Body, place: Path, number: int) -> str:
+def _record_weights(body: _Body, file: Path, number: int) -> str:
     """Return the prefix of a module's weights in the spec, and record their directory."""
     path = f"module_{number}"
-    body.weights[path] = str(place)
+    body.weights[path] = str(file.parent)
     return path
 
 
-def _check_keys(config: Mapping[str, object], place: Path, known: set[str]) -> None:
+def _check_keys(config: Mapping[str, object], file: Path, known: set[str]) -> None:
     """Raise E0427 for an unknown key, or an input that is not the sentence embedding."""
     for key in config:
         if key not in known:
-            _fail_unsupported(place / CONFIG_FILE, f"`{escape_text(key)[:60]}` is not supported")
+            _fail_unsupported(file, f"`{escape_text(key)[:60]}` is not supported")
     for key in ("module_input_name", "module_output_name"):
         if config.get(key) not in (None, SENTENCE_OUTPUT):
-            _fail_unsupported(place / CONFIG_FILE, f"`{key}` is not `{SENTENCE_OUTPUT}`")
+            _fail_unsupported(file, f"`{key}` is not `{SENTENCE_OUTPUT}`")
 
 
 def _read_modules(root: Path) -> list[dict[str, Json]]:
@@ -359,8 +352,9 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
     return found
 
 
-def _module_directory(root: Path, name: str) -> Path:
+def _module_directory(root: Path, module: Mapping[str, Json]) -> Path:
     """Return the directory of a module. Raise E0427 if it is outside the repository."""
+    name = str(module.get("path", ""))
     path = Path(os.path.normpath(root / name))
     if not path.is_relative_to(Path(os.path.normpath(root))):
         _fail_unsupported(

@@ -111,7 +111,7 @@ def _build_value(values: Mapping[str, str], path: str) -> ast.Expr:
         return ast.RecordLiteral(tuple(inner))
     if inner:  # a used spec: its name, and its values as options
         return ast.Call(ast.Name(values[path]), options=tuple(inner))
-    return _parse_value(values[path])
+    return parse_expression(Source("<value>", values[path]))
 
 
 def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Field]]:
@@ -136,16 +136,9 @@ def _format_value(
     if entry.default is None:
         sample = "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, "")
         return sample, True
+    names = {path.split(".")[0] for path in program.list_fields_by_path()}
     follows = any(
-        isinstance(node, ast.Name) and node.path.split(".")[0] in _list_names(program)
+        isinstance(node, ast.Name) and node.path.split(".")[0] in names
         for node in walk_tree(entry.default)
     )
     return print_expression(entry.default), not follows
-
-
-def _list_names(program: Program) -> set[str]:
-    return {path.split(".")[0] for path in program.list_fields_by_path()}
-
-
-def _parse_value(text: str) -> ast.Expr:
-    return parse_expression(Source("<value>", text))

@@ -10,7 +10,6 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.source import Source
 from specc.driver import reading_section as readings
-from specc.driver.config_settings import parse_config_settings
 from specc.driver.quantize_section import (
     QuantizeOptions,
     check_quantize_request,
@@ -22,20 +21,22 @@ from specc.driver.sentence_transformers import (
     find_encoder_directory,
     wrapped_spec,
 )
-from specc.driver.tied_weights import mark_ties
-from specc.driver.vocabulary_checks import warn_unreachable_words
-from specc.driver.weights_section import check_rules
+from specc.driver.weights_section import check_rules, mark_ties
 from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
-from specc.frontend.context import Env
 from specc.frontend.hf_config import (
     check_expected_keys,
     find_limited_contexts,
     find_unread_keys,
     iterate_known_keys,
 )
-from specc.frontend.spec_modules import Program, assign_config_values, build_program
-from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
+from specc.frontend.spec_modules import (
+    Program,
+    assign_config_values,
+    build_program,
+    parse_config_settings,
+)
+from specc.frontend.spec_to_graph import elaborate_model
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.frontend.unused_names import check_share_rules, find_unused_names
 from specc.frontend.used_specs import (
@@ -110,7 +111,9 @@ def open_spec(
     encoder = find_encoder_directory(directory)
     remarks: tuple[str, ...]
     named = _display_name(spec)
-    wrapped = _wrap_sentence_transformer(directory, own, library)
+    wrapped = None
+    if not own:
+        wrapped = wrapped_spec(directory, lambda name: build_program(library.open(name), library))
     if directory:
         config = config or encoder
         spec = wrapped.source if wrapped else own or model_family.find_spec_for_checkpoint(config)
@@ -118,7 +121,7 @@ def open_spec(
         described = f"`{escape_text(directory)}` is read by the spec `{reader_name}`"
         remarks = wrapped.remarks if wrapped else (described,)
     else:
-        remarks = _describe_named_spec(_display_name(spec), own)
+        remarks = _describe_named_spec(named, own)
     program = build_program(library.open(spec), library)
     if not config and has_published_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
@@ -127,9 +130,9 @@ def open_spec(
     program = program if data is None else choose_used_specs(program, data)
     program = assign_config_values(program, parse_config_settings(sets))
     reader, remarks = ConfigReader(max_length=longest), fetched + remarks
-    made = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
-    made.repository, made.modules = directory, wrapped.weights if wrapped else {}
-    return made if data is None else _apply_config(made, data)
+    opened = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
+    opened.repository, opened.modules = directory, wrapped.weights if wrapped else {}
+    return opened if data is None else _apply_config(opened, data)
 
 
 def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
@@ -149,15 +152,6 @@ def _load_config(config: str, wrapped: WrappedEncoder | None) -> JsonObject | No
     """Return the config file as the spec reads it; None if none is named."""
     data = model_family.load_checkpoint_config(config) if config else None
     return encoder_config_table(data) if data is not None and wrapped else data
-
-
-def _wrap_sentence_transformer(
-    directory: str, own: str, library: SpecLibrary
-) -> WrappedEncoder | None:
-    """Return the spec of a sentence-transformers directory, unless `own` names another."""
-    if own:
-        return None
-    return wrapped_spec(directory, lambda name: build_program(library.open(name), library))
 
 
 def _display_name(spec: str | Source) -> str:
@@ -293,11 +287,10 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
     except Failed as failed:
         # values that only a checkpoint's config supplies are not an error of the spec
-        missing = [d for d in failed.diagnostics if d.code == "E0401"]
-        if len(missing) < len(failed.diagnostics):
+        if any(d.code != "E0401" for d in failed.diagnostics):
             raise
         warnings = (*spec.warnings, *_check_shares(spec, trials), *find_unused_names(spec.program))
-        return CheckedSpec(trials, None, tuple(missing), warnings, spec.remarks)
+        return CheckedSpec(trials, None, failed.diagnostics, warnings, spec.remarks)
     _check_sections(spec, model)
     check_quantize_request(
         spec.program, model.graph, lambda: elaborate_other_graphs(spec, model.graph.name)
@@ -311,8 +304,8 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
 
 def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
     """Return the trials with symbolic sizes."""
-    filed = spec.reader.config_file is not None
-    return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=filed)
+    has_file = spec.reader.config_file is not None
+    return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 
 
 def _unreachable_word_warnings(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
@@ -323,17 +316,15 @@ def _unreachable_word_warnings(spec: OpenedSpec, model: ModelDefinition) -> tupl
         reading = readings.build_record(spec.program, model)
     except Failed:
         return ()
-    return tuple(warn_unreachable_words(spec.program, reading))
+    return tuple(readings.warn_unreachable_words(spec.program, reading))
 
 
 def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
     """Raise the errors of the weight rules and readings of a spec that need no files."""
-    context = create_context(spec.library)
-    config = evaluate_and_check_config(context, spec.program, spec.reader)
     check_rules(
         spec.program,
-        context,
-        Env(module=spec.program.module, config=config),
+        spec.library,
+        spec.reader,
         model.graph,
         lambda: elaborate_other_graphs(spec, model.graph.name),
     )
@@ -344,12 +335,11 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
 def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if the given context length affects nothing in the model."""
     if (wanted := spec.reader.max_length) and not uses_context_length(wanted, model.graph):
-        raise_error(
-            "E0435",
+        title = (
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
-            "not depend on the sequence length",
-            helps=["leave it out"],
+            "not depend on the sequence length"
         )
+        raise_error("E0435", title, helps=["leave it out"])
 
 
 def elaborate_other_graphs(spec: OpenedSpec, graph: str) -> Iterator[Graph]:
@@ -391,7 +381,8 @@ def _check_shares(
     spec: OpenedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 for one without a match."""
-    found = check_share_rules(spec.program, spec.library, [*(t.model for t in trials), *models])
+    every = [*(trial.model for trial in trials), *models]
+    found = check_share_rules(spec.program, spec.library, every)
     if errors := [d for d in found if d.severity == "error"]:
         raise Failed(*errors)
     return tuple(found)

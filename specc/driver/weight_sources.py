@@ -1,11 +1,9 @@
 """Load parameter values from a checkpoint, the spec's own file or a seed; open for training."""
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 
 from specc.artifact.package_index import WeightFileFacts
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
@@ -14,12 +12,10 @@ from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elabora
 from specc.driver.weights_section import (
     merge_required_parameters,
     own_weights_path,
-    read_weight_rules,
+    read_configured_rules,
     required_parameters,
 )
-from specc.frontend.context import Env
 from specc.frontend.elaboration_state import extend_recursion_limit
-from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.huggingface.adapter_config import open_adapter
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.quantization_config import GGUF_QUANTIZATION, CheckpointQuantization
@@ -31,7 +27,8 @@ from specc.io.memory_check import (
     format_gigabytes,
     get_free_memory,
 )
-from specc.ir.array import Array
+from specc.io.safe_read import file_sha256
+from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
@@ -102,18 +99,17 @@ def load_parameter_values(
 
     Raise E0523 if none of them is given.
     """
-    context = create_context(spec.library)
     with extend_recursion_limit(spec.program.module.file.span):
-        config = evaluate_and_check_config(context, spec.program, spec.reader)
+        rules, config = read_configured_rules(spec.program, spec.library, spec.reader)
     wanted = required_parameters(graph, config)
-    env = Env(module=spec.program.module, config=config)
     rules = rules_of_graph(
-        read_weight_rules(context, spec.program, env),
+        rules,
         {w.name: w for w in wanted},
         lambda: merge_required_parameters(elaborate_other_graphs(spec, graph.name)),
     )
-    for number in (sources.init, sources.missing):
-        _check_seed(number)
+    for seed in (sources.init, sources.missing):
+        if seed is not None and not 0 <= seed < 2**64:
+            raise_error("E0525", f"the seed {seed} is not an integer from 0 to 2^64 - 1")
     if sources.init is not None:
         _check_only_seed(sources)
         return random_values(graph, wanted, rules, sources.init)
@@ -143,29 +139,26 @@ def load_parameter_values(
 
 def _check_only_seed(sources: WeightSources) -> None:
     """Raise E0525 for `--init` together with another source of weights."""
-    if sources.adapter:
-        raise_error(
-            "E0525",
+    conflicts = (
+        (
+            sources.adapter,
             "an adapter needs trained weights, not random ones",
-            helps=["leave out --init, or --adapter"],
-        )
-    if sources.path:
-        raise_error(
-            "E0525",
+            "leave out --init, or --adapter",
+        ),
+        (
+            sources.path,
             "weights come from a file or from a seed, not from both",
-            helps=["leave out --weights or --init"],
-        )
-    if sources.missing is not None:
-        raise_error(
-            "E0525",
+            "leave out --weights or --init",
+        ),
+        (
+            sources.missing is not None,
             "`--init` initializes every weight, so none is missing",
-            helps=["leave out --init-missing, or --init and name a checkpoint"],
-        )
-
-
-def _check_seed(seed: int | None) -> None:
-    if seed is not None and not 0 <= seed < 2**64:
-        raise_error("E0525", f"the seed {seed} is not an integer from 0 to 2^64 - 1")
+            "leave out --init-missing, or --init and name a checkpoint",
+        ),
+    )
+    for is_given, title, fix in conflicts:
+        if is_given:
+            raise_error("E0525", title, helps=[fix])
 
 
 def _list_initializers(graph: Graph) -> dict[str, str]:
@@ -195,7 +188,7 @@ def bind_checkpoint(
     path: str,
     fresh: FreshInit | None = None,
     adapter: str = "",
-    modules: Mapping[str, str] | None = None,
+    modules: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to tensors of a file or directory.
@@ -204,7 +197,7 @@ def bind_checkpoint(
     further directories, by the prefix that their tensor names get. Weights quantized by
     `quantization` are decoded.
     """
-    checkpoint = open_weights(path, modules or {})
+    checkpoint = open_weights(path, modules)
     try:
         quantization = GGUF_QUANTIZATION if is_gguf_path(checkpoint.path) else quantization
         if quantization:
@@ -254,19 +247,13 @@ def _weight_origin(values: ParameterValues, seed: int | None, contents: bool) ->
     facts: list[dict[str, object]] = []
     for file in values.checkpoint.every_file:
         fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
-        facts.append({**fact, "sha256": hash_file(file.path)} if contents else fact)
+        facts.append({**fact, "sha256": file_sha256(file.path)} if contents else fact)
     origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.computed)
     if (drawn := values.drawn) is not None:
         origin["drawn"] = {"seed": drawn.seed, "weights": sorted(drawn.wanted)}
     return origin
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +263,7 @@ class TrainingSpec:
     """
 
     graph: Graph
-    values: Mapping[str, Array]
+    values: Arrays
     ties: Mapping[str, str]
     defaults: Graph | None
     reading: PreprocessingConfig

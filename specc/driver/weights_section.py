@@ -1,21 +1,26 @@
 """Read and check the `weights { ... }` section: tied weights, load rules, ignored tensors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.frontend.context import EMPTY_NAMES, Context, Env, SpecModule
+from specc.frontend.config_values import ConfigReader
+from specc.frontend.context import EMPTY_NAMES, Context, Env, Library, SpecModule
 from specc.frontend.spec_modules import Program
+from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, SpecValue, take_first_result
 from specc.frontend.used_specs import iterate_used_specs, show_use_in_errors
 from specc.io.safe_read import UnreadableFile, escape_text, resolve_links
-from specc.ir.dim import Dim
+from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
+from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.weights import weight_expressions as t
 from specc.weights.initializers import parse_initializer
+from specc.weights.parameter_names import NamePattern
 from specc.weights.weight_rules import (
     IgnoreRule,
     LoadRule,
@@ -25,22 +30,6 @@ from specc.weights.weight_rules import (
     check_loads_used,
     find_tied_pairs,
     rules_of_graph,
-)
-
-WEIGHT_TRANSFORMS = (
-    "transpose",
-    "reshape",
-    "concat",
-    "slice",
-    "split",
-    "permute_pairs",
-    "negate",
-    "cast",
-    "add",
-    "resize_grid",
-    "first_present",
-    "stack",
-    "rearrange",
 )
 
 MAX_STACKED = 65_536
@@ -60,6 +49,15 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     return rules
 
 
+def read_configured_rules(
+    program: Program, library: Library, reader: ConfigReader
+) -> tuple[WeightRules, Mapping[str, SpecValue]]:
+    """Return the rules for the values of a config, and these values."""
+    context = create_context(library)
+    config = evaluate_and_check_config(context, program, reader)
+    return read_weight_rules(context, program, Env(module=program.module, config=config)), config
+
+
 def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
     """Return the rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
@@ -70,19 +68,19 @@ def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
             match rule:
                 case ast.WeightsFrom() | ast.Share():
                     continue
-                case _ if not is_condition_true(rule.condition, context, env):
+                case _ if not _is_condition_true(rule.condition, context, env):
                     continue
                 case ast.Tie(name=name, source=source):
                     ties.append(TieRule(name.text, source.text, rule.span))
                 case ast.Load(name=name, value=value):
-                    how = _Reader(context, env).read(value)
-                    loads.append(LoadRule(name.text, how, rule.span))
+                    expression = _read_load(context, env, value)
+                    loads.append(LoadRule(name.text, expression, rule.span))
                 case ast.Ignore(name=name):
                     ignores.append(IgnoreRule(name.text, rule.span))
     return WeightRules(tuple(ties), tuple(loads), tuple(ignores))
 
 
-def is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
+def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -> bool:
     """Return whether the condition of a rule, if any, holds for this config."""
     if condition is None:
         return True
@@ -160,24 +158,20 @@ def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, opti
     return inside
 
 
-def own_weights_entry(program: Program) -> tuple[ast.WeightsFrom, SpecModule] | None:
-    """Return the rule that names the weights file of a spec, and its module; None if absent."""
-    for item, module in program.iterate_items(ast.Weights):
-        for rule in item.rules:
-            if isinstance(rule, ast.WeightsFrom):
-                return rule, module
-    return None
-
-
 def own_weights_path(program: Program, *, needed: bool = False) -> str:
     """Return the path of the weights file that a spec names; empty if it names none.
 
     Raise E0802 if it is `needed` and does not exist, e.g. because it is not trained yet.
     """
-    source = own_weights_entry(program)
-    if source is None:
+    sources = (
+        (rule, module)
+        for item, module in program.iterate_items(ast.Weights)
+        for rule in item.rules
+        if isinstance(rule, ast.WeightsFrom)
+    )
+    rule, module = next(sources, (None, None))
+    if rule is None or module is None:
         return ""
-    rule, module = source
     name = ast.TextLiteral(rule.path, span=rule.span)
     path = resolve_spec_file(module, name, "the weights", "--weights")
     if needed and not path.exists():
@@ -195,189 +189,167 @@ def own_weights_path(program: Program, *, needed: bool = False) -> str:
     return str(path)
 
 
-class _Reader:
-    """Reader of `load` expressions, which become transforms of checkpoint tensors."""
+@dataclass(frozen=True)
+class _TransformCall:
+    """A transform of a `load` expression, with readers of its tensors and options."""
 
-    def __init__(self, context: Context, env: Env) -> None:
-        self.context, self.env = context, env
+    context: Context
+    env: Env
+    call: ast.Call
 
-    def read(self, expr: Any) -> t.Expr:
-        """Return the expression for a tensor name or a transform."""
-        match expr:
-            case ast.Name(path=path):
-                return t.TensorExpr(path)
-            case ast.TextLiteral(value=value):
-                return t.TensorExpr(value)
-            case ast.Call():
-                return self._read_call(expr)
-        raise_error(
-            "E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name"
-        )
+    @property
+    def name(self) -> str:
+        """The name of the transform."""
+        return self.call.function.path
 
-    def _read_call(self, expr: ast.Call) -> t.Expr:
-        name = expr.function.path
-        make = self._makers().get(name)
-        if make is None:
-            raise_error(
-                "E0522",
-                f"unknown transform `{name}`",
-                expr.function.span,
-                helps=suggest_similar_name(
-                    name, WEIGHT_TRANSFORMS, f"transforms are {', '.join(WEIGHT_TRANSFORMS)}"
-                ),
-            )
-        if not expr.args:
-            raise_error("E0522", f"`{name}` needs the name of a tensor", expr.span)
-        return make(expr)
+    @property
+    def tensor(self) -> t.Expr:
+        """The first argument."""
+        return _read_load(self.context, self.env, self.call.args[0])
 
-    def _makers(self) -> Mapping[str, Callable[[ast.Call], t.Expr]]:
-        def read(e: ast.Call) -> t.Expr:
-            return self.read(e.args[0])
+    @property
+    def tensors(self) -> tuple[t.Expr, ...]:
+        """All arguments, or the items of a list."""
+        first = self.call.args[0]
+        items = first.items if isinstance(first, ast.ListLiteral) else self.call.args
+        return tuple(_read_load(self.context, self.env, item) for item in items)
 
-        return {
-            "transpose": lambda e: t.TransposeExpr(
-                read(e), self._read_ints(e, "axes", None), self._read_ints(e, "unless", None) or ()
-            ),
-            "reshape": lambda e: t.ReshapeExpr(read(e), self._read_ints(e, "shape", ())),
-            "concat": lambda e: t.ConcatExpr(self._read_all(e), self._read_int(e, "axis", 0)),
-            "slice": lambda e: t.SliceExpr(
-                read(e),
-                self._read_int(e, "axis", 0),
-                self._read_int(e, "start"),
-                self._read_int(e, "stop"),
-            ),
-            "split": self._read_split,
-            "permute_pairs": lambda e: t.PermutePairsExpr(
-                read(e), self._read_word(e, "to"), self._read_int(e, "heads")
-            ),
-            "negate": lambda e: t.NegateExpr(read(e)),
-            "cast": lambda e: t.CastExpr(read(e), self._read_word(e, "to")),
-            "add": lambda e: t.AddNumberExpr(read(e), float(self._read_value(e, "number"))),
-            "resize_grid": lambda e: t.ResizeGridExpr(
-                read(e),
-                self._read_int(e, "rows"),
-                self._read_int(e, "columns"),
-                self._read_int(e, "prefix", 0),
-            ),
-            "first_present": lambda e: t.FirstPresentExpr(self._read_all(e)),
-            "stack": lambda e: _read_stack(self, e),
-            "rearrange": lambda e: t.RearrangeExpr(
-                read(e), self._read_word(e, "pattern"), self._read_sizes(e)
-            ),
-        }
-
-    def _read_split(self, e: ast.Call) -> t.Expr:
-        listed = isinstance(self._check_static(e, "into"), tuple)
-        into: int | tuple[int, ...] = (
-            self._read_ints(e, "into", ()) if listed else self._read_int(e, "into")
-        )
-        count = into if isinstance(into, int) else len(into)
-        part = self._read_int(e, "part")
-        if not 0 <= part < count:
-            raise_error(
-                "E0522",
-                f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts",
-                e.span,
-            )
-        return t.PartExpr(self.read(e.args[0]), self._read_int(e, "axis", 0), part, into)
-
-    def _read_all(self, e: ast.Call) -> tuple[t.Expr, ...]:
-        items = e.args[0].items if isinstance(e.args[0], ast.ListLiteral) else e.args
-        return tuple(map(self.read, items))
-
-    def _check_static(self, e: ast.Call, name: str) -> Any:
-        for option in e.options:
+    def find_option(self, name: str) -> Any:
+        """Return the value of an option, None if it is not given."""
+        for option in self.call.options:
             if option.name == name:
-                if isinstance(option.value, ast.Name) and option.value.path in (
-                    "half",
-                    "interleaved",
-                ):
-                    return option.value.path
-                return take_first_result(
-                    self.context.evaluator.evaluate(self.context, option.value, self.env)
-                )
+                value = option.value
+                if isinstance(value, ast.Name) and value.path in ("half", "interleaved"):
+                    return value.path
+                result = self.context.evaluator.evaluate(self.context, value, self.env)
+                return take_first_result(result)
         return None
 
-    def _read_value(self, e: ast.Call, name: str, default: Any = None) -> Any:
-        value = self._check_static(e, name)
-        if value is None:
-            if default is None:
-                _fail_missing_option(e, name)
-            return default
-        return value.number if isinstance(value, Dim) else value
+    def read_value(self, name: str, default: Any = None) -> Any:
+        """Return a number or word. Raise E0522 if it is required and not given."""
+        value = self.find_option(name)
+        if value is None and default is None:
+            self._fail_missing_option(name)
+        return default if value is None else value.number if isinstance(value, Dim) else value
 
-    def _read_int(self, e: ast.Call, name: str, default: int | None = None) -> int:
-        value = self._read_value(e, name, default)
+    def read_int(self, name: str, default: int | None = None) -> int:
+        """Return an integer. Raise E0522 for anything else."""
+        value = self.read_value(name, default)
         if not isinstance(value, int):
-            raise_error("E0522", f"`{name}` of `{e.function.path}` must be an integer", e.span)
+            raise_error("E0522", f"`{name}` of `{self.name}` must be an integer", self.call.span)
         return value
 
-    def _read_ints(self, e: ast.Call, name: str, default: Any) -> Any:
-        value = self._check_static(e, name)
+    def read_ints(self, name: str, *, required: bool = False) -> Any:
+        """Return integers, None if they are not given. Raise E0522 for anything else."""
+        value = self.find_option(name)
         if value is None:
-            if default == ():
-                _fail_missing_option(e, name)
-            return default
-        numbers = (
-            [d.number if isinstance(d, Dim) else None for d in value]
-            if isinstance(value, tuple)
-            else [None]
-        )
+            if required:
+                self._fail_missing_option(name)
+            return None
+        items = value if isinstance(value, tuple) else (None,)
+        numbers = tuple(d.number if isinstance(d, Dim) else None for d in items)
         if None in numbers:
-            raise_error(
-                "E0522", f"`{name}` of `{e.function.path}` must be a list of integers", e.span
-            )
-        return tuple(numbers)
+            title = f"`{name}` of `{self.name}` must be a list of integers"
+            raise_error("E0522", title, self.call.span)
+        return numbers
 
-    def _read_word(self, e: ast.Call, name: str) -> Any:
-        if name == "pattern" and len(e.args) > 1 and isinstance(e.args[1], ast.TextLiteral):
-            return e.args[1].value
-        value = self._read_value(e, name)
+    def read_word(self, name: str) -> Any:
+        """Return a word; the pattern of `rearrange` may be the second argument."""
+        args = self.call.args
+        if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
+            return args[1].value
+        value = self.read_value(name)
         return value.word if isinstance(value, ChoiceValue) else value
 
-    def _read_sizes(self, e: ast.Call) -> tuple[tuple[str, int], ...]:
-        known = {"pattern"}
-        return tuple((o.name, self._read_int(e, o.name)) for o in e.options if o.name not in known)
+    def _fail_missing_option(self, name: str) -> NoReturn:
+        raise_error("E0522", f"`{self.name}` needs `{name}`", self.call.span)
 
 
-def _fail_missing_option(e: ast.Call, name: str) -> NoReturn:
-    """Raise E0522: a transform lacks a required option."""
-    raise_error("E0522", f"`{e.function.path}` needs `{name}`", e.span)
+def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
+    """Return the expression for a tensor name or a transform. Raise E0522."""
+    match expr:
+        case ast.Name(path=name) | ast.TextLiteral(value=name):
+            return t.TensorExpr(name)
+        case ast.Call(function=function):
+            name = function.path
+            if name not in WEIGHT_TRANSFORMS:
+                known = f"transforms are {', '.join(WEIGHT_TRANSFORMS)}"
+                helps = suggest_similar_name(name, WEIGHT_TRANSFORMS, known)
+                raise_error("E0522", f"unknown transform `{name}`", function.span, helps=helps)
+            if not expr.args:
+                raise_error("E0522", f"`{name}` needs the name of a tensor", expr.span)
+            return WEIGHT_TRANSFORMS[name](_TransformCall(context, env, expr))
+    raise_error("E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name")
 
 
-def _all_contain(placeholder: str, part: t.Expr) -> bool:
-    """Return whether every tensor name contains the placeholder."""
-    return all(placeholder in name for name in t.list_tensors(part))
+def _read_split(c: _TransformCall) -> t.Expr:
+    is_list = isinstance(c.find_option("into"), tuple)
+    into: int | tuple[int, ...] = c.read_ints("into") if is_list else c.read_int("into")
+    count = into if isinstance(into, int) else len(into)
+    part = c.read_int("part")
+    if not 0 <= part < count:
+        title = f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts"
+        raise_error("E0522", title, c.call.span)
+    return t.PartExpr(c.tensor, c.read_int("axis", 0), part, into)
 
 
-def _read_stack(reader: _Reader, e: ast.Call) -> t.Expr:
+def _read_rearrange(c: _TransformCall) -> t.Expr:
+    names = [option.name for option in c.call.options if option.name != "pattern"]
+    sizes = tuple((name, c.read_int(name)) for name in names)
+    return t.RearrangeExpr(c.tensor, c.read_word("pattern"), sizes)
+
+
+def _read_stack(c: _TransformCall) -> t.Expr:
     """Return the expression of `stack("experts.{e}.w", e=8)`, which expands the placeholder
     `{e}` to 0..7, or of a list of tensors.
     """
-    parts = reader._read_all(e)
-    holes = [option.name for option in e.options]
-    if not holes:
+    parts = c.tensors
+    if not c.call.options:
         return t.StackExpr(parts)
-    (placeholder, *more), count = holes, reader._read_int(e, holes[0])
-    written = "{" + placeholder + "}"
-    if more or len(parts) != 1 or not _all_contain(written, parts[0]):
-        title = f"`stack` needs one placeholder, `{written}`, in the tensor name"
-        raise_error("E0522", title, e.span, helps=["""write `stack("w.{e}", e=8)`"""])
+    (name, *more) = [option.name for option in c.call.options]
+    placeholder, count = "{" + name + "}", c.read_int(name)
+    named = [name for part in parts for name in t.list_tensors(part)]
+    if more or len(parts) != 1 or not all(placeholder in name for name in named):
+        title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
+        raise_error("E0522", title, c.call.span, helps=["""write `stack("w.{e}", e=8)`"""])
     if not 1 <= count <= MAX_STACKED:
         title = f"`stack` joins 1 to {MAX_STACKED} tensors, not {count}"
-        raise_error("E0522", title, e.span)
-    return t.StackExpr(tuple(_fill_placeholder(parts[0], written, n) for n in range(count)))
+        raise_error("E0522", title, c.call.span)
+
+    def fill_placeholder(number: int) -> t.Expr:
+        return t.rename_tensors(parts[0], lambda name: name.replace(placeholder, str(number)))
+
+    return t.StackExpr(tuple(map(fill_placeholder, range(count))))
 
 
-def _fill_placeholder(expr: t.Expr, placeholder: str, number: int) -> t.Expr:
-    """Return an expression with a number in place of a placeholder in its tensor names."""
-    return t.rename_tensors(expr, lambda name: name.replace(placeholder, str(number)))
+WEIGHT_TRANSFORMS: Mapping[str, Callable[[_TransformCall], t.Expr]] = {
+    "transpose": lambda c: t.TransposeExpr(
+        c.tensor, c.read_ints("axes"), c.read_ints("unless") or ()
+    ),
+    "reshape": lambda c: t.ReshapeExpr(c.tensor, c.read_ints("shape", required=True)),
+    "concat": lambda c: t.ConcatExpr(c.tensors, c.read_int("axis", 0)),
+    "slice": lambda c: t.SliceExpr(
+        c.tensor, c.read_int("axis", 0), c.read_int("start"), c.read_int("stop")
+    ),
+    "split": _read_split,
+    "permute_pairs": lambda c: t.PermutePairsExpr(c.tensor, c.read_word("to"), c.read_int("heads")),
+    "negate": lambda c: t.NegateExpr(c.tensor),
+    "cast": lambda c: t.CastExpr(c.tensor, c.read_word("to")),
+    "add": lambda c: t.AddNumberExpr(c.tensor, float(c.read_value("number"))),
+    "resize_grid": lambda c: t.ResizeGridExpr(
+        c.tensor, c.read_int("rows"), c.read_int("columns"), c.read_int("prefix", 0)
+    ),
+    "first_present": lambda c: t.FirstPresentExpr(c.tensors),
+    "stack": _read_stack,
+    "rearrange": _read_rearrange,
+}
+"""Transforms of checkpoint tensors in `load` rules."""
 
 
 def check_rules(
     program: Program,
-    context: Context,
-    env: Env,
+    library: Library,
+    reader: ConfigReader,
     graph: Graph,
     others: Callable[[], Iterable[Graph]],
 ) -> None:
@@ -387,13 +359,36 @@ def check_rules(
     spec, which are built on demand.
     """
     wanted = {w.name: w for w in required_parameters(graph)}
-    rules = rules_of_graph(
-        read_weight_rules(context, program, env),
-        wanted,
-        lambda: merge_required_parameters(others()),
-    )
+    rules, _ = read_configured_rules(program, library, reader)
+    rules = rules_of_graph(rules, wanted, lambda: merge_required_parameters(others()))
     find_tied_pairs(wanted, rules)
     check_loads_used(wanted, rules)
     own_weights_path(program)
     for facts in graph.parameter_facts.values():
         parse_initializer(facts.initial, facts.span)
+
+
+def count_own_parameters(graph: Graph) -> Dim:
+    """Return the number of parameters of a graph from `mark_ties`; tied weights count once."""
+    facts = graph.parameter_facts.values()
+    return sum_dims(multiply_dims(f.type.shape) for f in facts if not f.tied_to)
+
+
+def mark_ties(
+    program: Program, library: Library, reader: ConfigReader, model: ModelDefinition
+) -> ModelDefinition:
+    """Return the model with `tied_to` set on each tied parameter of its graph; the first
+    matching rule wins.
+
+    A tie rule whose weights are not in this graph is ignored: it applies to another graph.
+    """
+    rules, _ = read_configured_rules(program, library, reader)
+    facts = dict(model.graph.parameter_facts)
+    for rule in rules.ties:
+        pattern = NamePattern(rule.name)
+        for name, known in facts.items():
+            captures = None if known.tied_to else pattern.captures(name)
+            source = captures.fill(rule.source) if captures is not None else ""
+            if source in facts and source != name:
+                facts[name] = replace(known, tied_to=source)
+    return replace(model, graph=replace(model.graph, parameter_facts=facts))

@@ -1,13 +1,13 @@
 """Spec modules and programs: items by name, `extends` chains and config assignments merged."""
 
-from collections.abc import Hashable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TypeVar
 
 from specc.diagnostics.diagnostic import Label, raise_error
-from specc.diagnostics.source import Span
+from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.context import ErrorCollector, Library, SpecModule
 from specc.frontend.spec_inheritance import (
@@ -17,7 +17,9 @@ from specc.frontend.spec_inheritance import (
     iterate_item_names,
     reject_untyped_assignments,
 )
+from specc.io.safe_read import escape_text
 from specc.syntax import ast
+from specc.syntax.parse import parse_expression
 
 AnItem = TypeVar("AnItem", bound=ast.Item)
 
@@ -291,6 +293,19 @@ def _expand_used_spec_values(
             case _:
                 found[path] = one
     return found
+
+
+def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
+    """Return the values given by `--set`, keyed by config path. Raise E0407 if `=` is missing."""
+    assigned: dict[str, ConfigAssignment] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            title = f"`--set {escape_text(setting)}` has no value"
+            raise_error("E0407", title, helps=["write --set heads=4"])
+        expr = parse_expression(Source(f"--set {path}", text))
+        flatten_assignments(path.strip(), expr, expr.span, assigned)
+    return assigned
 
 
 def flatten_assignments(

@@ -1,7 +1,6 @@
 """Labels of the queries and keys of an attention: tokens, audio frames, image patches."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from specc.drawing.attention_maps import MapAxis, PatchGrid, Role
 from specc.drawing.drawing_marks import Bytes
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.preprocessing.images import denormalize_image
 from specc.preprocessing.records import (
@@ -34,7 +33,7 @@ class AttendedInputs:
     """
 
     model: LoadedModel
-    arrays: Mapping[str, Array]
+    arrays: Arrays
     written: Array | None = None
 
     def axis(self, length: Dim | None, count: int) -> MapAxis:

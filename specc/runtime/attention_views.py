@@ -11,7 +11,7 @@ from specc.drawing.attention_sheet import draw_attention_maps
 from specc.drawing.html_page import render_attention_html, render_svg
 from specc.drawing.png import find_missing_glyphs, render_png
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.runtime.attention_axes import AttendedInputs
 from specc.runtime.attention_weights import (
     ITERATION_SEPARATOR,
@@ -76,20 +76,15 @@ def select_maps(
     fits = select_scopes([m.scope for m in maps], choice.scope)
     picked = [m for m in maps if m.scope in fits]
     if choice.layers:
-        picked = _select_layers(picked, choice.layers)
+        _check_known("layer", choice.layers, picked, {m.layer for m in picked} - {None})
+        picked = [m for m in picked if m.layer in choice.layers]
     if choice.heads:
         _check_known("head", choice.heads, picked, {n for m in picked for n in m.heads})
-        picked = [select_heads(m, choice.heads) for m in picked]
+        picked = [_select_heads(m, choice.heads) for m in picked]
     return tuple(m for m in picked if m.heads)
 
 
-def _select_layers(maps: Sequence[AttentionMap], layers: Sequence[int]) -> list[AttentionMap]:
-    """Return the maps of these layers. Raise E0954 for a layer that does not exist."""
-    _check_known("layer", layers, maps, {m.layer for m in maps} - {None})
-    return [m for m in maps if m.layer in layers]
-
-
-def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
+def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
     """Return the attention with only these heads."""
     rows = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
@@ -98,18 +93,18 @@ def select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
 
 
 def _check_known(
-    what: str, asked: Sequence[int], maps: Sequence[AttentionMap], there: Set[int | None]
+    what: str, asked: Sequence[int], maps: Sequence[AttentionMap], known: Set[int | None]
 ) -> None:
     """Raise E0954 for an index that no map has."""
-    numbers_there = {n for n in there if n is not None}
-    strange = [n for n in asked if n not in numbers_there]
+    indices = {n for n in known if n is not None}
+    strange = [n for n in asked if n not in indices]
     if not strange:
         return
     names = escape_text(", ".join(m.scope for m in maps[:6]))
     more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
     has = f"no scope has a {what}: leave it out"
-    if numbers_there:
-        has = f"the {what}s are {format_number_list(numbers_there)}"
+    if indices:
+        has = f"the {what}s are {_format_number_list(indices)}"
     raise_error(
         "E0954",
         f"`--{what}s` selects {what} {strange[0]}, which does not exist",
@@ -118,18 +113,12 @@ def _check_known(
     )
 
 
-def format_number_list(numbers_there: set[int]) -> str:
+def _format_number_list(indices: set[int]) -> str:
     """Format indices as `0 to 5`, or as a list if some are missing."""
-    every = sorted(numbers_there)
+    every = sorted(indices)
     if every == list(range(every[0], every[-1] + 1)) and len(every) > 2:
         return f"{every[0]} to {every[-1]}"
     return ", ".join(map(str, every[:24]))
-
-
-def format_other_scopes(weights: Mapping[str, object], said: str) -> str:
-    """List the model's attention scopes, at most twelve."""
-    more = f" and {len(weights) - 12} more" if len(weights) > 12 else ""
-    return f"{said} {escape_text(', '.join(list(weights)[:12]))}{more}"
 
 
 ALIGNMENT_OUTPUT = "alignment"
@@ -159,28 +148,26 @@ class AttentionRun:
 
     def _left_out(self, maps: tuple[AttentionMap, ...]) -> str:
         """Describe the attentions and heads that a plot leaves out."""
-        there = {m.scope: m for m in self.looks.maps}
-        some = len(maps) < len(there)
+        every = {m.scope: m for m in self.looks.maps}
+        some = len(maps) < len(every)
         is_, its = ("is", "its") if len(maps) == 1 else ("are", "their")
         said = []
         if some:
             names = escape_text(", ".join(m.scope for m in maps[:12]))
             said.append(f"plotted {is_} `{names}`")
-        heads = sum(len(there[m.scope].heads) for m in maps)
+        heads = sum(len(every[m.scope].heads) for m in maps)
         if (drawn := sum(len(m.heads) for m in maps)) < heads:
             said.append(f"{drawn} of {its} {heads} heads")
         if self.rows > 1:
             verb = "" if some else "plotted is "
             said.append(f"{verb}the first of {self.rows} batch elements")
         if some:
-            drawn_scopes = {m.scope for m in maps}
-            said.append(self._format_undrawn(drawn_scopes))
+            plotted = {m.scope for m in maps}
+            left = [scope for scope in every if scope not in plotted]
+            more = f" and {len(left) - 12} more" if len(left) > 12 else ""
+            names = escape_text(", ".join(left[:12]))
+            said.append(f"--scope and --layers plot others: {names}{more}")
         return "; ".join(said)
-
-    def _format_undrawn(self, drawn: Set[str]) -> str:
-        """Describe the attentions outside the `drawn` scopes."""
-        left = {m.scope: m for m in self.looks.maps if m.scope not in drawn}
-        return format_other_scopes(left, "--scope and --layers plot others:")
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
@@ -233,19 +220,18 @@ def attention_of_generation(
     """Return attention maps of a generation: one full forward over the prompt and the generated
     tokens of the first sequence. The last token was never fed, so it has no query.
     """
-    input_signature = writing.writer.input_signature
-    growing, inputs = input_signature.growing, input_signature.graph.inputs
-    batch, length = inputs[growing].type.shape
+    signature = writing.writer.input_signature
+    growing, inputs = signature.growing, signature.graph.inputs
     tokens = np.array([best.tokens], np.int64)
     # values along the sequence are recomputed for the longer sequence
     fixed = [
         name
         for name in writing.prepared
-        if length not in model.manifest.graph.inputs[name].type.shape
+        if signature.length not in model.manifest.graph.inputs[name].type.shape
     ]
     first: dict[str, object] = {
         name: writing.prepared[name][:1]
-        if inputs[name].type.shape[:1] == (batch,)
+        if inputs[name].type.shape[:1] == (signature.batch,)
         else writing.prepared[name]
         for name in fixed
     }
@@ -253,15 +239,15 @@ def attention_of_generation(
     return run_with_attention(model, first, scope=scope, written=tokens)
 
 
-def _make_maps(
-    given: AttendedInputs, weights: Mapping[str, Array], scope: str
-) -> list[AttentionMap]:
+def _make_maps(given: AttendedInputs, weights: Arrays, scope: str) -> list[AttentionMap]:
     """Return every attention of the first batch element as a map. E0931 if none matches `scope`, or
     its weights are not [batch, heads, query, key].
     """
     graph, model = given.model.manifest.graph, given.model
     asked = select_scopes(list(weights), scope)
-    shapes = {n: np.shape(w) for n, w in weights.items() if _is_picture(np.shape(w))}
+    all_shapes = {n: np.shape(w) for n, w in weights.items()}
+    # four axes can be plotted, none of them empty
+    shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
     if not shapes.keys() & {*asked}:
         title = f"the attention `{escape_text(asked[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[asked[-1]]))}"])
@@ -285,11 +271,6 @@ def _make_maps(
             )
         )
     return maps
-
-
-def _is_picture(shape: tuple[int, ...]) -> bool:
-    """Return whether weights of this shape can be plotted: rank 4, no empty axis."""
-    return len(shape) == 4 and all(shape)
 
 
 def _read_alignment(given: AttendedInputs, weights: Array) -> AttentionMap:

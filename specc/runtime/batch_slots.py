@@ -1,18 +1,18 @@
 """Slots of a decode batch: pad, stack and replace sequences of different lengths."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from specc.backend import DeviceTensor
+from specc.backend import DeviceTensors
 from specc.decode.token_choice import Ints
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
+from specc.ir.graph import Graph
 from specc.ir.model import DecodeState
 from specc.ir.types import Type
 from specc.preprocessing.text_batches import find_mask_input
-from specc.runtime.model_inputs import ModelInputs
-from specc.runtime.per_token_inputs import batch_axis
+from specc.runtime.model_inputs import ModelInputs, batch_axis
 from specc.runtime.steppers import MIN_BUFFER_ROWS, KVCacheStepper
 
 MIN_SPARE_COLUMNS = 16
@@ -38,33 +38,28 @@ def spare_columns(states: Sequence[DecodeState]) -> int:
 
 
 def prepend_spare_columns(
-    input_signature: ModelInputs, prepared: Mapping[str, Array], count: int
+    input_signature: ModelInputs, prepared: Arrays, count: int
 ) -> dict[str, Array]:
     """Prepend `count` padding columns to the inputs of a prompt."""
-    graph, growing = input_signature.graph, input_signature.growing
-    names = {growing, find_mask_input(graph, growing)} if count else set()
+    names = {input_signature.growing, input_signature.mask} if count else set()
     return {n: np.pad(v, ((0, 0), (count, 0))) if n in names else v for n, v in prepared.items()}
 
 
-def stack_prompts(
-    input_signature: ModelInputs, texts: Sequence[Mapping[str, Array]]
-) -> dict[str, Array]:
+def stack_prompts(input_signature: ModelInputs, texts: Sequence[Arrays]) -> dict[str, Array]:
     """Return prepared inputs of several prompts as one batch, padded on the mask's side."""
-    graph = input_signature.graph
-    batch = graph.inputs[input_signature.growing].type.shape[0]
     made = {}
     for name in texts[0]:
-        type = graph.inputs[name].type
+        type = input_signature.graph.inputs[name].type
         arrays = [np.asarray(text[name]) for text in texts]
-        made[name] = stack_padded(
-            arrays, batch_axis(type, batch), left_padded_axes(input_signature, type)
+        batch, left = (
+            batch_axis(type, input_signature.batch),
+            left_padded_axes(input_signature, type),
         )
+        made[name] = stack_padded(arrays, batch, left)
     return made
 
 
-def unpadded_lengths(
-    input_signature: ModelInputs, prepared: Mapping[str, Array]
-) -> tuple[object, ...]:
+def unpadded_lengths(input_signature: ModelInputs, prepared: Arrays) -> tuple[object, ...]:
     """Return the lengths that must agree within one batch: those without a padding mask."""
     graph = input_signature.graph
     kept = [value for name, value in graph.inputs.items() if find_mask_input(graph, name)]
@@ -88,7 +83,7 @@ def merge_stepper_rows(
     if other is not None and len(chosen):
         parts.append(BatchPart(other, chosen))
     joint = _Joint.of(stepper, parts)
-    states, static_inputs, once = joint.states(), joint.static_inputs(), joint.get_static_inputs()
+    states, static_inputs, once = joint.states(), joint.static_inputs(), joint.constant_inputs()
     stepper.rows.given, stepper.rows.tokens = joint.given()
     stepper.rows.once, stepper.past = once, joint.columns
     stepper.states, stepper.static_inputs = states, static_inputs
@@ -110,7 +105,7 @@ class _Joint:
         oldest = max((map(_find_columns, parts)), default=0)
         return _Joint(first, tuple(parts), oldest + spare_columns(first.facts.states))
 
-    def states(self) -> dict[str, DeviceTensor]:
+    def states(self) -> DeviceTensors:
         """Return the decode states of all sequences."""
         facts, tensor = self.first.facts, self.first.run.tensor
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
@@ -148,8 +143,8 @@ class _Joint:
         axes, first = (state.batch_axis, state.time_axis), made[0]
         count = sum(map(len, made))
         # in the step's axis order, so that the runtime need not copy it
-        sizes = np.moveaxis(first, (0, 1), axes).shape
-        sizes = _with_states(sizes, {state.batch_axis: count, state.time_axis: length})
+        sizes = [*np.moveaxis(first, (0, 1), axes).shape]
+        sizes[state.batch_axis], sizes[state.time_axis] = count, length
         state_array: Array = np.zeros(sizes, first.dtype)
         whole = np.moveaxis(state_array, axes, (0, 1))
         start = 0
@@ -166,24 +161,25 @@ class _Joint:
             start += len(rows)
         return state_array
 
-    def static_inputs(self) -> dict[str, DeviceTensor]:
+    def static_inputs(self) -> DeviceTensors:
         """Return the merged outputs of `encode`, or those of the caller."""
-        graph, run = self.first.graph, self.first.run
-        found = {}
-        for name in self.first.facts.static_inputs:
-            arrays = [p.stepper.run.numbers(p.stepper.static_inputs[name]) for p in self.parts]
-            type = graph.inputs[name].type
-            batch = batch_axis(type, self.first.batch)
-            found[name] = run.tensor(self._stacked(arrays, type, batch))
-        return found
+        names, graph = self.first.facts.static_inputs, self.first.graph
+        arrays = self._stack_inputs(names, graph, lambda s, n: s.run.numbers(s.static_inputs[n]))
+        return {name: self.first.run.tensor(array) for name, array in arrays.items()}
 
-    def get_static_inputs(self) -> dict[str, Array]:
+    def constant_inputs(self) -> dict[str, Array]:
         """Return the caller's inputs without a time axis."""
-        inputs = self.first.input_signature.graph.inputs
+        graph = self.first.input_signature.graph
+        return self._stack_inputs(self.first.rows.once, graph, lambda s, n: s.rows.once[n])
+
+    def _stack_inputs(
+        self, names: Iterable[str], graph: Graph, read: Callable[[KVCacheStepper, str], Array]
+    ) -> dict[str, Array]:
+        """Stack inputs of `graph` that `read` returns for each part."""
         found = {}
-        for name in self.first.rows.once:
-            arrays = [p.stepper.rows.once[name] for p in self.parts]
-            type = inputs[name].type
+        for name in names:
+            type = graph.inputs[name].type
+            arrays = [read(part.stepper, name) for part in self.parts]
             found[name] = self._stacked(arrays, type, batch_axis(type, self.first.batch))
         return found
 
@@ -213,20 +209,14 @@ class _Joint:
 
 def _find_columns(part: BatchPart) -> int:
     """Return the columns of the longest sequence of a part, from its first real token."""
-    input_signature, columns = part.stepper.input_signature, part.columns
-    keep = find_mask_input(input_signature.graph, input_signature.growing)
-    known = part.stepper.rows.given.get(keep)
+    columns = part.columns
+    known = part.stepper.rows.given.get(part.stepper.input_signature.mask)
     if known is None or not len(part.rows):
         return columns
     exist = known[part.rows]
     # `argmax` of booleans is the first true one, and 0 if there is none
     ages = np.where(exist.any(axis=1), columns - exist.argmax(axis=1), 0)
     return int(ages.max())
-
-
-def _with_states(sizes: tuple[int, ...], others: Mapping[int, int]) -> tuple[int, ...]:
-    """Return `sizes` with some axes replaced."""
-    return tuple(others.get(n, size) for n, size in enumerate(sizes))
 
 
 def _allocate_length(columns: int) -> int:
@@ -239,13 +229,9 @@ def _allocate_length(columns: int) -> int:
 
 def left_padded_axes(input_signature: ModelInputs, type: Type) -> tuple[int, ...]:
     """Return the axes of a value that are left-padded."""
-    graph, growing = input_signature.graph, input_signature.growing
-    left = set[str]()
-    for name in graph.inputs:
-        keep = find_mask_input(graph, name)
-        side = graph.input_facts[keep].keep if keep else ""
-        if side == "left" or (side == "any" and name == growing):
-            left |= {s for d in graph.inputs[name].type.shape[1:] for s in d.symbols()}
+    inputs = input_signature.graph.inputs
+    names = filter(input_signature.pads_left, inputs)
+    left = {s for name in names for d in inputs[name].type.shape[1:] for s in d.symbols()}
     return tuple(n for n, d in enumerate(type.shape) if d.symbols() & left)
 
 

@@ -13,8 +13,8 @@ from specc.decode.token_choice import (
     DecodePosition,
     Floats,
     Ints,
-    fail_no_logits,
     initial_seen_tokens,
+    invalid_logits_error,
     prompt_lengths,
     prompt_tokens,
     sampling_uniforms_at,
@@ -73,9 +73,7 @@ class BatchSlot(Generic[T]):
             number=number,
             given=given,
             asked=asked,
-            settings=settings
-            if most == settings.max_tokens
-            else replace(settings, max_tokens=most),
+            settings=replace(settings, max_tokens=most),
             prompt=length,
             seen=None if seen is None else seen[0],
             text=texts[0],
@@ -107,11 +105,6 @@ class BatchSlot(Generic[T]):
             complete=self.complete,
             log_probs=tuple(self.log_probs) if scored else None,
         )
-
-
-def can_refill(writer: GenerativeModel, settings: GenerationSettings) -> bool:
-    """Return whether sequences of different lengths can be decoded in one batch."""
-    return not explain_waiting(writer, settings)
 
 
 def explain_waiting(writer: GenerativeModel, settings: GenerationSettings) -> str:
@@ -258,7 +251,7 @@ def _choose_tokens(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
     fine = np.isfinite(best)
     for row in np.flatnonzero(~fine).tolist():
         lanes[row].over = True
-        yield lanes[row].number, _no_best(lanes[row])
+        yield lanes[row].number, invalid_logits_error(lanes[row].number)
     for rows in _group_by_rules(lanes, np.flatnonzero(fine).tolist()):
         some = [lanes[n] for n in rows]
         for lane, token, score in _iterate_tokens(some, logits[rows]):
@@ -270,13 +263,6 @@ def _choose_tokens(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
 def _count_padding(keep: Bools) -> int:
     """Count the padding columns before the first token."""
     return int(keep.argmax()) if keep.any() else len(keep)
-
-
-def _no_best(lane: BatchSlot[T]) -> Failed:
-    try:
-        fail_no_logits(lane.number)
-    except Failed as failed:
-        return failed
 
 
 def _group_by_rules(lanes: Sequence[BatchSlot[T]], rows: Sequence[int]) -> list[list[int]]:

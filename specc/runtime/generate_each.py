@@ -8,9 +8,8 @@ from typing import SupportsIndex
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.io.safe_read import escape_text
-from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.batch_slots import stack_prompts, unpadded_lengths
-from specc.runtime.continuous_batching import ContinuousBatch, EndedSequence, can_refill
+from specc.runtime.continuous_batching import ContinuousBatch, EndedSequence, explain_waiting
 from specc.runtime.generation import GenerationResult, GenerationStream
 from specc.runtime.generator import Generator
 
@@ -58,10 +57,10 @@ def _in_order(
                 done[number] = _add_index(failed, number)
 
     number = 0
-    if can_refill(writer, settings):
-        made = make_continuous_batch(writer, at_once).write(begin_rows())
-    else:
+    if explain_waiting(writer, settings):
         made = generate_in_batches(writer, begin_rows(), at_once)
+    else:
+        made = make_continuous_batch(writer, at_once).write(begin_rows())
     for which, result in made:
         done[which] = _add_index(result, which) if isinstance(result, Failed) else result[0]
         while number in done:
@@ -72,14 +71,12 @@ def _in_order(
 
 def make_continuous_batch(writer: Generator, at_once: int) -> ContinuousBatch[GenerationStream]:
     """Make a continuous batch of sequences that are prepared one by one."""
-
-    def start_generation(texts: Sequence[GenerationStream]) -> GenerationStream:
-        return _join_prompts(texts, ())
-
-    def get_lengths(text: GenerationStream) -> object:
-        return unpadded_lengths(writer.input_signature, text.prepared)
-
-    return ContinuousBatch(writer=writer, at_once=at_once, ask=start_generation, shape=get_lengths)
+    return ContinuousBatch(
+        writer=writer,
+        at_once=at_once,
+        ask=_join_prompts,
+        shape=lambda text: unpadded_lengths(writer.input_signature, text.prepared),
+    )
 
 
 def generate_in_batches(
@@ -116,17 +113,18 @@ def _generate_prompts(some: Sequence[Row]) -> Iterator[EndedSequence]:
     yield from zip(numbers, made, strict=True)
 
 
-def _join_prompts(texts: Sequence[GenerationStream], numbers: Sequence[int]) -> GenerationStream:
+def _join_prompts(
+    texts: Sequence[GenerationStream], numbers: Sequence[int] = ()
+) -> GenerationStream:
     """Join sequences that were prepared alone into one batch."""
     first = texts[0]
     input_signature = first.writer.input_signature
     prepared = stack_prompts(input_signature, [text.prepared for text in texts])
-    keep = find_mask_input(input_signature.graph, input_signature.growing)
     return replace(
         first,
         prepared=prepared,
         prompt=prepared[input_signature.growing],
-        keep=prepared.get(keep) if keep else None,
+        keep=prepared.get(input_signature.mask),
         numbers=tuple(numbers),
     )
 

@@ -15,21 +15,31 @@ from specc.decode.generation_settings import GenerationSettings
 from specc.decode.settings_errors import VocabularySizes
 from specc.decode.token_choice import Bools, Ints
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.model import GenerateSection, find_default_sources, resolve_absent_inputs
 from specc.preprocessing.chat_template import parse_messages, render_chat_template
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import is_pil_image
-from specc.preprocessing.records import TEXT_READINGS, TextOutput
-from specc.preprocessing.text_batches import find_mask_input
+from specc.preprocessing.records import TEXT_READINGS, TextOutput, TextReading
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import tokenize_text
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
-CreateStepper = Callable[[Mapping[str, Array]], FullForwardStepper | KVCacheStepper]
+CreateStepper = Callable[[Arrays], FullForwardStepper | KVCacheStepper]
 """Creates a stepper for one text or batch of prepared inputs."""
+
+
+def find_text_tokenizer(
+    reading: PreprocessingConfig, generation: GenerateSection
+) -> TextReading | None:
+    """Return the tokenizer of the generated text: that of the output, else of the input."""
+    record = dict(reading.shows).get(generation.source)
+    if isinstance(record, TextOutput):
+        return record.vocabulary
+    found = reading.of_input(generation.growing)
+    return found if isinstance(found, TEXT_READINGS) else None
 
 
 @dataclass(kw_only=True)
@@ -57,15 +67,8 @@ class GenerativeModel:
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
         """Decode ids with the tokenizer of the output, else of the input; None without one."""
-        shown = [
-            r.vocabulary
-            for n, r in self.reading.shows
-            if isinstance(r, TextOutput) and n == self.generation.source
-        ]
-        record = shown[0] if shown else self.reading.of_input(self.input_signature.growing)
-        if isinstance(record, TEXT_READINGS):
-            return partial(decode_text, record=record)
-        return None
+        record = find_text_tokenizer(self.reading, self.generation)
+        return partial(decode_text, record=record) if record else None
 
     @property
     def vocabulary(self) -> VocabularySizes:
@@ -83,7 +86,7 @@ class GenerationRequest:
 
     writer: GenerativeModel
     settings: GenerationSettings
-    prepared: Mapping[str, Array]
+    prepared: Arrays
     prompt: Ints
     keep: Bools | None
     room: int
@@ -153,7 +156,7 @@ def _add_start_tokens(
         return dict(inputs)
     first = np.tile(np.array(start, np.int64), (_count_rows(input_signature, inputs), 1))
     # they are valid, even one with the padding id
-    keep = find_mask_input(input_signature.graph, input_signature.growing)
+    keep = input_signature.mask
     exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
     return {**exists, **inputs, input_signature.growing: first}
 
@@ -182,7 +185,7 @@ def _pad_prompts(input_signature: ModelInputs, given: object) -> dict[str, objec
     rows = _list_prompts(given)
     if not rows:
         return {growing: given}
-    keep = find_mask_input(input_signature.graph, growing)
+    keep = input_signature.mask
     longest = max(map(len, rows))
     if not longest:
         given = np.zeros((len(rows), 0), np.int64)
@@ -219,11 +222,9 @@ def _list_prompts(given: object) -> list[Sequence[object]]:
 
 def _count_rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
     """Return the batch size of the given inputs."""
-    graph = input_signature.graph
-    batch = graph.inputs[input_signature.growing].type.shape[0]
     for name, value in inputs.items():
-        known = graph.inputs.get(name)
-        if known is None or batch not in known.type.shape[:1]:
+        known = input_signature.graph.inputs.get(name)
+        if known is None or input_signature.batch not in known.type.shape[:1]:
             continue
         # A text is one batch element, however many characters it has, and so is an image.
         if isinstance(value, str) or is_pil_image(value):
@@ -236,8 +237,7 @@ def _count_rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> i
 
 def check_generation_settings(source: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 for settings that this model does not support."""
-    growing = source.input_signature.growing
-    grows = source.input_signature.graph.inputs[growing].type
+    growing, batch = source.input_signature.growing, source.input_signature.batch
     named = {
         "pad": settings.pad,
         "start": settings.start,
@@ -247,10 +247,10 @@ def check_generation_settings(source: GenerativeModel, settings: GenerationSetti
     for name, token in named.items():
         if fault := source.vocabulary.check_token_id(name, token):
             raise Failed(fault)
-    if settings.strategy == "beam" and grows.shape[0].number is not None:
+    if settings.strategy == "beam" and batch.number is not None:
         raise_error(
             "E0733",
-            f"beam search needs a dynamic batch size, this model has one of {grows.shape[0]}",
+            f"beam search needs a dynamic batch size, this model has one of {batch}",
             helps=[
                 f"give `{growing}` a run-time length as its first axis",
                 "or use greedy decoding",

@@ -13,18 +13,16 @@ from specc.artifact.generation_facts import (
 )
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
 from specc.artifact.manifest import RECORDED_SETTINGS
-from specc.backend import Session
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.setting_table import GENERATION_OPTIONS
 from specc.decode.settings_errors import SUPPRESSING_SETTINGS
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.json_io import as_exact_integer
-from specc.ir.array import Array
+from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.input_checks import LengthBound
-from specc.preprocessing.text_batches import find_mask_input
 from specc.runtime.generation import GenerationStream
 from specc.runtime.generation_request import (
     GenerativeModel,
@@ -41,6 +39,7 @@ from specc.runtime.steppers import (
     PREFILL_CHUNK_SIZE,
     FullForwardStepper,
     KVCacheStepper,
+    StepGraphs,
     infer_lengths,
 )
 
@@ -116,7 +115,6 @@ class Generator(GenerativeModel):
         check_generation_settings(self, settings)
         if not prompt.shape[1] and not self.begins:
             raise_error("E0912", f"`{growing}` is empty: a prompt needs at least one token")
-        keep = find_mask_input(self.input_signature.graph, growing)
         length = prompt.shape[1] if len(prompt) else 0
         room = max_new_tokens(seeing, settings, length)
         return GenerationStream(
@@ -124,16 +122,16 @@ class Generator(GenerativeModel):
             settings=settings,
             prepared=prepared,
             prompt=prompt,
-            keep=prepared.get(keep) if keep else None,
+            keep=prepared.get(self.input_signature.mask),
             room=room,
             begun=begun,
         )
 
-    def _with_context(self, prepared: Mapping[str, Array]) -> "Generator":
+    def _with_context(self, prepared: Arrays) -> "Generator":
         """Return the generator with the context that these inputs leave in a position table."""
-        graph, growing = self.input_signature.graph, self.input_signature.growing
-        rows = str(graph.inputs[growing].type.shape[1])
-        others = {n: k for n, k in infer_lengths(graph, prepared).items() if n != rows}
+        rows = str(self.input_signature.length)
+        lengths = infer_lengths(self.input_signature.graph, prepared)
+        others = {name: length for name, length in lengths.items() if name != rows}
         context = max_context_length(self.input_signature.bounds, rows, others)
         if context is None or context == self.context:
             return self
@@ -154,7 +152,7 @@ def standalone_generator_of(model: LoadedModel) -> Generator | None:
     if source is None or source.type.rank not in (2, 3):
         return None
 
-    def make_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
+    def make_stepper(prepared: Arrays) -> FullForwardStepper:
         return FullForwardStepper(model.session, model.input_signature, generation.source, prepared)
 
     bound = model.input_signature.bounds.get(grows.type.shape[1].name or "", LengthBound())
@@ -211,19 +209,8 @@ def sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | 
     return graph.outputs[generation.source].type.shape[-1].number
 
 
-def _no_stepper(prepared: Mapping[str, Array]) -> FullForwardStepper:
+def _no_stepper(prepared: Arrays) -> FullForwardStepper:
     raise AssertionError("a standalone generator has no step graph")
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepGraphs:
-    """The step of a package with its encoder, ready to run, and their inputs."""
-
-    facts: GenerationFacts
-    input_signature: ModelInputs
-    encode: Session | None
-    step: Session
-    graph: Graph
 
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
@@ -235,12 +222,14 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     encode = None
     if "encode" in package.roles:
         encode = package.session("encode", provider=provider, threads=threads)
-        check_encoder_outputs(facts, encode.inputs, encode.outputs, where)
-    else:
-        check_encoder_outputs(facts, (), (), where)
-    input_signature = generator_inputs(facts, graph, package)
+    inputs, outputs = (encode.inputs, encode.outputs) if encode else ((), ())
+    check_encoder_outputs(facts, inputs, outputs, where)
     return StepGraphs(
-        facts=facts, input_signature=input_signature, encode=encode, step=step, graph=graph
+        facts=facts,
+        input_signature=_step_inputs(facts, graph, package),
+        encode=encode,
+        step=step,
+        graph=graph,
     )
 
 
@@ -254,7 +243,7 @@ def open_generator(
     opened = open_step_graphs(package, provider, threads)
     facts, input_signature = opened.facts, opened.input_signature
 
-    def make_stepper(prepared: Mapping[str, Array]) -> KVCacheStepper:
+    def make_stepper(prepared: Arrays) -> KVCacheStepper:
         return KVCacheStepper(**vars(opened), prepared=prepared, chunk_size=prefill_chunk_size)
 
     return Generator(
@@ -277,7 +266,7 @@ def _parse_strides(data: object) -> dict[str, int]:
     return {name: stride for name, stride in told.items() if isinstance(stride, int) and stride > 1}
 
 
-def generator_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
+def _step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
     """Return the inputs of the spec that `encode` or the step read."""
     signature, growing = facts.signature, facts.generation.growing
     encode = package.manifest("encode").graph if "encode" in package.roles else None

@@ -18,7 +18,7 @@ from specc.io.memory_check import check_free_memory
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.dim import DimError
-from specc.ir.graph import Graph, Value
+from specc.ir.graph import Graph
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
@@ -36,7 +36,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
     found = file.weights(manifest.stored)
     scales = file.weights({n: one.scales for n, one in manifest.rounded.items()})
     for name, one in manifest.rounded.items():
-        shape = _weight_shape(manifest.graph.parameters[name])
+        shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
         wanted = one.form.compute_shapes(shape)
         kinds = found[name].dtype.name, scales[name].dtype.name
         shapes = found[name].shape, scales[name].shape
@@ -54,11 +54,6 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         made = [dequantize(n, s, wide, one.form) for n, s in pairs]
         found[name] = np.stack(made) if many else made[0]
     return found
-
-
-def _weight_shape(value: Value) -> tuple[int, ...]:
-    """Return the shape of a weight, 0 for symbolic dimensions."""
-    return tuple(d.number or 0 for d in value.type.shape)
 
 
 @dataclass(kw_only=True)
@@ -126,26 +121,24 @@ class LoadedModel:
         if not self.manifest.rounded:
             return self
         runtime = self.file.open_exact(self.provider)
-        session: Computation = runtime
-        if isinstance(self.session, BufferedStep):
-            session = replace(self.session, inner=runtime)
-        return replace(self, runtime=runtime, session=session)
+        return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
 
     def with_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
         """Return a copy that also outputs the operands and results of its quantized matrix
         products.
         """
         session, products = self.file.open_with_products(self.provider)
-        if isinstance(self.session, BufferedStep):
-            return replace(self.session, inner=session), products
-        return session, products
+        return self._follow_declared_graph(session), products
 
     def with_executions(self, wrap: Callable[[Session], Computation]) -> Computation:
         """Return a session that counts executions of subgraphs; `wrap` wraps the runtime's."""
-        counting = wrap(self.file.open_counting(self.provider))
+        return self._follow_declared_graph(wrap(self.file.open_counting(self.provider)))
+
+    def _follow_declared_graph(self, runtime: Computation) -> Computation:
+        """Return a session of the model that takes the inputs of its declared graph."""
         if isinstance(self.session, BufferedStep):
-            return replace(self.session, inner=counting)
-        return counting
+            return replace(self.session, inner=runtime)
+        return runtime
 
     def weights(self) -> dict[str, Array]:
         """Return the model's parameters by the spec's names, dequantized."""
@@ -188,17 +181,17 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
     if why := beside.find_misplaced_tensors(
         file.outside(), {n: f.bytes for n, f in recorded.items()}
     ):
-        _not_its_own(file.path, name, why)
+        _fail_changed(file.path, name, why)
     # with external weights the file is the graph and their offsets
     cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (contents or cheap) and not file.is_unchanged():
-        _not_its_own(file.path, name, "its content has changed since it was compiled")
+        _fail_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
         if why := beside.explain_mismatch(directory, location, facts, contents=contents):
-            _not_its_own(file.path, location, why)
+            _fail_changed(file.path, location, why)
 
 
-def _not_its_own(path: Path, name: str, why: str) -> NoReturn:
+def _fail_changed(path: Path, name: str, why: str) -> NoReturn:
     raise_error(
         "E0929",
         f"`{escape_text(name)[:200]}` has changed since `{escape_text(path)}` was compiled",
@@ -256,14 +249,11 @@ def run_batches(
     """
     batches: Any = given[0]
     alone = len(given) == 1 and not inputs
-    if not alone or isinstance(batches, Mapping | str) or not _check_iterable(batches):
-        _not_batches()
-    return _run_batches(model, batches)
-
-
-def _check_iterable(value: object) -> bool:
     # an array is iterable too, but its elements are not batches
-    return isinstance(value, Iterable) and "__array__" not in dir(type(value))
+    is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
+    if not alone or isinstance(batches, Mapping | str) or not is_iterable:
+        _fail_not_batches()
+    return _run_batches(model, batches)
 
 
 def _run_batches(
@@ -271,7 +261,7 @@ def _run_batches(
 ) -> Iterator[dict[str, Array]]:
     for number, batch in enumerate(batches, start=1):
         if not isinstance(batch, Mapping):
-            _not_batches()
+            _fail_not_batches()
         try:
             made = model.run(**batch)
         except Failed as failed:
@@ -281,7 +271,7 @@ def _run_batches(
         yield made
 
 
-def _not_batches() -> NoReturn:
+def _fail_not_batches() -> NoReturn:
     raise_error(
         "E0910",
         "pass inputs by name; unnamed arguments are batches",

@@ -67,13 +67,11 @@ class ModelPackage:
             return wanted
         if self.usual and not wanted:
             return self.usual
-        title = (
-            f"the package has no graph called `{escape_text(wanted)}`"
-            if wanted
-            else "several graphs match"
-        )
-        choose = f"select one: {', '.join(map(escape_text, roles))}"
-        helps = suggest_similar_name(wanted, roles, choose) if wanted else [choose]
+        title, choose = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
+        helps = [choose]
+        if wanted:
+            title = f"the package has no graph called `{escape_text(wanted)}`"
+            helps = [*suggest_similar_name(wanted, roles, choose)]
         raise_error("E0832", title, helps=helps)
 
     def has_manifest(self, role: str) -> bool:
@@ -181,20 +179,15 @@ def _check_file(directory: Path, name: str, facts: FileDigest) -> bytes:
 def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIndex) -> None:
     """Check that a graph reads its weights within the files that the index lists."""
     # Linked checkpoints count too; files in neither list would be read unchecked.
-    sizes = {n: f.bytes for n, f in index.files.items()} | {
-        n: f.bytes for n, f in index.linked.items()
-    }
+    sizes = {n: f.bytes for n, f in index.files.items()}
+    sizes |= {n: f.bytes for n, f in index.linked.items()}
     if why := find_misplaced_tensors(file.outside(), sizes):
         _fail_mixed(directory, name, why)
     for location, _ in file.outside():
-        if location in index.files and (
-            why := explain_mismatch(directory, location, _beside(index.files[location]))
-        ):
-            _fail_mixed(directory, location, why)
-
-
-def _beside(facts: FileDigest) -> WeightFileFacts:
-    return WeightFileFacts(facts.bytes, facts.sha256)
+        if (found := index.files.get(location)) is not None:
+            facts = WeightFileFacts(found.bytes, found.sha256)
+            if why := explain_mismatch(directory, location, facts):
+                _fail_mixed(directory, location, why)
 
 
 def _fail_mixed(directory: Path, name: str, why: str) -> NoReturn:

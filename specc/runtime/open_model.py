@@ -129,7 +129,7 @@ class OpenedModel(Closeable):
     @property
     def input_signature(self) -> ModelInputs:
         """The inputs with their preprocessing and defaults."""
-        if self.streamer is not None and not self.has_full_forward:
+        if self.streamer is not None and self.is_streaming_only:
             return self.streamer.input_signature
         return self.writer.input_signature if self.writer else self.whole.input_signature
 
@@ -149,7 +149,7 @@ class OpenedModel(Closeable):
     ) -> GenerationStream:
         """Start generation from these inputs. E0701 if the model is not generative."""
         if self.writer is None:
-            _nothing_to_set(self)
+            _fail_not_generative(self)
         return self.writer.generate(**given, **settings)
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ def is_single_pass(
     if opened.steps:
         return False
     if opened.writer is None and settings:
-        _nothing_to_set(opened)
+        _fail_not_generative(opened)
     scores = opened.writer is not None and opened.writer.itself is None
     # A file with the decoding loop has no other results, so it always generates.
     asked = scores and opened.input_signature.growing in given and not settings
@@ -218,11 +218,18 @@ def is_single_pass(
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. E0931 if it is missing."""
-    if opened.scoring is None:
-        _no_attention("available only in the graph `score`, which this package lacks")
-    if opened.scoring.manifest.decodes is not None:
-        _no_attention("not available in a standalone generator: they are inside its loop")
-    return opened.scoring
+    scoring = opened.scoring
+    if scoring is None:
+        obstacle = "available only in the graph `score`, which this package lacks"
+    elif scoring.manifest.decodes is not None:
+        obstacle = "not available in a standalone generator: they are inside its loop"
+    else:
+        return scoring
+    raise_error(
+        "E0931",
+        f"attention weights are {obstacle}",
+        helps=["compile it with `--graphs all`, or with `--graphs score,step`"],
+    )
 
 
 def model_task(opened: OpenedModel) -> Task | None:
@@ -268,7 +275,7 @@ def open_compiled(
     E0802 and E0830 to E0832 if a package cannot be opened, or has no such graph.
     """
     if not os.path.lexists(path):
-        _not_there(Path(path))
+        _fail_missing_model(Path(path))
     directory = Path(path).is_dir()
     if graph and not directory and Path(path).exists():
         raise_error(
@@ -287,7 +294,7 @@ def open_compiled(
     )
 
 
-def _not_there(path: Path) -> NoReturn:
+def _fail_missing_model(path: Path) -> NoReturn:
     """Raise E0802, suggesting a similarly named model in the directory."""
     try:
         beside = sorted(path.parent.iterdir())
@@ -304,15 +311,7 @@ def _not_there(path: Path) -> NoReturn:
     )
 
 
-def _no_attention(where: str) -> NoReturn:
-    """Raise E0931: the graph with the attention is missing."""
-    title = f"attention weights are {where}"
-    raise_error(
-        "E0931", title, helps=["compile it with `--graphs all`, or with `--graphs score,step`"]
-    )
-
-
-def _nothing_to_set(opened: OpenedModel) -> NoReturn:
+def _fail_not_generative(opened: OpenedModel) -> NoReturn:
     """Raise E0701: the model does not generate."""
     helps = ["leave out the generation options"]
     if opened.package is None:

@@ -1,6 +1,6 @@
 """Random inputs of a graph for given lengths, and of a step graph after a prefix."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,12 +11,12 @@ from specc.analysis.length_limits import find_max_lengths, find_min_lengths
 from specc.analysis.value_ranges import find_constant_fraction, skip_views
 from specc.artifact.generation_facts import GenerationFacts
 from specc.ir import ops
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import find_total_strides, find_valid_lengths
 from specc.ir.model import PAST_LENGTH_INPUT
-from specc.runtime.model_inputs import NUMPY_DTYPES
+from specc.runtime.steppers import NUMPY_DTYPES
 
 DrawInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
@@ -35,10 +35,17 @@ BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
 """Probabilities of true in random booleans: default, dense and sparse."""
 
 
-def _find_symbols(graph: Graph) -> set[str]:
-    """Return the dynamic lengths of the inputs."""
-    dims = (d for v in graph.inputs.values() for d in v.type.shape)
-    return {symbol for dim in dims for symbol in dim.symbols()}
+def _find_symbols(values: Iterable[Value]) -> set[str]:
+    """Return the dynamic lengths of values."""
+    return {symbol for v in values for dim in v.type.shape for symbol in dim.symbols()}
+
+
+def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return lengths with those that follow from them."""
+    env = dict(sizes)
+    for name, dim in graph.length_equations.items():
+        env[name] = dim.evaluate(env)
+    return env
 
 
 def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -53,7 +60,8 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
     # A length with a fact follows from others.
-    for n, symbol in enumerate(sorted(_find_symbols(graph) - graph.length_equations.keys())):
+    free = _find_symbols(graph.inputs.values()) - graph.length_equations.keys()
+    for n, symbol in enumerate(sorted(free)):
         wanted = rows[symbol] = 1 if turn == 0 else DIM_SIZES[(n + turn) % len(DIM_SIZES)]
         sizes[symbol] = max(
             min(wanted, above.get(symbol, wanted)),
@@ -74,7 +82,7 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
 
 def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """Return True if an input has no elements, as results of a stride longer than the axis."""
-    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
+    env = _add_derived_lengths(graph, sizes)
     return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 
 
@@ -99,9 +107,7 @@ def random_inputs(
 
     It also sets how dense padding masks are: no padding at 1, almost all padding near 0.
     """
-    env = dict(sizes)
-    for name, dim in graph.length_equations.items():
-        env[name] = dim.evaluate(env)
+    env = _add_derived_lengths(graph, sizes)
     looked_up, compared = shortest_tables(graph, env), find_compared_ids(graph)
     made: dict[str, Array] = {}
     for name, value in graph.inputs.items():
@@ -180,20 +186,15 @@ def _draw_ids(
     bound = below.number if below is not None else None
     # ids that are modified on their way to a table have no bound of their own
     plain = min(rows, MAX_PLAIN_INT) if rows else int(rng.choice(PLAIN_INT_BOUNDS))
-    ids = _sample_ids(shape, bound or plain, rng)
+    highest = bound or plain
+    ids = rng.integers(0, highest, shape)
+    if ids.size > 1:  # among them the last and the first
+        ids.flat[0], ids.flat[-1] = highest - 1, 0
     if below is None and density < DEFAULT_DENSITY:
         ids *= rng.random(shape) < density  # a mask of integers
     if valid := [n for n in special if n < (bound or rows or n + 1)]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
     return ids
-
-
-def _sample_ids(shape: tuple[int, ...], below: int, rng: np.random.Generator) -> Array:
-    """Sample ids below a bound, including the last and the first."""
-    made = rng.integers(0, below, shape)
-    if made.size > 1:
-        made.flat[0], made.flat[-1] = below - 1, 0
-    return made
 
 
 def _draw_mask(
@@ -227,9 +228,9 @@ class StepInputs:
     """Random inputs of a step graph, computed by the reference from `encode` and the step."""
 
     facts: GenerationFacts
-    weights: Mapping[str, Array]
+    weights: Arrays
     encode: Graph | None = None
-    encode_weights: Mapping[str, Array] | None = None
+    encode_weights: Arrays | None = None
 
     def draw(
         self,
@@ -263,19 +264,13 @@ class StepInputs:
             first[state.name] = made[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
             first[PAST_LENGTH_INPUT], made[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
-        return made | self._run_first_step(step, first) if count else made
+        outputs = {s.name: s.next_output for s in self.facts.states}
+        return made | _run_first_step(step, first, self.weights, outputs) if count else made
 
     @property
     def _get_chunk_size(self) -> int:
         """Number of input positions per step position."""
         return self.facts.chunks.rows if self.facts.chunks else 1
-
-    def _run_first_step(self, step: Graph, first: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the states after a first call of the step."""
-        after = backend.load_reference().evaluate_graph(step, first, self.weights)
-        return {
-            s.name: _convert_dtype(after[s.next_output], s.type.dtype) for s in self.facts.states
-        }
 
     def most(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""
@@ -302,13 +297,12 @@ class StepInputs:
         return next((symbol for symbol in symbols if symbol != new), "")
 
     def _draw_encoder_outputs(
-        self, made: Mapping[str, Array], sizes: Mapping[str, int], rng: np.random.Generator
+        self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
         """Return random outputs of `encode`; inputs shared with the step are the same for both."""
         if self.encode is None:
             return {}
-        shapes = [v.type.shape for v in self.encode.inputs.values()]
-        symbols = {s for shape in shapes for d in shape for s in d.symbols()}
+        symbols = _find_symbols(self.encode.inputs.values())
         given = random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encode.inputs if n in self.facts.static_inputs}
         # Only its lengths are read: no position exists when `encode` runs.
@@ -342,7 +336,7 @@ def states_by_name(step: Graph) -> dict[str, str]:
     }
 
 
-def sample_step_inputs(weights: Mapping[str, Array]) -> DrawInputs:
+def sample_step_inputs(weights: Arrays) -> DrawInputs:
     """Return a sampler for steps named as in other exporters: it runs the step on a prefix from an
     empty state and uses the resulting states.
     """
@@ -361,19 +355,26 @@ def sample_step_inputs(weights: Mapping[str, Array]) -> DrawInputs:
             return made
         first = random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
-            symbols = {s for d in value.type.shape for s in d.symbols()}
+            symbols = _find_symbols([value])
             if past in symbols and new in symbols:
                 # a mask over all positions must repeat its earlier values
                 made[name][..., :count] = first[name]
             elif not {past, new} & symbols:
                 first[name] = made[name]
-        after = backend.load_reference().evaluate_graph(step, first, weights)
-        return made | {
-            name: _convert_dtype(after[result], step.inputs[name].type.dtype)
-            for name, result in states.items()
-        }
+        return made | _run_first_step(step, first, weights, states)
 
     return draw
+
+
+def _run_first_step(
+    step: Graph, first: Arrays, weights: Arrays, outputs: Mapping[str, str]
+) -> dict[str, Array]:
+    """Return the states after a first call of the step, given the output of each."""
+    after = backend.load_reference().evaluate_graph(step, first, weights)
+    return {
+        name: _convert_dtype(after[output], step.inputs[name].type.dtype)
+        for name, output in outputs.items()
+    }
 
 
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:

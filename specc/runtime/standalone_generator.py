@@ -1,6 +1,6 @@
 """Models that decode by themselves: one run makes all tokens."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
@@ -10,11 +10,12 @@ from specc.artifact.manifest import FIXED_SETTINGS, SCALAR_SETTINGS
 from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import DecodeObserver, Ints, fail_no_logits
+from specc.decode.setting_table import OPTIONS_BY_NAME
+from specc.decode.token_choice import DecodeObserver, Ints, invalid_logits_error
 from specc.decode.token_choice import DecodeStep as Step
 from specc.diagnostics.diagnostic import raise_error
-from specc.ir.array import Array
-from specc.preprocessing.text_batches import find_mask_input
+from specc.io.json_io import to_json_value
+from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.model_inputs import ModelInputs
 
@@ -36,10 +37,8 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
     """Run a standalone decode graph. E0912 for padding that the graph would not detect, E0732 and
     E0733 for settings.
     """
-    given = {
-        **_make_inputs(session, asked),
-        **_make_scalars(session, asked.limited_settings, asked.prepared),
-    }
+    scalars = _make_scalars(session, asked.limited_settings, asked.prepared)
+    given = {**_make_inputs(session, asked), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(given)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
@@ -56,10 +55,7 @@ def _make_inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]
     known = takes
     if asked.begun and input_signature.growing in session.optional:
         # the generator provides the start token, whose position is valid
-        begun = {
-            input_signature.growing,
-            find_mask_input(input_signature.graph, input_signature.growing),
-        }
+        begun = {input_signature.growing, input_signature.mask}
         takes, known = takes - begun, takes | begun
     _check_computed(known, input_signature, asked.prepared)
     return {n: v for n, v in asked.prepared.items() if n in takes}
@@ -73,10 +69,13 @@ def _make_scalars(
     for name in SCALAR_SETTINGS:
         wanted = f"{name}_2" if name in prepared else name
         if wanted in session.inputs:
-            dtype = session.inputs[wanted].dtype
-            found[wanted] = np.array(_convert_scalar(name, values[name]), dtype)
+            value = values[name]
+            if name == "seed" and value >= 2**63:
+                title = f"seeds must be below 2**63, got {value}"
+                raise_error("E0732", title, helps=["use a smaller seed"])
+            found[wanted] = np.array(value, session.inputs[wanted].dtype)
         elif name == "repetition_penalty" and values[name] != 1:
-            _settled(name, "1", values[name])
+            _fail_fixed(name, "1", values[name])
     return found
 
 
@@ -102,62 +101,45 @@ def standalone_hypotheses(
 ) -> list[list[BeamHypothesis]]:
     """Return the hypotheses of a standalone beam search, cut at their ends."""
     _check_numbers(made.tokens)
-    rows = zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True)
-    return [
-        # as many sequences are returned as requested, although there may be fewer: those with
-        # probability zero are none
-        [
-            _make_hypothesis(text, s, stops)
-            for text, s in zip(texts, scores, strict=True)
-            if s > -np.inf
-        ]
-        for texts, scores in rows
-    ]
-
-
-def _make_hypothesis(tokens: Sequence[int], score: float, stops: Collection[int]) -> BeamHypothesis:
-    """Truncate a hypothesis at its first stop; filler follows."""
-    ends = (n + 1 for n, token in enumerate(tokens) if token in stops)
-    end = next(ends, len(tokens))
-    return BeamHypothesis(tuple(tokens[:end]), score, tokens[end - 1] in stops)
+    found: list[list[BeamHypothesis]] = []
+    for texts, scores in zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True):
+        found.append([])
+        for tokens, score in zip(texts, scores, strict=True):
+            # filler follows the first stop
+            end = next((n + 1 for n, token in enumerate(tokens) if token in stops), len(tokens))
+            # as many sequences are returned as requested, although there may be fewer: those with
+            # probability zero are none
+            if score > -np.inf:
+                ended = tokens[end - 1] in stops
+                found[-1].append(BeamHypothesis(tuple(tokens[:end]), score, ended))
+    return found
 
 
 def _check_numbers(tokens: Ints) -> None:
     """Raise E0961 if a standalone generator reports invalid logits by negative tokens."""
     negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
     if (wrong := np.flatnonzero(negative)).size:
-        fail_no_logits(int(wrong[0]))
+        raise invalid_logits_error(int(wrong[0]))
 
 
-def _convert_scalar(name: str, value: float) -> float:
-    """Return a scalar in the graph's range. E0732 if it is out of range."""
-    if name == "seed" and value >= 2**63:
-        raise_error(
-            "E0732", f"seeds must be below 2**63, got {value}", helps=["use a smaller seed"]
-        )
-    return value
-
-
-def _check_computed(
-    known: Collection[str], input_signature: ModelInputs, prepared: Mapping[str, Array]
-) -> None:
+def _check_computed(known: Collection[str], input_signature: ModelInputs, prepared: Arrays) -> None:
     """Raise E0912 if the model computes another value for a hidden input than is given."""
     facts = input_signature.graph.input_facts
     hidden = sorted(prepared.keys() & facts.keys() - {*known} - input_signature.unread)
     own = input_signature.prepared({n: v for n, v in prepared.items() if n not in hidden})
     for name in hidden:
         if not np.array_equal(own[name], prepared[name]):
-            _computed(name, input_signature)
+            _fail_computed(name, input_signature)
 
 
-def _computed(name: str, input_signature: ModelInputs) -> NoReturn:
+def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0912 for a caller's input that differs from the one the graph computes."""
     package = "use a package: compile with `--graphs step`"
     if not input_signature.graph.input_facts[name].keep:
         title = f"this model computes `{name}` itself, with a different result"
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"
-    if name == find_mask_input(input_signature.graph, input_signature.growing):
+    if name == input_signature.mask:
         note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",
@@ -169,26 +151,21 @@ def _computed(name: str, input_signature: ModelInputs) -> NoReturn:
 
 def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, object]) -> None:
     """Raise E0733 if a setting differs from the compiled one."""
-    values, unsaid = asdict(asked), asdict(GenerationSettings())
+    values, defaults = asdict(asked), asdict(GenerationSettings())
     for name in FIXED_SETTINGS:
-        known = compiled.get(FIXED_SETTINGS[name], unsaid[name])
-        if isinstance(unsaid[name], tuple) and not isinstance(known, list):
+        known = compiled.get(FIXED_SETTINGS[name], defaults[name])
+        if isinstance(defaults[name], tuple) and not isinstance(known, list):
             # models compiled by an earlier version have one start token, or none
-            known = list(unsaid[name]) if known in (None, ()) else [known]
-        said = _list_values(values[name])
-        beam = name in ("num_beams", "num_return_sequences", "length_penalty", "early_stopping")
-        if said != known and not (beam and asked.strategy != "beam"):
-            _settled(name, known, said)
+            known = list(defaults[name]) if known in (None, ()) else [known]
+        value = to_json_value(values[name])
+        strategies = OPTIONS_BY_NAME[name].strategies
+        if value != known and not (strategies == ("beam",) and asked.strategy != "beam"):
+            _fail_fixed(name, known, value)
 
 
-def _list_values(value: object) -> object:
-    """Convert tuples to lists, as in JSON."""
-    return [*map(_list_values, value)] if isinstance(value, tuple) else value
-
-
-def _settled(name: str, known: object, said: object) -> NoReturn:
+def _fail_fixed(name: str, known: object, value: object) -> NoReturn:
     raise_error(
         "E0733",
-        f"this model was compiled with `{name}` = {known}, it cannot be {said}",
+        f"this model was compiled with `{name}` = {known}, it cannot be {value}",
         helps=["compile it again with that setting, or use a package: `--graphs step`"],
     )

@@ -3,18 +3,29 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from specc.artifact.generation_facts import GenerationFacts
-from specc.backend import BoundRun, Computation, DeviceTensor, Session, TensorSlot
+from specc.backend import BoundRun, Computation, DeviceTensor, DeviceTensors, Session, TensorSlot
 from specc.decode.token_choice import Bools, Floats, Ints
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import PAST_LENGTH_INPUT
-from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs, initial_state
-from specc.runtime.per_token_inputs import PerTokenInputs, batch_axis, split_new_positions
+from specc.runtime.model_inputs import ModelInputs, PerTokenInputs, batch_axis, split_new_positions
 
+NUMPY_DTYPES: Mapping[str, np.dtype[np.generic]] = {
+    "f32": np.dtype(np.float32),
+    "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "i64": np.dtype(np.int64),
+    "i32": np.dtype(np.int32),
+    "i8": np.dtype(np.int8),
+    "bool": np.dtype(np.bool_),
+}
+"""NumPy dtype of the element types of states and prompts."""
 MIN_BUFFER_ROWS = 64
 """Initial capacity of a KV buffer, in positions."""
 MIN_FREE_ROWS = 32
@@ -29,11 +40,7 @@ class FullForwardStepper:
     """Runs the full forward on all tokens so far: n tokens cost n full passes."""
 
     def __init__(
-        self,
-        session: Computation,
-        input_signature: ModelInputs,
-        source: str,
-        prepared: Mapping[str, Array],
+        self, session: Computation, input_signature: ModelInputs, source: str, prepared: Arrays
     ) -> None:
         self.session, self.input_signature, self.source = session, input_signature, source
         self.rows = PerTokenInputs.of(input_signature, prepared)
@@ -60,6 +67,17 @@ class FullForwardStepper:
         self.rows.reorder(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepGraphs:
+    """The step of a package with its encoder, ready to run, and their inputs."""
+
+    facts: GenerationFacts
+    input_signature: ModelInputs
+    encode: Session | None
+    step: Session
+    graph: Graph
+
+
 class KVCacheStepper:
     """Runs a decoder-with-past: new tokens in, logits out, states carried."""
 
@@ -70,22 +88,20 @@ class KVCacheStepper:
         encode: Session | None,
         step: Session,
         graph: Graph,
-        prepared: Mapping[str, Array],
+        prepared: Arrays,
         chunk_size: int = PREFILL_CHUNK_SIZE,
     ) -> None:
         self.facts, self.input_signature, self.run, self.graph = facts, input_signature, step, graph
         self.chunk_size = chunk_size
         self.rows = PerTokenInputs.of(input_signature, prepared)
         self.started = False
-        self.batch = input_signature.graph.inputs[input_signature.growing].type.shape[0]
+        self.batch = input_signature.batch
         growing = prepared[input_signature.growing]
-        made: dict[str, DeviceTensor] = {}
+        made: DeviceTensors = {}
         if encode is not None:
-            given = {
-                n: prepared[n] if n != input_signature.growing else growing[:, :0]
-                for n in encode.inputs
-            }
-            made = encode.tensors(given)
+            # no token was fed yet
+            known = {**prepared, input_signature.growing: growing[:, :0]}
+            made = encode.tensors({name: known[name] for name in encode.inputs})
         env = infer_lengths(input_signature.graph, prepared)
         self.static_inputs, self.states = first_states(facts, step, made, prepared, env)
         self.first = _select_newest(made[facts.first].numpy()) if facts.first else None
@@ -129,7 +145,7 @@ class KVCacheStepper:
         # copied: the next step writes to the same location
         self.results = {name: np.array(v.numpy()) for name, v in results.items()}
 
-    def _run_step(self, given: Mapping[str, Array | DeviceTensor]) -> dict[str, DeviceTensor]:
+    def _run_step(self, given: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
         """Run the step on these inputs and the states."""
         if not self.buffers:
             return self.run.tensors({**given, **self.static_inputs, **self.states})
@@ -144,10 +160,10 @@ class KVCacheStepper:
             self.there = (*there.values(),)
         return self.bound_run.run({**given, **moving})
 
-    def _allocate_places(self, rows: int) -> dict[str, DeviceTensor]:
+    def _allocate_places(self, rows: int) -> DeviceTensors:
         """Preallocate the outputs whose shape is the same at every step."""
         states = {s.next_output for s in self.facts.states}
-        fixed: dict[str, DeviceTensor] = {}
+        fixed: DeviceTensors = {}
         for name, value in self.graph.outputs.items():
             sizes = [rows if d == self.batch else d.number for d in value.type.shape]
             lengths = [n for n in sizes if n is not None]
@@ -212,19 +228,24 @@ def first_states(
     facts: GenerationFacts,
     step: Session,
     made: Mapping[str, DeviceTensor],
-    given: Mapping[str, Array],
+    given: Arrays,
     lengths: Mapping[str, int],
-) -> tuple[dict[str, DeviceTensor], dict[str, DeviceTensor]]:
+) -> tuple[DeviceTensors, DeviceTensors]:
     """Return what every step reads of `encode` (`made`) or the caller, and the first states."""
     static_inputs = {
         n: made[n] if n in made else step.tensor(given[n]) for n in facts.static_inputs
     }
-    states = {
-        s.name: made[s.initial_output]
-        if s.initial_output
-        else step.tensor(initial_state(s, lengths))
-        for s in facts.states
-    }
+    states: DeviceTensors = {}
+    for state in facts.states:
+        if state.initial_output:
+            states[state.name] = made[state.initial_output]
+            continue
+        # zeros, with length 0 along the time axis
+        shape = [
+            d.evaluate(lengths) if n != state.time_axis else 0
+            for n, d in enumerate(state.type.shape)
+        ]
+        states[state.name] = step.tensor(np.zeros(shape, NUMPY_DTYPES[state.type.dtype]))
     return static_inputs, states
 
 
@@ -242,7 +263,7 @@ def _prefill(logits: Floats, first: Floats, empty: Bools) -> Floats:
     return made
 
 
-def infer_lengths(graph: Graph, prepared: Mapping[str, Array]) -> dict[str, int]:
+def infer_lengths(graph: Graph, prepared: Arrays) -> dict[str, int]:
     """Infer the lengths that appear alone in the shapes of inputs."""
     return {
         d.name: size
@@ -266,7 +287,7 @@ class BufferedStep:
         """The outputs, as of any session."""
         return self.inner.outputs
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs; several time steps of several sequences run one after another."""
         states = {s.name: inputs[s.name] for s in self.facts.states}
         past = states[self.facts.in_place[0]].shape[2]

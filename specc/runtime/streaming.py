@@ -8,34 +8,26 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_facts import GenerationFacts, StreamChunks, max_context_length
+from specc.artifact.generation_facts import StreamChunks, max_context_length
 from specc.artifact.manifest import RandomWeights
-from specc.backend import DeviceTensor, Session
+from specc.backend import DeviceTensor, DeviceTensors
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
-from specc.ir.graph import Graph
+from specc.ir.array import Array, Arrays
 from specc.preprocessing.python_values import convert_to_array
 from specc.runtime.generator import open_step_graphs
-from specc.runtime.model_inputs import NUMPY_DTYPES, ModelInputs
 from specc.runtime.model_package import ModelPackage
-from specc.runtime.steppers import first_states, infer_lengths
+from specc.runtime.steppers import NUMPY_DTYPES, StepGraphs, first_states, infer_lengths
 
-Arrays: TypeAlias = dict[str, Array]
 Lengths: TypeAlias = dict[str, int]
 
 
-@dataclass(kw_only=True)
-class StreamingModel:
+@dataclass(frozen=True, kw_only=True)
+class StreamingModel(StepGraphs):
     """A package with a streaming step graph: `begin` starts a stream, any number of times."""
 
-    facts: GenerationFacts
     chunks: StreamChunks
-    input_signature: ModelInputs
-    encode: Session | None
-    step: Session
-    graph: Graph
 
     @property
     def random_init(self) -> RandomWeights | None:
@@ -45,11 +37,10 @@ class StreamingModel:
     @cached_property
     def along(self) -> dict[str, int]:
         """The inputs that are streamed, each with its time axis."""
-        inputs = self.input_signature.graph.inputs
-        length = inputs[self.input_signature.growing].type.shape[1]
+        length = self.input_signature.length
         return {
             name: value.type.shape.index(length)
-            for name, value in inputs.items()
+            for name, value in self.input_signature.graph.inputs.items()
             if length in value.type.shape
         }
 
@@ -58,7 +49,7 @@ class StreamingModel:
         size, at = self.chunks.rows, self.along
         if rows % size:
             more = (rows // size + 1) * size
-            _no_chunks(self, rows, f"pass a multiple of {size}, as {more}")
+            _fail_partial_chunk(self, rows, f"pass a multiple of {size}, as {more}")
         arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in at}
         stream = self.begin(**{n: v for n, v in inputs.items() if n not in at})
         # Values of too low a rank are refused when pushed, by name.
@@ -72,7 +63,7 @@ class StreamingModel:
             made.append(stream.push(last=start + step >= count, **piece))
         return {name: self._concatenate_pieces(name, made) for name in made[0]}
 
-    def _concatenate_pieces(self, name: str, made: Sequence[Mapping[str, Array]]) -> Array:
+    def _concatenate_pieces(self, name: str, made: Sequence[Arrays]) -> Array:
         """Concatenate the chunks of an output along time; one without time axis is the last."""
         grows = self.graph.inputs[self.input_signature.growing].type.shape[1].symbols()
         shape = self.graph.outputs[name].type.shape
@@ -80,11 +71,9 @@ class StreamingModel:
         parts = [each[name] for each in made]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
 
-    def first(
-        self, given: Mapping[str, Array], known: Lengths
-    ) -> tuple[dict[str, DeviceTensor], dict[str, DeviceTensor]]:
+    def first(self, given: Arrays, known: Lengths) -> tuple[DeviceTensors, DeviceTensors]:
         """Return the outputs of `encode`, and the initial states."""
-        made: dict[str, DeviceTensor] = {}
+        made: DeviceTensors = {}
         if self.encode is not None:
             at = self.along
             once = {n: given[n] for n in self.encode.inputs}
@@ -94,7 +83,7 @@ class StreamingModel:
             )
         return first_states(self.facts, self.step, made, given, known)
 
-    def make_empty_results(self, known: Lengths) -> Arrays:
+    def make_empty_results(self, known: Lengths) -> dict[str, Array]:
         """Return empty results, for a last piece that fills no chunk."""
         states = {s.next_output for s in self.facts.states}
         found: dict[str, Array] = {}
@@ -117,7 +106,8 @@ class StreamingModel:
                     helps=[f"the inputs are {', '.join(inputs)}"],
                 )
             if name in along:
-                _wrong_time(name, "is streamed", f"pass it to `push({name}=…)`")
+                fix = f"pass it to `push({name}=…)`"
+                raise_error("E0978", f"`{name}` is streamed", helps=[fix])
         return InputStream(streamer=self, once=dict(once))
 
 
@@ -132,10 +122,10 @@ class InputStream:
     once: dict[str, object]
     rows: int = 0
     ended: bool = False
-    before: dict[str, Array] = field(default_factory=dict)
+    before: Arrays = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
-    states: dict[str, DeviceTensor] = field(default_factory=dict)
-    static_inputs: dict[str, DeviceTensor] = field(default_factory=dict)
+    states: DeviceTensors = field(default_factory=dict)
+    static_inputs: DeviceTensors = field(default_factory=dict)
     turn: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
@@ -166,7 +156,7 @@ class InputStream:
         if last:
             _check_end(self.streamer, (self.rows + whole, self.rows + count), known)
         elif not count or count % size:
-            _no_chunks(self.streamer, count)
+            _fail_partial_chunk(self.streamer, count)
         _check_context(self.streamer, self.rows + whole, known)
         # A refused chunk leaves the stream unchanged.
         self.lengths = known
@@ -182,21 +172,17 @@ class InputStream:
         for name in pieces:
             if name in input_signature.graph.inputs and name not in at:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
-                _wrong_time(name, "is the same for all positions", fix)
-        if self._keeps_past(pieces):
-            return self._among_all(pieces)
+                raise_error("E0978", f"`{name}` is the same for all positions", helps=[fix])
+        # a default may depend on all positions so far, not only on the new ones
+        if at.keys() - pieces.keys() - {*self.streamer.chunks.alone}:
+            return self._check_with_past(pieces)
         prepared = input_signature.prepared({**self.once, **pieces})
         known = self._lengths_of(prepared)
         names = self.streamer.facts.whole
         before = {name: self._append_positions(name, prepared[name]) for name in names}
         return {**prepared, **before}, before, known
 
-    def _keeps_past(self, pieces: Mapping[str, object]) -> bool:
-        """Return whether a default depends on all positions so far, not only on the new ones."""
-        open_ = {n for n in self.streamer.along if n not in pieces}
-        return bool(open_ - {*self.streamer.chunks.alone})
-
-    def _among_all(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
+    def _check_with_past(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
         """Return the same as `_check_given`, for defaults that read past positions."""
         at, whole = self.streamer.along, {*self.streamer.facts.whole}
         rows = {n: convert_to_array(v, n) for n, v in pieces.items() if n in at}
@@ -225,11 +211,11 @@ class InputStream:
                 notes=[f"those are {list(old.shape)}, these {list(rows.shape)}"],
             )
 
-    def _lengths_of(self, prepared: Mapping[str, Array]) -> Lengths:
+    def _lengths_of(self, prepared: Arrays) -> Lengths:
         """Return all lengths but the streamed one. Raise E0912 if one differs from before."""
-        graph, growing = self.streamer.input_signature.graph, self.streamer.input_signature.growing
-        told = infer_lengths(graph, prepared)
-        told.pop(str(graph.inputs[growing].type.shape[1]), None)
+        signature = self.streamer.input_signature
+        told = infer_lengths(signature.graph, prepared)
+        told.pop(str(signature.length), None)
         for name, length in told.items():
             if self.lengths.get(name, length) != length:
                 raise_error(
@@ -240,7 +226,7 @@ class InputStream:
                 )
         return told
 
-    def _step(self, given: Mapping[str, Array], count: int) -> dict[str, Array]:
+    def _step(self, given: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and carry its states."""
         facts, step = self.streamer.facts, self.streamer.step
         if not self.states and not self.static_inputs:
@@ -262,8 +248,7 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
     """Raise E0979 if leftover positions would produce results in the full forward: `rows` are the
     positions in whole chunks, and all.
     """
-    input_signature, size = streamer.input_signature, streamer.chunks.rows
-    symbol = str(input_signature.graph.inputs[input_signature.growing].type.shape[1])
+    size, symbol = streamer.chunks.rows, str(streamer.input_signature.length)
     for name, made in streamer.chunks.made.items():
         few, all_ = (made.evaluate({**known, symbol: count}) for count in rows)
         if few != all_:
@@ -280,8 +265,7 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
 
 def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
     """Raise E0943 beyond the end of a position table, also if other inputs share it."""
-    facts, grows = streamer.facts, streamer.input_signature.growing
-    symbol = str(streamer.input_signature.graph.inputs[grows].type.shape[1])
+    facts, symbol = streamer.facts, str(streamer.input_signature.length)
     most = [facts.context, max_context_length(facts.bounds, symbol, known)]
     context = min((n for n in most if n is not None), default=rows)
     if rows > context:
@@ -301,7 +285,7 @@ def _slice_rows(value: Array, axis: int, start: int, stop: int) -> Array:
     return np.take(value, range(min(start, end), min(stop, end)), axis)
 
 
-def _no_chunks(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
+def _fail_partial_chunk(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
     size, growing = streamer.chunks.rows, streamer.input_signature.growing
     raise_error(
         "E0976",
@@ -309,10 +293,6 @@ def _no_chunks(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
         notes=[f"its strides reduce {size} positions to one"],
         helps=helps or ["push the remaining positions with the next chunk, or with `last=True`"],
     )
-
-
-def _wrong_time(name: str, when: str, fix: str) -> NoReturn:
-    raise_error("E0978", f"`{name}` {when}", helps=[fix])
 
 
 def open_streamer(

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 import numpy as np
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.safe_read import escape_text
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.preprocessing.predictions import (
     AGGREGATION_STRATEGIES,
     Prediction,
@@ -50,11 +49,7 @@ class Predictions(dict[str, Array]):
     """
 
     def __init__(
-        self,
-        results: Mapping[str, Array],
-        task: str,
-        predictions: list[Prediction],
-        truncated: int = 0,
+        self, results: Arrays, task: str, predictions: list[Prediction], truncated: int = 0
     ) -> None:
         super().__init__(results)
         self.task = task
@@ -92,14 +87,15 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     slots = {s.name for s in task.slots}
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_complete(task, given)
-    record = model.manifest.reading.of_input(task.text)
+    reading, graph = model.manifest.reading, model.manifest.graph
+    record = reading.of_input(task.text)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
     make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = make(task, record, given, options)
-    graph = model.manifest.graph
     further = {n: v for n, v in inputs.items() if n in graph.inputs}
     if "image" in given:
-        further[_image_input(model)] = given["image"]
+        image = next(name for name, r in reading.inputs if isinstance(r, ImageRecord))
+        further[image] = given["image"]
     if further or _can_batch(model, task, batch):
         results = model.run(**_make_arrays(model, task, batch) | further)
     else:
@@ -128,7 +124,7 @@ def _can_batch(model: LoadedModel, task: Task, batch: _Batch) -> bool:
     return one_length or bool(find_mask_input(model.manifest.graph, task.text))
 
 
-def _stack_results(each: Sequence[Mapping[str, Array]], axis: int) -> dict[str, Array]:
+def _stack_results(each: Sequence[Arrays], axis: int) -> dict[str, Array]:
     """Concatenate results of single texts along `axis`; other axes are padded with zeros."""
     found: dict[str, Array] = {}
     for name in each[0]:
@@ -149,24 +145,14 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, obj
     rank = graph.inputs[task.text].type.rank
     made = batch_encodings(graph, task.text, batch.rows, types=task.token_types, growing=growing)
     if POOLING_MASK in graph.inputs:
-        made[POOLING_MASK] = _without_prompt(model, task, batch)
+        masks = [np.ones(len(row.ids), np.int64) for row in batch.rows]
+        for mask in masks:
+            mask[: batch.prompt] = 0
+        left = model.input_signature.pads_left(task.text)
+        made[POOLING_MASK] = pad_rows(masks, 0, left=left)[0]
     if rank == 3:  # one prompt with all its choices
         return {name: array[None] for name, array in made.items()}
     return dict(made)
-
-
-def _without_prompt(model: LoadedModel, task: Task, batch: _Batch) -> Array:
-    """Return a mask without the prompt tokens, i64[batch, longest]."""
-    rows = [np.ones(len(row.ids), np.int64) for row in batch.rows]
-    for row in rows:
-        row[: batch.prompt] = 0
-    return pad_rows(rows, 0, left=model.input_signature.pads_left(task.text))[0]
-
-
-def _image_input(model: LoadedModel) -> str:
-    """Return the name of the image input."""
-    inputs = model.manifest.reading.inputs
-    return next(name for name, record in inputs if isinstance(record, ImageRecord))
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
@@ -213,20 +199,16 @@ def _list_texts(name: str, value: object) -> list[str]:
     """Return a text, a list of texts or a column of them as a list. E0906 for anything else."""
     items = convert_input(PreprocessingConfig(), name, value)
     found = [items] if isinstance(items, str) else items
-    if not isinstance(found, list | tuple) or not found:
-        _no_texts(name, value)
-    for item in found:
-        if not isinstance(item, str):
-            _no_texts(name, item)
-    return [*map(str, found)]
-
-
-def _no_texts(name: str, value: object) -> NoReturn:
-    raise_error(
-        "E0906",
-        f"`{name}` must be a string or a list of strings, got {type(value).__name__}",
-        helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
-    )
+    listed = found if isinstance(found, list | tuple) and found else [value]
+    texts = [item for item in listed if isinstance(item, str)]
+    if listed is not found or len(texts) < len(listed):
+        wrong = next((item for item in listed if not isinstance(item, str)), value)
+        raise_error(
+            "E0906",
+            f"`{name}` must be a string or a list of strings, got {type(wrong).__name__}",
+            helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
+        )
+    return texts
 
 
 def _broadcast_texts(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -271,14 +253,12 @@ def _read_texts(
     ]
     kept = [truncate_encoding(row, task.max_length, task.truncates_left) for row in rows]
     cut = sum(len(a.ids) < len(b.ids) for a, b in zip(kept, rows, strict=True))
-    before = _prompt_length(encode_text(prompt, None, record)) if prompt else 0
-    return _Batch(kept, [*range(len(rows))], lists, cut, before)
-
-
-def _prompt_length(prompt: TextEncoding) -> int:
-    """Count the tokens of a prompt without a final special token (sentence-transformers)."""
-    ends = bool(prompt.special and prompt.special[-1])
-    return len(prompt.ids) - ends
+    prompt_length = 0
+    if prompt:
+        encoding = encode_text(prompt, None, record)
+        # without a final special token, as in sentence-transformers
+        prompt_length = len(encoding.ids) - bool(encoding.special and encoding.special[-1])
+    return _Batch(kept, [*range(len(rows))], lists, cut, prompt_length)
 
 
 def _read_prompt(task: Task, options: Options) -> str:

@@ -23,10 +23,10 @@ from specc.preprocessing.records import (
     LabelsOutput,
     OutputReading,
     TextOutput,
-    TextReading,
 )
 from specc.preprocessing.text_batches import batch_rows, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, pad_rows
+from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 
 IGNORE_INDEX = -100
@@ -41,10 +41,11 @@ def training_inputs(
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
-        return {name: np.concatenate(_convert_rows(values, partial(_read_image, reading, name)))}
-    arrays = _convert_rows(
-        values, lambda v: convert_to_array(convert_input(reading, name, v), name)
-    )
+        # image files are given by path
+        images = [Path(value) if isinstance(value, str) else value for value in values]
+        arrays = _convert_rows(images, partial(_read_array, reading, name))
+        return {name: np.concatenate([a if a.ndim == 4 else a[None] for a in arrays])}
+    arrays = _convert_rows(values, partial(_read_array, reading, name))
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
     if any(array.ndim != 1 for array in arrays):
@@ -70,11 +71,8 @@ def _convert_rows(values: list[object], convert: Callable[[object], Array]) -> l
     return rows
 
 
-def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
-    """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
-    where = Path(value) if isinstance(value, str) else value
-    array = convert_to_array(convert_input(reading, name, where), name)
-    return array if array.ndim == 4 else array[None]
+def _read_array(reading: PreprocessingConfig, name: str, value: object) -> Array:
+    return convert_to_array(convert_input(reading, name, value), name)
 
 
 def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
@@ -90,59 +88,56 @@ def training_targets(reading: PreprocessingConfig, name: str, values: list[objec
     raise_error("E0947", f"the targets of `{name}` have different shapes in one batch")
 
 
-@dataclass(frozen=True)
-class CausalTargets:
-    """Causal LM targets: texts that `graph` learns to generate, as `generation` declares."""
+def causal_targets(
+    graph: Graph, reading: PreprocessingConfig, generation: GenerateSection, values: list[object]
+) -> tuple[dict[str, Array], Array]:
+    """Return inputs and shifted targets of sequences that `graph` learns to generate, as
+    `generation` declares.
+    """
+    name, settings = generation.growing, merge_settings(generation.settings)
+    start, stop = list(settings.start), settings.stop
+    given: list[Array] = []
+    wanted: list[Array] = []
+    for number, row in enumerate(
+        _convert_rows(values, partial(_encode_target, reading, generation))
+    ):
+        ids = row.tolist()
+        if start and ids[: len(start)] == start:
+            # the reading has added it already
+            ids = ids[len(start) :]
+        if stop and ids[-1:] and ids[-1] not in stop:
+            ids.append(stop[0])
+        whole = [*start, *ids]
+        if len(whole) < 2:
+            raise_error(
+                "E0947",
+                f"the text of example {number} is too short for training",
+                notes=[f"`{name}` needs at least two tokens"],
+                helps=["leave it out"],
+            )
+        said = [IGNORE_INDEX] * (len(start) - 1) + ids
+        given.append(np.array(whole[:-1], np.int64))
+        wanted.append(np.array(said if start else ids[1:], np.int64))
+    keep = find_mask_input(graph, name)
+    left = bool(keep) and graph.input_facts[keep].keep == "left"
+    # No earlier position depends on later ones, so right padding teaches nothing wrong even
+    # without a mask.
+    ids, exist = pad_rows(given, 0, left=left)
+    answers, _ = pad_rows(wanted, IGNORE_INDEX, left=left)
+    return {name: ids, keep: exist} if keep else {name: ids}, answers
 
-    graph: Graph
-    reading: PreprocessingConfig
-    generation: GenerateSection
 
-    def shifted(self, values: list[object]) -> tuple[dict[str, Array], Array]:
-        """Return inputs and shifted targets of sequences to learn."""
-        name, settings = (self.generation.growing, merge_settings(self.generation.settings))
-        start, stop = list(settings.start), settings.stop
-        given: list[Array] = []
-        wanted: list[Array] = []
-        for number, row in enumerate(_convert_rows(values, self._make_ids)):
-            ids = row.tolist()
-            if start and ids[: len(start)] == start:
-                # the reading has added it already
-                ids = ids[len(start) :]
-            if stop and ids[-1:] and ids[-1] not in stop:
-                ids.append(stop[0])
-            whole = [*start, *ids]
-            if len(whole) < 2:
-                _nothing_to_learn(name, number)
-            said = [IGNORE_INDEX] * (len(start) - 1) + ids
-            given.append(np.array(whole[:-1], np.int64))
-            wanted.append(np.array(said if start else ids[1:], np.int64))
-        keep = find_mask_input(self.graph, name)
-        left = bool(keep) and self.graph.input_facts[keep].keep == "left"
-        # No earlier position depends on later ones, so right padding teaches nothing wrong even
-        # without a mask.
-        ids, exist = pad_rows(given, 0, left=left)
-        answers, _ = pad_rows(wanted, IGNORE_INDEX, left=left)
-        return {name: ids, keep: exist} if keep else {name: ids}, answers
-
-    def _make_ids(self, value: object) -> Array:
-        """Encode a target sequence with the tokenizer of the output, else of the input."""
-        name = self.generation.growing
-        if not isinstance(value, str):
-            return convert_to_array(convert_input(self.reading, name, value), name).astype(np.int64)
-        record = self.vocabulary
-        if record is None:
-            _no_text(name)
-        return encode_text_ids(value, record)
-
-    @property
-    def vocabulary(self) -> TextReading | None:
-        """Tokenizer of the generated text; None if there is none."""
-        record = dict(self.reading.shows).get(self.generation.source)
-        if isinstance(record, TextOutput):
-            return record.vocabulary
-        found = self.reading.of_input(self.generation.growing)
-        return found if isinstance(found, TEXT_READINGS) else None
+def _encode_target(
+    reading: PreprocessingConfig, generation: GenerateSection, value: object
+) -> Array:
+    """Encode a target sequence with the tokenizer of the output, else of the input."""
+    name = generation.growing
+    if not isinstance(value, str):
+        return _read_array(reading, name, value).astype(np.int64)
+    record = find_text_tokenizer(reading, generation)
+    if record is None:
+        _fail_no_tokenizer(name)
+    return encode_text_ids(value, record)
 
 
 def _make_targets(name: str, value: object, record: OutputReading | None) -> Array:
@@ -151,7 +146,7 @@ def _make_targets(name: str, value: object, record: OutputReading | None) -> Arr
         if isinstance(record, TextOutput):
             return encode_text_ids(value, record.vocabulary)
         if not isinstance(record, LabelsOutput):
-            _no_text(name)
+            _fail_no_tokenizer(name)
         if value not in record.labels:
             there = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
             raise_error(
@@ -164,21 +159,12 @@ def _make_targets(name: str, value: object, record: OutputReading | None) -> Arr
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
 
 
-def _no_text(name: str) -> NoReturn:
+def _fail_no_tokenizer(name: str) -> NoReturn:
     raise_error(
         "E0947",
         f"`{name}` takes no text, got a string",
         notes=["the spec's `reading` does not declare it as text or labels"],
         helps=["pass numbers", f"or add `show {name} = …` to the spec's `reading`"],
-    )
-
-
-def _nothing_to_learn(name: str, number: int) -> NoReturn:
-    raise_error(
-        "E0947",
-        f"the text of example {number} is too short for training",
-        notes=[f"`{name}` needs at least two tokens"],
-        helps=["leave it out"],
     )
 
 
@@ -215,7 +201,7 @@ class TrainingBatches:
         """
         rows = check_training_rows(rows)
         names = self._read_names(rows)
-        self._check_wanted(names)
+        self._check_targets(names)
         columns = {name: [row[name] for row in rows] for name in names}
         wanted = {
             name: training_targets(self.reading, name, values)
@@ -225,27 +211,30 @@ class TrainingBatches:
         inputs: dict[str, object] = {}
         for name in (name for name in names if name in self.graph.inputs):
             known: Mapping[str, object]
-            if texts := self._read_texts(name, names):
-                known, wanted[texts.generation.source] = texts.shifted(columns[name])
+            if section := self._learned_section(name, names):
+                known, wanted[section.source] = causal_targets(
+                    self.graph, self.reading, section, columns[name]
+                )
             else:
                 known = training_inputs(self.graph, self.reading, name, columns[name])
             # a mask of the example takes precedence over the computed one
             inputs |= {n: x for n, x in known.items() if n == name or n not in columns}
         return TrainingBatch(self.input_signature.prepared(inputs), wanted)
 
-    def _read_texts(self, name: str, names: Sequence[str]) -> CausalTargets | None:
-        """Return the causal targets of a text input; None if explicit targets are given."""
+    def _learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
+        """Return the `generate` section of a text input; None if explicit targets are given."""
         made = self.generation
-        if made is None or name != made.growing or made.source in names:
-            return None
-        return CausalTargets(self.graph, self.reading, made)
+        return made if made and name == made.growing and made.source not in names else None
 
-    def _check_wanted(self, names: Sequence[str]) -> None:
+    def _check_targets(self, names: Sequence[str]) -> None:
         """Raise E0946 if there are no targets."""
-        results = [name for name in names if name in self.graph.outputs]
-        if results or any(self._read_texts(name, names) for name in names):
+        outputs = self.graph.outputs
+        if any(name in outputs or self._learned_section(name, names) for name in names):
             return
-        self._nothing_wanted()
+        helps = [f"name a result: {', '.join(f'`{name}`' for name in outputs)}"]
+        if self.generation is not None:
+            helps = [f"pass whole texts as `{self.generation.growing}`, which the model generates"]
+        raise_error("E0946", "examples without targets", helps=helps)
 
     def _read_names(self, rows: Sequence[Row]) -> list[str]:
         """Return the inputs and results that every row names. E0946 if they differ."""
@@ -271,12 +260,10 @@ class TrainingBatches:
         known = [*self.graph.inputs, *self.graph.outputs]
         for name in first:
             if name not in known:
-                called = escape_text(name)
-                there = f"it has {', '.join(known)}"
                 raise_error(
                     "E0946",
-                    f"the model has no input and no result `{called}`",
-                    helps=suggest_similar_name(str(name), known, there),
+                    f"the model has no input and no result `{escape_text(name)}`",
+                    helps=suggest_similar_name(str(name), known, f"it has {', '.join(known)}"),
                 )
         return first
 
@@ -286,14 +273,6 @@ class TrainingBatches:
         asked = [name for name in self.input_signature.asked if not made or name != made.growing]
         last = made.growing if made else next(iter(self.graph.outputs))
         return ", ".join(f'"{name}": …' for name in (*asked, last))
-
-    def _nothing_wanted(self) -> NoReturn:
-        made = self.generation
-        there = ", ".join(f"`{name}`" for name in self.graph.outputs)
-        helps = [f"name a result: {there}"]
-        if made is not None:
-            helps = [f"pass whole texts as `{made.growing}`, which the model generates"]
-        raise_error("E0946", "examples without targets", helps=helps)
 
 
 def _format_kind(value: object) -> str:
@@ -306,23 +285,16 @@ def check_training_rows(given: object) -> Sequence[Row]:
     """
     if isinstance(given, list | tuple):
         return given
-    methods = dir(type(given))
+    methods, is_text = dir(type(given)), isinstance(given, str | bytes)
+    helps = ["pass a list of mappings, one per example"]
     if isinstance(given, Mapping) or "to_dict" in methods:
-        raise_error(
-            "E0946",
-            f"examples are passed as {_format_kind(given)}",
-            helps=[
-                "pass a list of examples, also for one: [example]",
-                'of a frame of pandas: frame.to_dict("records")',
-            ],
-        )
-    if isinstance(given, str | bytes) or not {"__len__", "__getitem__"} <= {*methods}:
-        if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-            return list(given)
-        raise_error(
-            "E0946",
-            f"examples are passed as {_format_kind(given)}",
-            helps=["pass a list of mappings, one per example"],
-        )
-    # a data set of another library: its elements are read on demand
-    return cast("Sequence[Row]", given)
+        helps = [
+            "pass a list of examples, also for one: [example]",
+            'of a frame of pandas: frame.to_dict("records")',
+        ]
+    elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
+        # a data set of another library: its elements are read on demand
+        return cast("Sequence[Row]", given)
+    elif not is_text and isinstance(given, Iterable):
+        return list(given)
+    raise_error("E0946", f"examples are passed as {_format_kind(given)}", helps=helps)

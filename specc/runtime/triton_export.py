@@ -51,7 +51,13 @@ def write_triton_repository(
                 raise_not_replaceable(config, "it was not written by specc", "use --force")
     source = model.path.parent
     beside = [location for location, _ in model.file.outside()]
-    _check_beside(beside)
+    for location in beside:
+        if Path(location).name != location:
+            raise_error(
+                "E0889",
+                f"the weights are in `{escape_text(location)}`, outside the model's directory",
+                helps=["compile it to another directory, which copies the weights"],
+            )
     with OutputDirectory(directory / "1") as out:
         for location in beside:
             out.entry(location, _list_pieces(source / location))
@@ -102,17 +108,6 @@ def _list_ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str
         kind_of = TRITON_TYPES[type.dtype]
         yield (f'  {{ name: "{name}" data_type: {kind_of} dims: [ {dims} ]{reshape} }}{comma}')
     yield "]"
-
-
-def _check_beside(locations: list[str]) -> None:
-    """Raise E0889 if external data lies outside the model's directory."""
-    for location in locations:
-        if Path(location).name != location:
-            raise_error(
-                "E0889",
-                f"the weights are in `{escape_text(location)}`, outside the model's directory",
-                helps=["compile it to another directory, which copies the weights"],
-            )
 
 
 def _list_pieces(path: Path) -> Iterator[bytes]:

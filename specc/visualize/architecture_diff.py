@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specc.analysis.mask_bands import find_band_interval
 from specc.analysis.model_cost import count_multiply_adds, format_dim_formula, format_number_runs
-from specc.driver.tied_weights import count_own_parameters
+from specc.driver.weights_section import count_own_parameters
 from specc.ir import ops
 from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node

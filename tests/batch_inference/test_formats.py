@@ -26,11 +26,11 @@ ENDS = st.sampled_from(["\n", "\r\n"])
 def every(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
     """All rows, block by block."""
     reader, found, start = find_format(path), [], 0
-    for block in reader.blocks(path, 0, rows):
+    for block in reader.blocks(0, rows):
         assert 0 < block.rows <= rows
         assert block.start == start
         start += block.rows
-        table = reader.read(path, block, names)
+        table = reader.read(block, names)
         assert all(len(column) == block.rows for column in table.values())
         found += list(zip(*(table[n] for n in names), strict=True))
     return found
@@ -79,7 +79,7 @@ def test_parquet(tmp_path: Path) -> None:
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
     pq.write_table(table, path, row_group_size=10)
     assert every(path, names, 4) == rows
-    kinds = {c.name: str(c.kind) for c in find_format(path).columns(path)}
+    kinds = {c.name: str(c.kind) for c in find_format(path).columns()}
     assert kinds == {"id": "i64", "text": "text", "ids": "i64[n]"}
 
 
@@ -104,7 +104,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, co
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(Failed) as failed:
-        find_format(path).columns(path)
+        find_format(path).columns()
     assert failed.value.diagnostics[0].code == code
 
 
@@ -113,7 +113,7 @@ def test_a_file_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
     with pytest.raises(Failed, match="E0871"):
-        find_format(path).blocks(path, 0, 9)
+        find_format(path).blocks(0, 9)
 
 
 def test_damaged_rows_are_told_one_by_one(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_csv_whose_quotes_stand_inside_values(tmp_path: Path) -> None:
     assert all(every(path, ["a", "b"], size) == rows for size in (1, 2, 9))
     path.write_bytes(b"a,b\rx,1\ry,2\r")
     with pytest.raises(Failed, match="E0872"):
-        find_format(path).columns(path)
+        find_format(path).columns()
 
 
 def test_a_quote_that_nobody_closes_takes_no_longer_than_the_file(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'a\nx\n"y\n' + b"z\n" * 30_000)
-    assert [block.rows for block in find_format(path).blocks(path, 0, 9)] == [2]
+    assert [block.rows for block in find_format(path).blocks(0, 9)] == [2]
 
 
 def test_values_that_python_has_not(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_values_that_python_has_not(tmp_path: Path) -> None:
     assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
     pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
     with pytest.raises(Failed, match="E0870"):
-        find_format(path).columns(path)
+        find_format(path).columns()
 
 
 def test_rows_that_are_nested_without_end(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_workers_that_are_killed(
 ) -> None:
     job = make_job(small, data, tmp_path)
     make_plan(job).write(tmp_path)
-    engine = LocalEngine(tmp_path, 2)
+    engine = LocalEngine(out=tmp_path, workers=2)
     killed = 0
     for progress in engine.run(range(4)):
         if progress.rows > 0 and killed < 2:
@@ -238,7 +238,7 @@ def test_workers_that_never_begin(
     make_plan(make_job(small, data, tmp_path)).write(tmp_path)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Failed, match="E0883"):
-        list(LocalEngine(tmp_path, 2).run(range(4)))
+        list(LocalEngine(out=tmp_path, workers=2).run(range(4)))
 
 
 def test_an_engine_that_is_not_there(
@@ -269,4 +269,4 @@ def test_processes_that_end_without_a_row_to_blame(
     dies.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(dies))
     with pytest.raises(Failed, match="block 0"):
-        list(LocalEngine(tmp_path, 1).run([0]))
+        list(LocalEngine(out=tmp_path, workers=1).run([0]))

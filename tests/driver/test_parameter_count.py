@@ -4,7 +4,7 @@ import pytest
 from support.elaborated_specs import elaborate_with_config
 
 from specc.cli.main import main
-from specc.driver.tied_weights import count_own_parameters
+from specc.driver.weights_section import count_own_parameters
 from specc.ir.dim import multiply_dims, sum_dims
 
 

@@ -31,8 +31,8 @@ from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.reading_section import FILE_ERROR_CODES
 from specc.driver.spec_loader import OpenedSpec, check_spec, open_spec
-from specc.driver.tied_weights import count_own_parameters
 from specc.driver.weight_sources import WeightSources, load_parameter_values
+from specc.driver.weights_section import count_own_parameters
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.spec_modules import build_module, build_program, collect_field_paths
 from specc.ir.dim import Dim

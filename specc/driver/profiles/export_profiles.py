@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from specc.analysis.length_limits import find_length_limits
+from specc.decode.settings_errors import parse_strategy
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.compile_options import PROFILES
@@ -17,6 +18,7 @@ from specc.driver.profiles.hf_decoder import (
     build_decoder,
 )
 from specc.driver.profiles.hf_encoder_decoder import build_encoder_decoder
+from specc.io.json_io import as_exact_integer
 from specc.io.safe_read import escape_text
 from specc.ir.graph import Graph
 from specc.ir.model import DecodeState, DerivedGraphs, GenerateSection, ModelDefinition
@@ -40,18 +42,15 @@ def build_genai_config(
     generation: GenerateSection,
     graph: Graph,
     states: tuple[DecodeState, ...],
-    stem: str,
 ) -> dict[str, Any]:
-    """Return the content of genai_config.json.
-
-    `graph` and `states` carry the names of the profile; `stem` is the file name of the
-    graph without suffix.
+    """Return the content of genai_config.json; `graph` and `states` have the names of the
+    profile.
     """
     settings = generation.settings
     inputs = {n: n for n in (IDS, MASK, POSITIONS) if n in graph.inputs}
     heads, features = states[0].type.shape[1].number, states[0].type.shape[3].number
     decoder = {
-        "filename": f"{stem}.onnx",
+        "filename": "model.onnx",
         "head_size": features,
         "num_hidden_layers": len(states) // 2,
         "num_key_value_heads": heads,
@@ -59,11 +58,12 @@ def build_genai_config(
         "outputs": {"logits": LOGITS}
         | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("present")},
     }
-    longest = max_sequence_length(model, generation)
+    longest = _max_sequence_length(model, generation)
+    start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
     tokens = {
-        "bos_token_id": _bos_token(settings),
-        "eos_token_id": _eos_tokens(settings),
-        "pad_token_id": _pad_token(settings),
+        "bos_token_id": start[0] if start else None,
+        "eos_token_id": stop[0] if len(stop) == 1 else stop or None,
+        "pad_token_id": settings.get("pad", stop[0] if stop else None),
     }
     return {
         "model": {
@@ -81,49 +81,30 @@ def build_genai_config(
     }
 
 
-def max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
+def _max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
     """Return the maximum sequence length in tokens: the smallest position embedding table,
     else the config's `context`, else `DEFAULT_MAX_LENGTH`.
     """
     symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
         return limit.most
-    context = model.config.get("context")
-    return (
-        context
-        if isinstance(context, int) and not isinstance(context, bool) and context > 0
-        else DEFAULT_MAX_LENGTH
-    )
+    context = as_exact_integer(model.config.get("context"))
+    return context if context is not None and context > 0 else DEFAULT_MAX_LENGTH
 
 
-def _bos_token(settings: Mapping[str, object]) -> object:
-    """Return the first of the start tokens."""
-    start = settings.get("start")
-    return start[0] if isinstance(start, list | tuple) and start else start
-
-
-def _eos_tokens(settings: Mapping[str, object]) -> object:
-    stop = settings.get("stop")
-    if isinstance(stop, list | tuple):
-        return list(stop) if len(stop) != 1 else stop[0]
-    return stop
-
-
-def _pad_token(settings: Mapping[str, object]) -> object:
-    """Return the pad token; the first stop token if the spec gives none."""
-    stop = _eos_tokens(settings)
-    return settings.get("pad", stop[0] if isinstance(stop, list) and stop else stop)
+def _list_tokens(setting: object) -> list[object]:
+    """Return the token ids of a setting: one, several, or none if it is not given."""
+    if isinstance(setting, list | tuple):
+        return list(setting)
+    return [] if setting is None else [setting]
 
 
 def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the search options in the terms of onnxruntime-genai."""
-    strategy = settings.get("strategy")
-    search: Mapping[str, object] = (
-        strategy if isinstance(strategy, Mapping) else {"kind": strategy or "greedy"}
-    )
+    kind, search = parse_strategy(settings.get("strategy") or "greedy")
     words = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
     same = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
-    made: dict[str, object] = {"do_sample": search.get("kind") == "sample"}
+    made: dict[str, object] = {"do_sample": kind == "sample"}
     for name, value in search.items():
         if name in same or name in words:
             made[words.get(name, name)] = value
@@ -155,25 +136,21 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
 
     `specc`: `encode` (if there is one) and `step`, unchanged. `hf`: `model`, or
     `encoder_model`, `decoder_model` and `decoder_with_past_model`. `genai`: `model` and
-    `genai_config.json`. Raise E0751 for an unknown profile, E0752 if the profile cannot
-    represent the model.
+    `genai_config.json`. Raise E0752 if the profile cannot represent the model.
     """
-    check_profile(profile)
     generation = model.generation
     assert generation is not None, f"{model.name} has no `generate` section"
     if profile == "specc":
         encode = {"encode": derived.encode} if derived.encode else {}
         return ProfiledGraphs({**encode, "step": derived.step}, derived.states)
     if profile == "hf" and derived.encode is not None:
-        return _rename_graphs(build_encoder_decoder(derived, generation.source))
-    graph, states = build_decoder(profile, derived, generation.source)
-    if profile == "hf":
-        return _rename_graphs(ProfiledGraphs({"model": graph}, states))
-    files = {GENAI_FILE: build_genai_config(model, generation, graph, states, "model")}
-    return _rename_graphs(ProfiledGraphs({"model": graph}, states, files))
-
-
-def _rename_graphs(made: ProfiledGraphs) -> ProfiledGraphs:
-    """Return the graphs, each named after its file."""
-    named = {stem: Graph(**{**graph.__dict__, "name": stem}) for stem, graph in made.graphs.items()}
-    return replace(made, graphs=named)
+        exported = build_encoder_decoder(derived, generation.source)
+    else:
+        graph, states = build_decoder(profile, derived, generation.source)
+        exported = ProfiledGraphs({"model": graph}, states)
+    if profile == "genai":
+        files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}
+        exported = replace(exported, files=files)
+    # each graph is named after its file
+    named = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
+    return replace(exported, graphs=named)

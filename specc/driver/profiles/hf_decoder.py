@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
@@ -54,19 +54,16 @@ class GraphReplay:
     least: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Dim] = field(default_factory=dict)
 
-    def _copy_parameters(self, graph: Graph, node: Node) -> None:
-        names = {value: name for name, value in graph.parameters.items()}
-        for a in node.args:
-            if a in names and a not in self.now:
-                self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
-
     def copy_nodes_for(self, graph: Graph, wanted: Iterable[Value]) -> None:
         """Copy the nodes that compute `wanted` values of `graph` and are not copied yet."""
         live = self._uncopied_nodes(wanted)
+        names = {value: name for name, value in graph.parameters.items()}
         for node, results in graph.nodes:
             if node not in live:
                 continue
-            self._copy_parameters(graph, node)
+            for a in node.args:
+                if a in names and a not in self.now:
+                    self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
             made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
             self.now.update(zip(results, made, strict=True))
             if (known := graph.node_origins.get(node)) and made[0].node:
@@ -105,6 +102,15 @@ class GraphReplay:
         """Declare an int64 mask input (0 for padding) and return it as booleans."""
         given = self.b.input(name, Input(Type("i64", type.shape)))
         return self.b.one(ops.Compare("ne"), given, self.b.one(ops.Constant(0, "i64")))
+
+    def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
+        """Declare a cache of `step` as the input `name`, and convert it to the layout of the
+        step.
+        """
+        value = step.inputs[state.name]
+        layout, type = get_cache_layout(state), exported_state_type(state, value.type)
+        given = self.b.input(name, Input(type))
+        self.now[value] = self.b.one(layout.import_op, given) if layout.import_op else given
 
     def finish(self, name: str, outputs: Mapping[str, Value]) -> Graph:
         """Return the finished graph with the length bounds of its remaining symbols."""
@@ -149,17 +155,10 @@ STATE_DESCRIPTIONS = {
 """Kinds of state other than keys and values, for messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheLayer:
-    """The key and value caches of one attention."""
-
-    key: DecodeState
-    value: DecodeState
-
-    @property
-    def states(self) -> tuple[tuple[str, DecodeState], ...]:
-        """The key and value states, with the suffixes of their names."""
-        return (("key", self.key), ("value", self.value))
+CACHE_PARTS = ("key", "value")
+"""The order of keys and values in files: readers rely on it."""
+CacheLayer: TypeAlias = Mapping[str, DecodeState]
+"""The key and the value cache of one attention, in the order of `CACHE_PARTS`."""
 
 
 def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer, ...]:
@@ -171,7 +170,7 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
         _check_state(profile, state)
         found.setdefault(state.layer, {})[state.role] = state
     for states in found.values():
-        if missing := {"key", "value"} - states.keys():
+        if missing := {*CACHE_PARTS} - states.keys():
             (other,) = states.values()
             fail_unsupported_profile(
                 profile,
@@ -181,12 +180,13 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
         fail_unsupported_profile(
             profile, "a step has no state, so there are no keys and values to name"
         )
-    return tuple(CacheLayer(s["key"], s["value"]) for _, s in sorted(found.items()))
+    layers = (states for _, states in sorted(found.items()))
+    return tuple({word: states[word] for word in CACHE_PARTS} for states in layers)
 
 
 def _check_state(profile: str, state: DecodeState) -> None:
     reader = PROFILE_READERS[profile]
-    if state.role not in ("key", "value"):
+    if state.role not in CACHE_PARTS:
         fail_unsupported_profile(
             profile,
             f"a step keeps `{_state_label(state)}`, {STATE_DESCRIPTIONS[state.role]}",
@@ -208,7 +208,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
                 "so the cache must keep all positions"
             ],
         )
-    if (state.type.rank, state.time_axis, state.batch_axis) not in _RESHAPABLE_LAYOUTS:
+    if (state.type.rank, state.time_axis, state.batch_axis) not in CACHE_LAYOUTS:
         fail_unsupported_profile(
             profile,
             f"`{_state_label(state)}` has the type {state.type}",
@@ -216,50 +216,44 @@ def _check_state(profile: str, state: DecodeState) -> None:
         )
 
 
-_RESHAPABLE_LAYOUTS = {(4, 2, 0), (4, 1, 0), (3, 1, 0)}
-"""Rank, time axis and batch axis of the states that can be reshaped to
-[batch, heads, positions, features].
-"""
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """The layout of a state: its axes as [batch, heads, positions, features], None for an axis
+    of length 1, and the ops that convert a cache of that shape to the state and back.
+    """
+
+    axes: tuple[int | None, ...]
+    import_op: Op | None = None
+    export_op: Op | None = None
+
+
+SWAP_HEADS = ops.Transpose((0, 2, 1, 3))
+CACHE_LAYOUTS: Mapping[tuple[int, int | None, int | None], CacheLayout] = {
+    (4, 2, 0): CacheLayout((0, 1, 2, 3)),
+    (4, 1, 0): CacheLayout((0, 2, 1, 3), SWAP_HEADS, SWAP_HEADS),
+    (3, 1, 0): CacheLayout((0, None, 1, 2), ops.Squeeze(1), ops.Insert(1)),
+}
+"""The layouts that profiles can represent, by rank, time axis and batch axis of the state."""
 
 
 def _state_label(state: DecodeState) -> str:
     return state.name.removeprefix("past.")
 
 
-def exported_state_type(state: DecodeState) -> Type:
-    """Return the type of the state as [batch, heads, positions, features]."""
-    match state.type.rank, state.time_axis:
-        case 4, 1:
-            batch, rows, heads, features = state.type.shape
-            return Type(state.type.dtype, (batch, heads, rows, features))
-        case 3, _:
-            batch, rows, features = state.type.shape
-            return Type.of(state.type.dtype, batch, 1, rows, features)
-    return state.type
+def get_cache_layout(state: DecodeState) -> CacheLayout:
+    """Return the layout of a state that `list_cache_layers` accepts."""
+    return CACHE_LAYOUTS[state.type.rank, state.time_axis, state.batch_axis]
 
 
-def import_cache(replay: GraphReplay, state: DecodeState, given: Value) -> Value:
-    """Convert a cache from [batch, heads, positions, features] to the layout of the step."""
-    match state.type.rank, state.time_axis:
-        case 4, 1:
-            return replay.b.one(ops.Transpose((0, 2, 1, 3)), given)
-        case 3, _:
-            return replay.b.one(ops.Squeeze(1), given)
-    return given
-
-
-def export_cache(replay: GraphReplay, state: DecodeState, made: Value) -> Value:
-    """Convert a cache from the layout of the step to [batch, heads, positions, features]."""
-    match state.type.rank, state.time_axis:
-        case 4, 1:
-            return replay.b.one(ops.Transpose((0, 2, 1, 3)), made)
-        case 3, _:
-            return replay.b.one(ops.Insert(1), made)
-    return made
+def exported_state_type(state: DecodeState, type: Type) -> Type:
+    """Return the `type` of a state in the renamed step as [batch, heads, positions, features]."""
+    axes = get_cache_layout(state).axes
+    return Type.of(type.dtype, *(1 if axis is None else type.shape[axis] for axis in axes))
 
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 BATCH, NEW, PAST = "batch_size", "sequence_length", "past_sequence_length"
+PAST_CACHE, PRESENT_CACHE = "past_key_values.{}.{}", "present.{}.{}"
 
 
 def build_decoder(
@@ -288,20 +282,21 @@ def build_decoder(
         replay.now[value] = _declare_other_input(
             profile, replay, name, value, step.input_facts[name], name in derived.full_length_inputs
         )
-    declare_caches(replay, step, layers, "past_key_values.{}.{}")
+    for n, layer in enumerate(layers):
+        for word, state in layer.items():
+            replay.declare_cache(step, state, PAST_CACHE.format(n, word))
     replay.copy_nodes_for(step, step.outputs.values())
     made = {LOGITS: replay.now[step.outputs[source]]}
-    made |= emit_caches(replay, step, layers, "present.{}.{}")
+    made |= emit_caches(replay, step, layers, PRESENT_CACHE)
     made |= keep_other_outputs(replay, step, derived, source)
-    return replay.finish(step.name, made), name_states(
-        replay, step, layers, "past_key_values.{}.{}", "present.{}.{}"
-    )
+    states = name_states(step, layers, PAST_CACHE, PRESENT_CACHE)
+    return replay.finish(step.name, made), states
 
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
     """Return the new symbols for batch size, new and past length, by symbol of the step."""
     batch, new = derived.step.inputs[derived.growing].type.shape
-    key = layers[0].key
+    key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
     named = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
     return {name: dim for name, dim in named.items() if name}
@@ -339,31 +334,18 @@ def _declare_other_input(
     )
 
 
-def declare_caches(
-    replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], name: str
-) -> None:
-    """Declare the caches as inputs; `name` is a format string for the layer index and
-    `key` or `value`.
-    """
-    for n, layer in enumerate(layers):
-        for word, state in layer.states:
-            value = step.inputs[state.name]
-            now = replace(state, type=value.type)
-            replay.now[value] = import_cache(
-                replay, now, replay.b.input(name.format(n, word), Input(exported_state_type(now)))
-            )
-
-
 def emit_caches(
     replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], name: str
 ) -> dict[str, Value]:
-    """Return the caches including the new positions, by output name."""
+    """Return the caches including the new positions, by output name; `name` is a format string
+    for the layer index and `key` or `value`.
+    """
     made = {}
     for n, layer in enumerate(layers):
-        for word, state in layer.states:
-            made[name.format(n, word)] = export_cache(
-                replay, state, replay.now[step.outputs[state.next_output]]
-            )
+        for word, state in layer.items():
+            cache = replay.now[step.outputs[state.next_output]]
+            op = get_cache_layout(state).export_op
+            made[name.format(n, word)] = replay.b.one(op, cache) if op else cache
     return made
 
 
@@ -376,23 +358,19 @@ def keep_other_outputs(
 
 
 def name_states(
-    replay: GraphReplay, step: Graph, layers: tuple[CacheLayer, ...], past: str, present: str
+    step: Graph, layers: tuple[CacheLayer, ...], past: str, present: str
 ) -> tuple[DecodeState, ...]:
     """Return the states under the names of the profile."""
-    made: list[DecodeState] = []
-    for n, layer in enumerate(layers):
-        for word, state in layer.states:
-            type = exported_state_type(replace(state, type=step.inputs[state.name].type))
-            name, after = past.format(n, word), present.format(n, word)
-            made.append(
-                replace(
-                    state,
-                    name=name,
-                    next_output=after,
-                    type=type,
-                    batch_axis=0,
-                    time_axis=2,
-                    layer=n,
-                )
-            )
-    return tuple(made)
+    return tuple(
+        replace(
+            state,
+            name=past.format(n, word),
+            next_output=present.format(n, word),
+            type=exported_state_type(state, step.inputs[state.name].type),
+            batch_axis=0,
+            time_axis=2,
+            layer=n,
+        )
+        for n, layer in enumerate(layers)
+        for word, state in layer.items()
+    )

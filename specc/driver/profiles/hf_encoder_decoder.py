@@ -1,10 +1,10 @@
 """Encoder-decoder profile: the three graphs that Optimum and transformers.js read."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from specc.driver.profiles.hf_decoder import (
+    CACHE_PARTS,
     LOGITS,
     MASK,
     NEW,
@@ -15,9 +15,7 @@ from specc.driver.profiles.hf_decoder import (
     ProfiledGraphs,
     declare_input_ids,
     emit_caches,
-    exported_state_type,
     fail_unsupported_profile,
-    import_cache,
     keep_other_outputs,
     list_cache_layers,
     name_lengths,
@@ -84,19 +82,12 @@ def find_cross_attention(step: Graph, static_inputs: Iterable[str]) -> list[dict
     found: list[dict[str, str]] = []
     for node, results in step.nodes:
         if isinstance(node.op, ops.Attend):
-            if pair := dict(_key_and_value(node.args, origin)):
+            pairs = zip(CACHE_PARTS, node.args[1:3], strict=True)
+            if pair := {word: origin[value] for word, value in pairs if value in origin}:
                 found.append(pair)
         elif node.op.view and len(node.args) == 1 and node.args[0] in origin:
             origin |= dict.fromkeys(results, origin[node.args[0]])
     return found
-
-
-def _key_and_value(
-    args: tuple[Value | None, ...], origin: dict[Value, str]
-) -> Iterator[tuple[str, str]]:
-    for word, value in zip(("key", "value"), args[1:3], strict=True):
-        if value in origin:
-            yield word, origin[value]
 
 
 SOURCE_ROWS = "encoder_sequence_length"
@@ -245,8 +236,6 @@ def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str
 HIDDEN, LAST, CROSS_MASK = ("encoder_hidden_states", "last_hidden_state", "encoder_attention_mask")
 PAST_OWN, PRESENT_OWN = "past_key_values.{}.decoder.{}", "present.{}.decoder.{}"
 PAST_CROSS, PRESENT_CROSS = "past_key_values.{}.encoder.{}", "present.{}.encoder.{}"
-CACHE_PARTS = ("key", "value")
-"""The order of keys and values in files: readers rely on it."""
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
@@ -254,8 +243,8 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
     values and a mask.
     """
     parts = find_encoder_decoder_parts(derived)
-    first, _ = _decoder(parts, source, "first")
-    later, states = _decoder(parts, source, "later")
+    first, _ = _decoder(parts, source, first=True)
+    later, states = _decoder(parts, source, first=False)
     graphs = {
         "encoder_model": _encoder(parts),
         "decoder_model": first,
@@ -281,10 +270,10 @@ def _encoder(parts: EncoderDecoderParts) -> Graph:
 
 
 def _decoder(
-    parts: EncoderDecoderParts, source: str, which: Literal["first", "later"]
+    parts: EncoderDecoderParts, source: str, *, first: bool
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
-    """Return `decoder_model`, which takes no past, or `decoder_with_past_model`."""
-    first, derived = which == "first", parts.derived
+    """Return `decoder_model`, which takes no past (`first`), or `decoder_with_past_model`."""
+    derived = parts.derived
     lengths: Mapping[str, Dim] = parts.lengths
     if first:
         # the same step with a past of length 0: concatenations with the past disappear
@@ -298,10 +287,7 @@ def _decoder(
         replay.now[end] = replay.b.input(HIDDEN, Input(end.type))
     _declare_cross_mask(parts, replay, step, encode)
     _fill_decoder_masks(parts, replay, step)
-    if first:
-        _fill_empty_caches(parts, replay, step)
-    else:
-        _declare_past_caches(parts, replay, step)
+    _add_past_caches(parts, replay, step, empty=first)
     for name in derived.static_inputs:
         # cross-attention keys and values: computed here in `decoder_model`, inputs of
         # `decoder_with_past_model`. What depends on the mask alone is computed in both.
@@ -312,7 +298,7 @@ def _decoder(
     outputs = {LOGITS: replay.now[step.outputs[source]]}
     outputs |= _emit_presents(parts, replay, step, crossing=first)
     outputs |= keep_other_outputs(replay, step, derived, source)
-    states = name_states(replay, step, parts.layers, PAST_OWN, PRESENT_OWN)
+    states = name_states(step, parts.layers, PAST_OWN, PRESENT_OWN)
     return replay.finish(step.name, outputs), states
 
 
@@ -325,13 +311,10 @@ def _emit_presents(
     own = emit_caches(replay, step, parts.layers, PRESENT_OWN)
     found: dict[str, Value] = {}
     for n, pair in enumerate(parts.crosses):
-        names = [PRESENT_OWN.format(n, word) for word in CACHE_PARTS]
-        found |= {name: own[name] for name in names}
-        if crossing:
-            found |= {
-                PRESENT_CROSS.format(n, word): replay.now[step.inputs[pair[word]]]
-                for word in CACHE_PARTS
-            }
+        for name in (PRESENT_OWN.format(n, word) for word in CACHE_PARTS):
+            found[name] = own[name]
+        for word in CACHE_PARTS if crossing else ():
+            found[PRESENT_CROSS.format(n, word)] = replay.now[step.inputs[pair[word]]]
     return found
 
 
@@ -339,13 +322,13 @@ def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
     """Return `encode` with the new axis names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is found again as a graph output
     encode = parts.encode
-    marked = Graph(**{**encode.__dict__, "outputs": {**encode.outputs, _ENCODER_OUTPUT: parts.end}})
+    marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.end})
     # `encode` has neither new nor past positions
     lengths = {n: d for n, d in parts.lengths.items() if d.name not in (NEW, PAST)}
     found = rename_lengths(marked, lengths)
     outputs = dict(found.outputs)
     end = outputs.pop(_ENCODER_OUTPUT)
-    return Graph(**{**found.__dict__, "outputs": outputs}), end
+    return replace(found, outputs=outputs), end
 
 
 _ENCODER_OUTPUT = "the encoder output"
@@ -378,23 +361,19 @@ def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: G
             fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
 
-def _fill_empty_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
-    for layer in parts.layers:
-        for _, state in layer.states:
-            value = step.inputs[state.name]
-            replay.now[value] = replay.make_constant(value.type, 0.0)
-
-
-def _declare_past_caches(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
-    """Declare for each layer the self-attention cache, then the cross-attention cache;
-    readers rely on the order.
+def _add_past_caches(
+    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, empty: bool
+) -> None:
+    """Fill the self-attention caches with `empty` constants, or declare for each layer the
+    self-attention cache, then the cross-attention cache; readers rely on the order.
     """
     for n, (layer, pair) in enumerate(zip(parts.layers, parts.crosses, strict=True)):
-        for word, state in layer.states:
+        for word, state in layer.items():
             value = step.inputs[state.name]
-            now = replace(state, type=value.type)
-            given = replay.b.input(PAST_OWN.format(n, word), Input(exported_state_type(now)))
-            replay.now[value] = import_cache(replay, now, given)
-        for word in CACHE_PARTS:
+            if empty:
+                replay.now[value] = replay.make_constant(value.type, 0.0)
+            else:
+                replay.declare_cache(step, state, PAST_OWN.format(n, word))
+        for word in () if empty else CACHE_PARTS:
             value = step.inputs[pair[word]]
             replay.now[value] = replay.b.input(PAST_CROSS.format(n, word), Input(value.type))
