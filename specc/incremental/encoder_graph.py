@@ -22,7 +22,7 @@ that the generated input is not read at all.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
 
@@ -55,6 +55,18 @@ def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
     """Pad keys with masked ones so that there are at least k."""
     hidden = -inf if op.largest else inf
     return b.one(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
+
+
+def _add_with_enough_keys(
+    b: Builder, node: Node, args: list[Value | None], symbol: str
+) -> tuple[Value, ...]:
+    """Add a node with operands `args` that have an empty time axis. The largest k of fewer than k
+    positions are as many as there are, padded.
+    """
+    op, x = node.op, node.first
+    if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
+        args = [pad_topk_keys(b, op, args[0])]
+    return b.add(op, *args)
 
 
 LastPosition: TypeAlias = tuple[Value, int]
@@ -174,7 +186,7 @@ class LastPositionBuilder:
                 get_last_row(rows[n]) if n in rows else a and now[a]
                 for n, a in enumerate(node.args)
             ]
-            made[row] = b.add(node.op, *args)[row[0].index]
+            made[row] = _add_with_enough_keys(b, node, args, self.symbol)[row[0].index]
         return get_last_row((self.value, self.axis))
 
 
@@ -321,15 +333,7 @@ class EncoderBuilder:
         args = [a and self.now[a] for a in self._read(node)]
         if isinstance(op, ops.Concat) and len(args) == 1 and args[0]:
             return (args[0],)
-        # The first k of fewer than k positions: as many as there are, padded.
-        if isinstance(op, ops.TopK) and args[0] and self._grows(node, op.axis):
-            args = [pad_topk_keys(self.b, op, args[0])]
-        return self.b.add(op, *args)
-
-    def _grows(self, node: Node, axis: int) -> bool:
-        """Return True if an axis of the operand is the time axis."""
-        x = node.first
-        return x is not None and self.plan.symbol in x.shape[axis].symbols()
+        return _add_with_enough_keys(self.b, replace(node, op=op), args, self.plan.symbol)
 
     def _all_padding(self, node: Node) -> bool:
         """Return True if a `pad` adds positions to an empty axis."""

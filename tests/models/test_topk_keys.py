@@ -2,13 +2,19 @@
 any later length says, from the first row on.
 """
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from properties.test_prefix_positions import difference
+from support.random_prefix_graphs import PrefixGraphBuilder, finish_prefix_graph
 
 import specc
 from specc.incremental import encoder_graph, step_graph
+from specc.ir import ops
+from specc.ir.dim import Dim
+from specc.ir.graph import Graph, Value
 from specc.runtime.steppers import KVCacheStepper
 
 SPEC = """specc 1
@@ -86,3 +92,28 @@ def test_hidden_keys_that_stand_in_front_are_found(
 
     monkeypatch.setattr(step_graph, "pad_topk_keys", in_front)
     assert worst(tmp_path, "causal", (1, 1, 5)) > 1e-3
+
+
+class TopKPrefixBuilder(PrefixGraphBuilder):
+    """Adds the sum of the k largest scores of the keys up to each position."""
+
+    def step(self) -> Value:
+        x = self.streams[-1]
+        positions = self.one(ops.Extent(1), x)
+        query, key = (self.one(ops.Insert(axis), positions) for axis in (1, 0))
+        scores = self.one(ops.Einsum("b q d, b k d -> b q k"), x, x)
+        hidden = self.one(ops.Constant(-np.inf, "f64"))
+        scores = self.one(ops.Where(), self.one(ops.Compare("le"), key, query), scores, hidden)
+        best = self.one(ops.TopK(2, Dim.of(self.rng.randint(1, 5))), scores)
+        total = self.one(ops.Reduce("sum", 2), self.one(ops.Pointwise("sigmoid"), best))
+        return self.one(ops.Arith("mul"), x, self.one(ops.Insert(2), total))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_prefixes_of_fewer_positions_than_k(seed: int) -> None:
+    """Before any token is generated there may be fewer keys than k."""
+
+    def make_graph(number: int) -> Graph:
+        return finish_prefix_graph(TopKPrefixBuilder(random.Random(number)))
+
+    assert not difference(seed, make_graph)
