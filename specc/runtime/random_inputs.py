@@ -200,7 +200,7 @@ def _draw_ids(
 def _draw_mask(
     shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
 ) -> Array:
-    """Generate a padding mask: the first batch element is full, others have some padding.
+    """Generate a padding mask: the first batch element is full, all others have some padding.
 
     Density 1 means no padding, near 0 mostly padding. Without a declared side, left and right
     padding alternate.
@@ -211,6 +211,8 @@ def _draw_mask(
     lengths = (
         rng.integers(max(1, least), length + 1, shape[:-1]) if length else np.zeros(shape[:-1], int)
     )
+    if density == DEFAULT_DENSITY:
+        lengths = np.minimum(lengths, max(1, length - 1))
     if density >= DEFAULT_DENSITY:
         lengths.reshape(-1)[:1] = length
     else:

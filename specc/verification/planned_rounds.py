@@ -17,6 +17,7 @@ from specc.runtime.random_inputs import (
     DEFAULT_DENSITY,
     DrawInputs,
     random_inputs,
+    shortest_tables,
     sizes_for,
 )
 from specc.verification.length_coverage import is_affordable, long_sizes, sizes_near
@@ -90,15 +91,27 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
 ) -> Iterator[_PlannedRound]:
-    """Yield a round of many positions if results are integers, and one of large inputs if values
-    are compared with constants or bounded by them.
+    """Yield a round of many positions if results or inputs other than ids are integers, and one of
+    large inputs if values are compared with constants or bounded by them.
     """
     near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
     many = next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
-    if any(value.type.dtype in ("i64", "i32") for value in graph.outputs.values()):
+    if _has_integers(graph, usual):
         yield _PlannedRound(many)
     if not half_format_of(graph) and (bound := _find_largest_bound(graph)):
         yield _PlannedRound(many, scale=BEYOND_BOUND * bound)
+
+
+def _has_integers(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Return whether a result is an integer, or an input that is no index of a table."""
+    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
+    looked_up = shortest_tables(graph, env)
+    plain = [
+        value
+        for name, value in graph.inputs.items()
+        if value not in looked_up and graph.input_facts[name].below is None
+    ]
+    return any(v.type.dtype in ("i64", "i32") for v in (*plain, *graph.outputs.values()))
 
 
 def _has_boolean_input(graph: Graph) -> bool:

@@ -59,6 +59,23 @@ graph g(x: float[batch, n], observed: bool[batch, n]) -> (y: float[batch]) {
   return sum(where(observed, x, 0.0), axis=1) / max(sum(float(observed), axis=1), 1.0)
 }
 """,
+    "positions of padding on the left": """specc 1
+model m
+dims batch >= 1, n >= 1
+graph g(ids: int[batch, n], keep: keep[batch, n]) -> (y: float[batch, n, 4]) {
+  x = embedding(ids, size=9, dim=4) @ e
+  return x * insert(cos(float(max(positions(keep) - 0, 0))), axis=2)
+}
+""",
+    "rows and columns of an image": """specc 1
+model m
+dims batch >= 1, n >= 1
+graph g(x: float[batch, n, 4], shapes: int[batch, 2]) -> (y: float[batch, n, 4]) {
+  columns = shapes[:, 1:2]
+  row = where(positions(x) < shapes[:, 0:1] * columns, positions(x) // max(columns, 1), 0)
+  return x * insert(float(shapes[:, 0:1] - row) / (1.0 + float(row)), axis=2)
+}
+""",
     "values beyond a bound": """specc 1
 model m
 dims batch >= 1
