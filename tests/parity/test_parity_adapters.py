@@ -1,5 +1,5 @@
-"""LoRA adapters as peft makes and saves them: a folder with the adapter merged into it gives
-what the model with the adapter beside it gives.
+"""LoRA adapters saved by peft: a directory with the adapter merged into the weights gives the
+results of peft's adapted model.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ CASES: dict[str, Made] = {
 
 
 def adapted(model: Any, given: dict[str, Any], seed: int) -> Any:
-    """The model with an adapter, all of whose numbers are drawn: a fresh B is zero."""
+    """Return the model with an adapter with random weights: a fresh B is zero."""
     made = peft.get_peft_model(model, peft.LoraConfig(**{"r": 3, "lora_alpha": 5, **given}))
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_a_merged_adapter_gives_what_peft_gives(name: str, tmp_path: Path) -> No
 
 
 def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
-    """A text alone and three in a padded batch."""
+    """Compare one sequence, and three in a padded batch."""
     ours = specc.load(path, threads=1)
     for inputs in (TEXT_SAMPLES.get_sample(0), TEXT_SAMPLES.make_batch("right")):
         known = {n: v for n, v in inputs.items() if n in ours.whole.input_signature.graph.inputs}
@@ -91,7 +91,7 @@ def compare(path: Path, theirs: Any, within: float = 1e-5) -> None:
         assert_arrays_close(got[valid], wanted[valid], "logits", within)
 
 
-def test_a_body_without_the_head_that_an_adapter_brings(tmp_path: Path) -> None:
+def test_base_model_with_the_head_of_the_adapter(tmp_path: Path) -> None:
     """The classifier was trained with the adapter and is in no other file."""
     _, _, tiny, given = CASES["bert-new-head"]
     config = transformers.BertConfig(**tiny)
@@ -109,8 +109,8 @@ def test_a_body_without_the_head_that_an_adapter_brings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_weights_of_16_bits_are_merged_in_float64(dtype: torch.dtype, tmp_path: Path) -> None:
-    """As if the adapter stood beside the widened weights: nothing is rounded to 16 bits."""
+def test_16_bit_weights_are_merged_in_float64(dtype: torch.dtype, tmp_path: Path) -> None:
+    """As if the adapter were applied to the widened weights: nothing is rounded to 16 bits."""
     model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.to(dtype).save_pretrained(tmp_path / "base")
     # read back: its table of frequencies is in no file, and was rounded with the others
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_merged_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_unsupported_adapters_are_refused_by_name(name: str, tmp_path: Path) -> None:
     key, given = REFUSED[name]
     model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.save_pretrained(tmp_path / "base")
@@ -142,7 +142,7 @@ def test_what_cannot_be_merged_is_refused_by_name(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("modules", [["embed_tokens"], ["lm_head"]])
-def test_a_shared_table_is_not_changed_for_both(modules: list[str], tmp_path: Path) -> None:
+def test_tied_weights_are_changed_for_one_user(modules: list[str], tmp_path: Path) -> None:
     """The adapter was trained beside one user of the weight, not both."""
     tied = transformers.LlamaConfig(**{**LLAMA, "tie_word_embeddings": True})
     model = randomize_weights(transformers.LlamaForCausalLM(tied))
@@ -154,8 +154,8 @@ def test_a_shared_table_is_not_changed_for_both(modules: list[str], tmp_path: Pa
         specc.compile(tmp_path / "base", tmp_path / "m.onnx", adapter=tmp_path / "adapter")
 
 
-def test_another_file_is_the_same_model(tmp_path: Path) -> None:
-    """The same folder merged by peft, saved and compiled, gives the same numbers."""
+def test_checkpoint_merged_by_peft(tmp_path: Path) -> None:
+    """The directory merged by peft, saved and compiled, gives the same results."""
     model = randomize_weights(transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)))
     model.save_pretrained(tmp_path / "base")
     theirs = adapted(model, {"target_modules": ["c_attn"], "fan_in_fan_out": True}, 6)

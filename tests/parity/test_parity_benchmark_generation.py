@@ -1,5 +1,5 @@
-"""The writers that `benchmarks/generation.py` compares write the same tokens, and say
-when they had each.
+"""The generators that `benchmarks/generation.py` compares produce the same tokens, with a time for
+each.
 """
 
 import sys
@@ -16,7 +16,7 @@ import generation
 pytestmark = pytest.mark.parity
 
 
-def test_specc_and_transformers_write_the_same_and_are_timed_token_by_token(tmp_path: Path) -> None:
+def test_equal_tokens_with_a_time_for_each(tmp_path: Path) -> None:
     checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
     generation.compiled("gpt2", checkpoint, tmp_path / "package", "specc", "ort-cpu")
     model = decoders.published(checkpoint)
@@ -34,7 +34,7 @@ def test_specc_and_transformers_write_the_same_and_are_timed_token_by_token(tmp_
         assert trace.prefill > 0 < min(trace.steps)
 
 
-def test_the_floor_is_what_a_token_must_read(tmp_path: Path) -> None:
+def test_bytes_read_per_token(tmp_path: Path) -> None:
     checkpoint = generation.saved("gpt2", tmp_path / "gpt2", tiny=True)
     vocab, width, layers = 100, 64, 2
     block = 12 * width * width + 13 * width

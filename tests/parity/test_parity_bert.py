@@ -61,7 +61,7 @@ HEADS = [
 def test_heads(
     name: str, results: Mapping[str, str], more: Mapping[str, object], tmp_path: Path
 ) -> None:
-    """Each from its folder alone: its architecture chooses the graph."""
+    """The directory alone is enough: its architecture selects the graph."""
     case = ModelCase(
         config="BertConfig", model=name, tiny={**TINY, **more}, results=results, samples=GIVEN
     )
@@ -69,7 +69,7 @@ def test_heads(
 
 
 def test_multiple_choice(tmp_path: Path) -> None:
-    """Four answers to each question, of different lengths."""
+    """Four choices per question, of different lengths."""
     case = ModelCase(config="BertConfig", model="BertForMultipleChoice", tiny=TINY)
     theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
@@ -127,7 +127,7 @@ def attend_with_relative_keys(attention: Any, table: torch.Tensor, with_query: b
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
 def test_relative_positions(kind: str, tmp_path: Path) -> None:
-    """Checkpoints of transformers 4; the current class has absolute positions alone."""
+    """Checkpoints of transformers 4; the current class has absolute positions only."""
     case = ModelCase(
         config="BertConfig",
         model="BertForMaskedLM",
@@ -153,7 +153,7 @@ def test_relative_positions(kind: str, tmp_path: Path) -> None:
     assert_matches_published(ours, GIVEN, lambda x: case.run_published(theirs, x), case.results)
 
 
-def test_files_of_2018_call_scale_and_shift_of_norms_gamma_and_beta(tmp_path: Path) -> None:
+def test_checkpoints_with_gamma_and_beta(tmp_path: Path) -> None:
     model("gelu").save_pretrained(tmp_path)
     weights = open_weighted_spec("bert", tmp_path).weights
     file = tmp_path / "model.safetensors"

@@ -23,7 +23,7 @@ GIVEN = make_samples({"ids": TokenIds("seq", 31), "keep": PaddingMask("seq")}, {
 
 
 class Tagger(nn.Module):
-    """Words to tags."""
+    """Token ids to tags."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()

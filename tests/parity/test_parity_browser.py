@@ -1,7 +1,5 @@
-"""The page of docs/demos/browser in headless Chromium: what it shows of drawn digits and
-typed texts is what the models give in Python.
-
-Without Node, onnxruntime-web, playwright or a Chromium it is skipped and says so.
+"""docs/demos/browser in headless Chromium: results for drawn digits and typed text equal those of
+the models in Python. Skipped without Node, onnxruntime-web, playwright or Chromium.
 """
 
 import json
@@ -30,7 +28,7 @@ HOSTILE = '4 <img src=x onerror="alert(1)">☃'
 
 @pytest.fixture(scope="module")
 def packages() -> Path:
-    """The folder whose `node_modules` holds all that is needed."""
+    """Return the directory whose `node_modules` has all packages."""
     try:
         directory = find_node_packages("onnxruntime-web")
         check_browser(directory)
@@ -41,7 +39,7 @@ def packages() -> Path:
 
 @pytest.fixture(scope="module")
 def directory(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make browser` makes."""
+    """Build the page as `make browser` does."""
     made = tmp_path_factory.mktemp("browser")
     command = str(Path(sys.executable).with_name("specc"))
     subprocess.run(["sh", str(BUILD), command, str(packages), str(made)], check=True, timeout=200)
@@ -49,7 +47,7 @@ def directory(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shown(packages: Path, directory: Path, **asked: object) -> Any:
-    """What the page shows."""
+    """Return the text of an element of the page."""
     command = ["node", str(PROGRAMS / "with_page.mjs"), str(packages), str(directory)]
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=400
@@ -60,13 +58,13 @@ def shown(packages: Path, directory: Path, **asked: object) -> Any:
 
 @pytest.fixture(scope="module")
 def page(packages: Path, directory: Path) -> Any:
-    """The page after all has been drawn and typed."""
+    """Return the page after drawing and typing."""
     return shown(
         packages, directory, strokes=[SEVEN, ONE, ZERO], dates=[*DATES, HOSTILE], numbers=NUMBERS
     )
 
 
-def test_drawn_digits_are_read(page: Any) -> None:
+def test_drawn_digits_are_classified(page: Any) -> None:
     assert [d["said"] for d in page["digits"]] == ["7", "1", "0"]
     for digit in page["digits"]:
         assert digit["seen"] == 64
@@ -85,7 +83,7 @@ def test_answers_are_those_of_the_model(
         assert len(found["cells"]) == (len(text) + 1) * (len(found["answer"]) + 1)
 
 
-def test_the_squares_are_the_model_s_attention(page: Any, tmp_path: Path) -> None:
+def test_attention_plot_shows_the_attention_weights(page: Any, tmp_path: Path) -> None:
     path = tmp_path / "dates.onnx"
     specc.compile("dates", path)
     model = specc.load(path)
@@ -99,21 +97,21 @@ def test_the_squares_are_the_model_s_attention(page: Any, tmp_path: Path) -> Non
         assert np.abs(cells - wanted).max() <= 0.0006
 
 
-def test_text_never_becomes_markup(page: Any) -> None:
+def test_text_is_escaped(page: Any) -> None:
     hostile = page["dates"][len(DATES)]
     assert hostile["answer"] == ""
     for letter in "<>☃":
         assert f"“{letter}”" in hostile["problem"]
 
 
-def test_nothing_is_complained_of_and_nothing_asked_for_outside(page: Any) -> None:
+def test_no_console_errors_and_no_external_requests(page: Any) -> None:
     assert page["status"] == "Ready. Draw, or type."
     assert page["complaints"] == []
     assert page["outside"] == []
     assert page["themes"] == ["light", "dark"]
 
 
-def test_files_that_are_missing_are_named(packages: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named(packages: Path, tmp_path: Path) -> None:
     for file in BUILD.parent.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     said = shown(packages, tmp_path)["status"]

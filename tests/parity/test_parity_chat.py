@@ -1,6 +1,4 @@
-"""Chats as transformers makes texts and ids of them, by templates of the forms that are
-published.
-"""
+"""Chat templates of published models: rendered prompts and token ids equal those of transformers."""
 
 import json
 from pathlib import Path
@@ -67,7 +65,7 @@ CHATS: list[list[dict[str, Any]]] = [
 
 
 def tokenizer_at(directory: Path, template: str) -> Any:
-    """A fast tokenizer with the template, saved as people find it."""
+    """Save a fast tokenizer with the chat template."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -90,7 +88,7 @@ def tokenizer_at(directory: Path, template: str) -> Any:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_texts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_rendered_prompts_of_transformers(name: str, tmp_path: Path) -> None:
     theirs = tokenizer_at(tmp_path, TEMPLATES[name])
     template = read_chat_template(tmp_path, None)
     assert template is not None
@@ -99,9 +97,9 @@ def test_texts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
         assert render_chat_template(template, parse_messages(chat)) == wanted
 
 
-def test_a_package_writes_behind_a_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same ids as transformers, special tokens once; the same text from Python and
-    the command line, from a text and a file.
+def test_a_package_continues_a_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The token ids of transformers, special tokens once; the same text from Python and the command
+    line, from a string and a file.
     """
     config = transformers.LlamaConfig(
         vocab_size=300, hidden_size=16, intermediate_size=24, num_hidden_layers=1,

@@ -1,8 +1,7 @@
-"""A key that a config.json leaves out means what the published class takes for it.
+"""A key that is absent from config.json has the default of the transformers config class.
 
-For every built-in spec that reads a published type, whichever there are: the config of a
-file that says nothing but its type is that of a file in which the class has written all
-of its defaults.
+For each built-in spec with a published type: a config.json with only `model_type` gives the same
+config as one with all class defaults written out.
 """
 
 import json
@@ -28,7 +27,7 @@ LIBRARY = SpecLibrary()
 
 
 def families() -> Iterator[tuple[str, str]]:
-    """Every spec of a published class, and every type that it reads."""
+    """Return each spec of a published class, with each type that it reads."""
     for name in list_builtin_specs():
         program = build_program(LIBRARY.open(name), LIBRARY)
         if len(program.chain) > 1 or name in OTHERS:
@@ -58,34 +57,36 @@ WITH_UNREAD_KEYS: tuple[str, ...] = ()
 """Specs that do not read a key of their class that has an effect at another value."""
 
 
-def reader_of(data: dict[str, Any]) -> ConfigReader:
-    """How the config is read from a file that says this."""
+def read_config_values(data: dict[str, Any]) -> ConfigReader:
+    """Return the config of a config.json with this content."""
     raw = parse_config_json(decode_config_source(json.dumps(data).encode(), "config.json"))
     return ConfigReader(published_lookup=LIBRARY.read_published_field, config_file=raw)
 
 
 def values(program: Program, reader: ConfigReader) -> dict[str, object]:
-    """Every config value, as a manifest has it."""
+    """Return all config values, as in a manifest."""
     found = evaluate_and_check_config(create_context(LIBRARY), program, reader)
     return {name: value_to_data(value) for name, value in found.items()}
 
 
-def silent_of(written: dict[str, Any]) -> dict[str, Any]:
-    """Types alone, also of the models that it is made of."""
+def keep_only_types(written: dict[str, Any]) -> dict[str, Any]:
+    """Return only the types, of submodels too."""
     parts = {
-        n: silent_of(v) for n, v in written.items() if isinstance(v, dict) and "model_type" in v
+        n: keep_only_types(v)
+        for n, v in written.items()
+        if isinstance(v, dict) and "model_type" in v
     }
     return {"model_type": written["model_type"], **parts}
 
 
 @pytest.mark.parametrize(("spec", "type"), [*families()], ids=lambda name: name)
-def test_what_is_left_out_is_what_the_class_takes(spec: str, type: str) -> None:
+def test_absent_keys_have_class_defaults(spec: str, type: str) -> None:
     program = build_program(LIBRARY.open(spec), LIBRARY)
     kind = CONFIG_MAPPING[type]
-    said = silent_of(kind().to_dict() | {"model_type": type})
+    said = keep_only_types(kind().to_dict() | {"model_type": type})
     whole = kind(**{n: v for n, v in said.items() if isinstance(v, dict)})
-    silent = reader_of(said)
-    told = reader_of(json.loads(whole.to_json_string(use_diff=False)))
+    silent = read_config_values(said)
+    told = read_config_values(json.loads(whole.to_json_string(use_diff=False)))
     if spec not in WITH_UNREAD_KEYS:
         assert told.config_file is not None
         assert not [*warn_unread_keys(program, told.config_file)]

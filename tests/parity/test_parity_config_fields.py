@@ -1,10 +1,9 @@
-"""Every field of a published family's config that changes its numbers is obeyed or
-refused, never passed over.
+"""Each field of a published config class that changes results is followed by the spec or refused,
+never ignored.
 
-The fields are those of transformers' config class, found by asking it. Each is set to
-other values in a tiny model's config.json. Where that changes the published model's
-results or weights, the spec must give the same results from the same file, or refuse
-the file with a code.
+The fields come from transformers' config class. Each is set to other values in the config.json of a
+tiny model. If results or weights of the published model change, the spec must give the same results
+from the same file or refuse it with an error code.
 """
 
 import random
@@ -38,13 +37,13 @@ pytestmark = pytest.mark.parity
 
 
 def run_bert(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Both heads."""
+    """Return the results of both heads."""
     made = model(input_ids=x["input_ids"], token_type_ids=x["token_type_ids"], return_dict=True)
     return {n: made[n] for n in ("prediction_logits", "seq_relationship_logits")}
 
 
 def run_t5(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """The scores of each next word of the answer."""
+    """Return the logits of each next token."""
     made = model(
         input_ids=x["source"], decoder_input_ids=x["target"], use_cache=False, return_dict=True
     )
@@ -52,14 +51,14 @@ def run_t5(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tens
 
 
 def pixels(config: Mapping[str, Any]) -> Arrays:
-    """A picture of the size that the configuration names."""
+    """Return an image of the configured size."""
     size = config["image_size"]
     drawn = np.random.default_rng(1).standard_normal((1, config["num_channels"], size, size))
     return {"pixel_values": drawn.astype(np.float32).astype(np.float64)}
 
 
 def noisy_pixels(config: Mapping[str, Any]) -> Arrays:
-    """A picture, and the noise that says which patches are seen."""
+    """Return an image, and the noise that selects visible patches."""
     count = (config["image_size"] // config["patch_size"]) ** 2
     return {**pixels(config), "noise": np.random.default_rng(2).permutation(count)[None] / count}
 
@@ -150,13 +149,13 @@ EVERY = [*FAMILIES, *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES_
 
 
 def named(value: object) -> str:
-    """A test is called as its spec."""
+    """Name a test case after its spec."""
     return value.spec if isinstance(value, FieldCase) else ""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """One thread, as the models are tiny; no bars and no remarks."""
+    """Use one thread, since the models are tiny, and no progress bars or messages."""
     threads, level = torch.get_num_threads(), transformers.logging.get_verbosity()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -168,7 +167,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", EVERY, ids=named)
-def test_every_field_that_changes_numbers_is_obeyed_or_refused(
+def test_fields_that_change_results_are_followed_or_refused(
     family: FieldCase, tmp_path: Path
 ) -> None:
     check_every_field(family, tmp_path)
@@ -178,8 +177,8 @@ PAIRS = 25
 
 
 @pytest.mark.parametrize("family", EVERY, ids=named)
-def test_two_fields_at_once_are_obeyed_or_refused(family: FieldCase, tmp_path: Path) -> None:
-    """Two values off their defaults together, of those that count alone."""
+def test_two_fields_at_once_are_followed_or_refused(family: FieldCase, tmp_path: Path) -> None:
+    """Two fields with other values than their defaults, of the fields that matter alone."""
     model_type = getattr(transformers, family.config).model_type
     base = {"model_type": model_type, **family.tiny}
     usual = run_published(family, base, tmp_path)

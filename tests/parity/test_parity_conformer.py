@@ -1,5 +1,5 @@
 """`conformer`, `wav2vec2_bert` and `parakeet_ctc` match transformers' Wav2Vec2Conformer,
-Wav2Vec2Bert and Parakeet classes, one recording at a time.
+Wav2Vec2Bert and Parakeet classes, one audio file at a time.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ LENGTHS = (151, 101, 120)
 
 
 def frames(samples: int) -> int:
-    """How many rows come of a recording."""
+    """Return the number of frames of an audio file."""
     for kernel, stride in zip(TINY["conv_kernel"], TINY["conv_stride"], strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
@@ -73,7 +73,7 @@ CASES = [
 def one_by_one(
     theirs: Any, x: Mapping[str, torch.Tensor], results: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
-    """What the published model gives for each recording alone, zeros behind it."""
+    """Return the results of the published model for each audio file alone, padded with zeros."""
     made = [
         theirs(sound[there][None])
         for sound, there in zip(next(iter(x.values())), x["attention_mask"], strict=True)
@@ -103,8 +103,8 @@ def test_conformer(
     assert_matches_float32(ours, GIVEN, published, results)
 
 
-def test_frequencies_are_those_of_the_file(tmp_path: Path) -> None:
-    """Rounded in a file of 16 bits, where transformers reads them too."""
+def test_frequencies_of_the_checkpoint(tmp_path: Path) -> None:
+    """Rounded in a 16-bit file, from which transformers reads them too."""
     case = ModelCase(
         config="Wav2Vec2ConformerConfig",
         model="Wav2Vec2ConformerForCTC",
@@ -123,9 +123,7 @@ def test_frequencies_are_those_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more", [{"feat_extract_norm": "group"}, {"position_embeddings_type": None}], ids=str
 )
-def test_what_the_spec_does_not_follow_is_refused(
-    more: Mapping[str, object], tmp_path: Path
-) -> None:
+def test_unsupported_settings_are_refused(more: Mapping[str, object], tmp_path: Path) -> None:
     settings = {**TINY, **more}
     case = ModelCase(
         config="Wav2Vec2ConformerConfig", model="Wav2Vec2ConformerForCTC", tiny=settings
@@ -145,7 +143,7 @@ FRAMES = (23, 9, 14)
 
 
 def half(length: int) -> int:
-    """Frames after a convolution with kernel 3, stride 2 and padding 1."""
+    """Return the frames after a convolution with kernel 3, stride 2 and padding 1."""
     return (length - 1) // 2 + 1
 
 

@@ -1,5 +1,5 @@
-"""Every field of a published decoder's config that changes its numbers is obeyed or
-refused, never passed over: the long sweep over all of these families.
+"""Each field of a published decoder config that changes results is followed or refused: the long
+sweep over all decoder families.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ LAYERS: dict[str, tuple[Any, ...]] = {
 def family(
     spec: str, name: str, tiny: dict[str, Any], rotary: bool = True, **others: tuple[Any, ...]
 ) -> FieldCase:
-    """A family that writes, with fields beside those that its class lists."""
+    """Return a generative family, with fields besides those that its class lists."""
     tried = {**(ROTARY if rotary else {}), **others}
     model = f"{name.removesuffix('Text')}ForCausalLM"
     return FieldCase(spec, f"{name}Config", model, tiny, make_text_inputs, run_decoder, tried)
@@ -95,7 +95,7 @@ FAMILIES = [
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """One thread, as the models are tiny; no bars and no remarks."""
+    """Use one thread, since the models are tiny, and no progress bars or messages."""
     threads, level = torch.get_num_threads(), transformers.logging.get_verbosity()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -107,6 +107,6 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.spec)
-def test_every_field_is_obeyed_or_refused(family: FieldCase, tmp_path: Path) -> None:
-    """Phi-3 takes no scaling but that of its own files, so most are of no use to it."""
+def test_every_field_is_followed_or_refused(family: FieldCase, tmp_path: Path) -> None:
+    """Phi-3 supports only the scaling of its own files, so most values are refused."""
     check_every_field(family, tmp_path, most=0.5)

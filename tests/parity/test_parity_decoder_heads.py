@@ -1,5 +1,5 @@
-"""Heads of decoders beside those that write: answers to questions, classes of texts and
-of tokens, and bare bodies, each from the folder that transformers saves.
+"""Heads of decoders besides causal LM: question answering, sequence and token classification, and
+base models, from directories saved by transformers.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ GPT = {**IDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 
 
 def own(family: str, model: str, tiny: dict[str, Any], *, position_ids: bool) -> ModelCase:
-    """A family whose config has names of its own."""
+    """Return a family whose config has its own key names."""
     return ModelCase(
         config=f"{family}Config", model=model, tiny=tiny, sides=("left", "right"), position_ids=position_ids
     )  # fmt: skip
@@ -41,22 +41,22 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_answers(family: str, tmp_path: Path) -> None:
+def test_question_answering(family: str, tmp_path: Path) -> None:
     check_decoder_head(FAMILIES[family], "ForQuestionAnswering", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bloom", "Mistral", "Llama", "SmolLM3"])
-def test_tokens(family: str, tmp_path: Path) -> None:
+def test_token_classification(family: str, tmp_path: Path) -> None:
     check_decoder_head(FAMILIES[family], "ForTokenClassification", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bloom", "Mistral", "Llama"])
-def test_bodies(family: str, tmp_path: Path) -> None:
+def test_base_models(family: str, tmp_path: Path) -> None:
     check_decoder_head(FAMILIES[family], "Model", tmp_path)
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Bloom", "Mistral", "Llama", "SmolLM3"])
-def test_classes(family: str, tmp_path: Path) -> None:
+def test_sequence_classification(family: str, tmp_path: Path) -> None:
     check_sequence_classification(FAMILIES[family], tmp_path)
 
 
@@ -69,5 +69,5 @@ UNTIED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", UNTIED.values(), ids=UNTIED)
-def test_last_weights_of_their_own(case: ModelCase, tmp_path: Path) -> None:
+def test_untied_embeddings(case: ModelCase, tmp_path: Path) -> None:
     check_model_outputs(case, tmp_path)

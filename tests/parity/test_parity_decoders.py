@@ -1,5 +1,5 @@
-"""Families of decoders that are near to Llama: each folder that transformers saves is
-compiled by itself, scores as published, padded on either side, and writes as published.
+"""Decoder families similar to Llama: directories saved by transformers give the published logits,
+padded on either side, and the published generated tokens.
 """
 
 from dataclasses import replace
@@ -104,7 +104,7 @@ FAMILIES = {case.config.removesuffix("Config"): case for case in CASES.values()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_writing(family: str, tmp_path: Path) -> None:
+def test_generation(family: str, tmp_path: Path) -> None:
     check_generation(replace(FAMILIES[family], weight_scale=1.5, seed=1), tmp_path)
 
 
@@ -127,5 +127,5 @@ CLASSIFIERS = (
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
-def test_classes(family: str, tmp_path: Path) -> None:
+def test_sequence_classification(family: str, tmp_path: Path) -> None:
     check_sequence_classification(FAMILIES[family], tmp_path)

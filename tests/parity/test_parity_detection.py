@@ -1,5 +1,5 @@
-"""Detectors and segmenters match transformers, alone and in a batch of three of which every image has its own padding:
-classes, boxes, masks and every head of their families.
+"""Object detection and segmentation models match transformers, for a single image and for three
+images of different sizes in a padded batch: classes, boxes, masks and all heads.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ def pixels(*size: int) -> Callable[[Random, int], Arrays]:
 
 
 def padded(*size: int, whole: bool = False) -> Callable[[Random, int], Arrays]:
-    """Images of several sizes in one frame, or of its size; random pixels lie around them."""
+    """Return images of several sizes in one frame, or of its size, padded with random pixels."""
 
     def draw(rng: Random, batch: int) -> Arrays:
         mask = np.full((batch, *size[1:]), whole)
@@ -45,7 +45,9 @@ def padded(*size: int, whole: bool = False) -> Callable[[Random, int], Arrays]:
 
 
 def queried(queries: int, length: int, end: int) -> Callable[[Random, int], Arrays]:
-    """Images with `queries` texts each, of several lengths; the last text of the first is none."""
+    """Return images with `queries` texts each, of several lengths; the last text of the first image
+    is empty.
+    """
 
     def draw(rng: Random, batch: int) -> Arrays:
         ids = rng.integers(1, end, (batch * queries, length))
@@ -60,7 +62,7 @@ def queried(queries: int, length: int, end: int) -> Callable[[Random, int], Arra
 
 
 def prompted(*kinds: str) -> Callable[[Random, int], Arrays]:
-    """Images with two prompts each, of points with every label, of a box, or of both."""
+    """Return images with two prompts each: points with every label, a box, or both."""
 
     def draw(rng: Random, batch: int) -> Arrays:
         made = {
@@ -75,7 +77,7 @@ def prompted(*kinds: str) -> Callable[[Random, int], Arrays]:
 
 @dataclass(frozen=True, kw_only=True)
 class Detector:
-    """A class of transformers, its config, its inputs, and the results to compare."""
+    """A transformers class, its config, its inputs, and the results to compare."""
 
     model: str
     settings: Mapping[str, Any]
@@ -343,8 +345,8 @@ def test_run_prints_boxes(family: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def assert_finite_agree(found: NDArray[Any], wanted: NDArray[Any], what: str) -> float:
-    """`assert_arrays_close` where the class is finite; elsewhere the least or greatest float32 is due, which
-    the class takes of its own type: in float64 that is infinite.
+    """Apply `assert_arrays_close` where the class is finite; elsewhere the smallest or largest
+    float32 is expected, which is infinite in the float64 class.
     """
     limits = np.finfo(np.float32)
     infinite_signs = (wanted <= limits.min) | (wanted >= limits.max)
@@ -356,6 +358,6 @@ def assert_finite_agree(found: NDArray[Any], wanted: NDArray[Any], what: str) ->
 
 
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Return an input as the class takes it: float64, masks as integers."""
+    """Return an input as the class expects it: float64, masks as integers."""
     made = torch.from_numpy(array.copy())
     return made.double() if made.is_floating_point() else made.long()

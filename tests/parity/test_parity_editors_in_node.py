@@ -1,8 +1,8 @@
-"""What editors are given, read by the programs that read it: VS Code's own library for
-colors, the YAML language server for the schema, and vsce for the extension.
+"""Editor files, checked with the programs that read them: VS Code's TextMate library, the YAML
+language server, and vsce.
 
-The packages are looked for where `make readers` puts them, or in the folder that
-SPECC_NODE names. Where they are not, the tests are skipped and say so.
+The packages are installed by `make readers`, or are in the directory that SPECC_NODE names. Without
+them the tests are skipped.
 """
 
 import json
@@ -28,7 +28,7 @@ SPECS = sorted(get_specs_directory().rglob("*.specc"))
 
 
 def packages(*needed: str) -> Path:
-    """The folder whose `node_modules` holds some packages."""
+    """Return the directory whose `node_modules` has some packages."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
     directory = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
@@ -42,7 +42,7 @@ def packages(*needed: str) -> Path:
 
 @pytest.fixture(scope="module")
 def scopes() -> dict[str, list[tuple[int, str, str]]]:
-    """Every piece of the shipped files with its innermost scope."""
+    """Return every token of the built-in files with its innermost scope."""
     directory = packages("vscode-textmate", "vscode-oniguruma")
     grammar = EXTENSION / "syntaxes" / "specc.tmLanguage.json"
     command = ["node", str(SCRIPT), str(directory), str(grammar), *map(str, SPECS)]
@@ -52,7 +52,7 @@ def scopes() -> dict[str, list[tuple[int, str, str]]]:
     return found
 
 
-def test_nothing_that_is_written_has_the_root_scope_alone(scopes: Any) -> None:
+def test_every_token_has_a_scope(scopes: Any) -> None:
     plain = {
         text.strip()
         for found in scopes.values()
@@ -63,7 +63,7 @@ def test_nothing_that_is_written_has_the_root_scope_alone(scopes: Any) -> None:
     assert not [text for text in plain if any(c.isalnum() for c in text)]
 
 
-def test_words_that_are_never_names_are_keywords_everywhere(scopes: Any) -> None:
+def test_reserved_words_are_keywords_everywhere(scopes: Any) -> None:
     hard = {kind.lower() for kind in RESERVED_TERMINALS}
     # but parts of the paths of weights: `@ in`
     taken = ("keyword", "comment", "string", "entity.name.tag")
@@ -76,7 +76,7 @@ def test_words_that_are_never_names_are_keywords_everywhere(scopes: Any) -> None
     assert not outside
 
 
-def test_words_of_the_language_are_keywords_somewhere(scopes: Any) -> None:
+def test_contextual_keywords_are_keywords_somewhere(scopes: Any) -> None:
     words = {text for text in load_lalr_table().words if text.isalpha()}
     colored = {
         text
@@ -103,7 +103,7 @@ def test_the_yaml_server_reads_the_schema(tmp_path: Path) -> None:
     schema = (get_specs_directory() / "schema.json").as_uri()
     text = f"# yaml-language-server: $schema={schema}\nspecc: 1\nmodel: m\nextends: vit\nconfig:\n  heads: 4\n"
     server = directory / "node_modules" / "yaml-language-server" / "bin" / "yaml-language-server"
-    talk = Talk(["node", str(server), "--stdio"])
+    talk = LanguageClient(["node", str(server), "--stdio"])
     try:
         talk.ask("initialize", {"processId": os.getpid(), "rootUri": None, "capabilities": {}})
         talk.tell("initialized", {})
@@ -123,8 +123,8 @@ def test_the_yaml_server_reads_the_schema(tmp_path: Path) -> None:
         talk.end()
 
 
-class Talk:
-    """A language server that answers in turn."""
+class LanguageClient:
+    """A synchronous client of a language server."""
 
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -181,7 +181,7 @@ class Talk:
             pipe.close()
 
 
-def test_the_extension_is_packaged_with_all_that_it_needs(tmp_path: Path) -> None:
+def test_extension_package_is_complete(tmp_path: Path) -> None:
     modules = EXTENSION / "node_modules"
     if not shutil.which("node") or not (modules / "@vscode" / "vsce").is_dir():
         pytest.skip("the extension's packages are not installed: `make readers`")

@@ -1,4 +1,4 @@
-"""`elman` matches `torch.nn.RNN` and `nn.Linear`; with the paper's logistic units, its
+"""`elman` matches `torch.nn.RNN` and `nn.Linear`; with logistic units it matches the paper's
 equations in NumPy.
 """
 

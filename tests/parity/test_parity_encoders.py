@@ -1,4 +1,4 @@
-"""Families of encoders of text: every head from the folder that transformers saves."""
+"""Text encoder families: all heads, from directories saved by transformers."""
 
 import json
 from collections.abc import Mapping
@@ -58,8 +58,8 @@ BOXES = {"bbox": BoundingBoxes("seq", 50)}
 
 @dataclass(frozen=True)
 class Family:
-    """A config class's name, and those of its models begin; settings; whether words are
-    of kinds; whether it is a further configuration of a family, for the long run.
+    """A config class, the prefix of its model classes, settings, whether tokens have types, and
+    whether it is a further configuration for the long sweep.
     """
 
     name: str
@@ -293,13 +293,13 @@ def test_multiple_choice_of_fnet(tmp_path: Path) -> None:
     assert_arrays_close(got, wanted.numpy(), "logits", 1e-5)
 
 
-def test_words_that_were_put_there(tmp_path: Path) -> None:
+def test_replaced_token_detection(tmp_path: Path) -> None:
     check_model_outputs(case_of(FAMILIES[3], "ForPreTraining", {"logits": "seq"}), tmp_path)
 
 
 @pytest.mark.parametrize("family", [f for f in EACH if has_head(f.values[0], "ForMultipleChoice")])
 def test_multiple_choice(family: Family, tmp_path: Path) -> None:
-    """Four answers to each question, of different lengths."""
+    """Four choices per question, of different lengths."""
     theirs = case_of(family, "ForMultipleChoice", {}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)
@@ -327,7 +327,7 @@ def rewrite_checkpoint(directory: Path, config: Mapping[str, Any], rename: tuple
     )
 
 
-def test_gte_files_of_alibaba_with_ntk_scaling(tmp_path: Path) -> None:
+def test_gte_checkpoints_with_ntk_scaling(tmp_path: Path) -> None:
     """`"model_type": "new"`: base theta * factor, then frequencies / factor^(2 / head_dim)."""
     case = case_of(Family("Gte", {**SMALL, "type_vocab_size": 2}), "ForMaskedLM", {"logits": "seq"})
     theirs = case.save_checkpoint(tmp_path).double()
@@ -347,7 +347,7 @@ def test_gte_files_of_alibaba_with_ntk_scaling(tmp_path: Path) -> None:
     )
 
 
-def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> None:
+def test_esm_checkpoints_with_half_precision_rope_frequencies(tmp_path: Path) -> None:
     """The class uses the checkpoint's frequencies, stored once per layer."""
     case = case_of(Family("Esm", {**SMALL, **ESM2}, typed=False), "Model", {})
     case.save_checkpoint(tmp_path)
@@ -368,7 +368,7 @@ def test_esm_files_with_rope_frequencies_in_half_precision(tmp_path: Path) -> No
     assert_matches_float32(ours, case.samples, lambda x: case.run_published(theirs, x), results)
 
 
-def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
+def test_nomic_checkpoints_with_gpt2_keys(tmp_path: Path) -> None:
     case = case_of(Family("NomicBert", SMALL), "Model", {"last_hidden_state": "seq"})
     theirs = case.save_checkpoint(tmp_path).double()
     config = {
@@ -384,7 +384,7 @@ def test_nomic_files_with_the_keys_of_gpt2(tmp_path: Path) -> None:
     )
 
 
-def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
+def test_big_bird_excludes_the_question(tmp_path: Path) -> None:
     """Logits up to the first separator are lowered by 1e6; other texts have type 1."""
     tiny = {**SMALL, "sep_token_id": 7}
     case = case_of(Family("BigBird", tiny), "ForQuestionAnswering", {})
@@ -404,7 +404,7 @@ def test_big_bird_question_is_no_answer(tmp_path: Path) -> None:
         assert_arrays_close(made[name][valid], expected[valid], name, 1e-5)
 
 
-def test_big_bird_refuses_texts_of_block_sparse_attention(tmp_path: Path) -> None:
+def test_big_bird_refuses_block_sparse_attention(tmp_path: Path) -> None:
     """Block-sparse attention begins above (5 + 2 * random blocks) * block size."""
     tiny = {**SMALL, "block_size": 1, "num_random_blocks": 3}
     case_of(Family("BigBird", tiny), "Model", {}).save_checkpoint(tmp_path)
@@ -469,9 +469,9 @@ POOLED = {
     [(f, "mean") for f in SENTENCES] + [(Family("Bert", SMALL), p) for p in POOLED],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
-def test_sentences(family: Family, pooling: str, tmp_path: Path) -> None:
-    """A vector of length 1 for each text, as sentence encoders make it of the states:
-    their files hold the body alone, without a head, and often without its pooler.
+def test_sentence_embeddings(family: Family, pooling: str, tmp_path: Path) -> None:
+    """L2-normalized sentence embeddings from the hidden states: such checkpoints have only the base
+    model, often without its pooler.
     """
     case = case_of(family, "Model", {})
     theirs = case.save_checkpoint(tmp_path).double()

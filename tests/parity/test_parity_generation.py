@@ -1,9 +1,7 @@
-"""What is written, token for token, is what transformers' `generate` writes with the
-same model.
+"""Generated tokens equal those of transformers' `generate` with the same model.
 
-The models are random with scaled-up weights, so that texts vary. Where a comparison of
-tokens would hang on two scores closer than 1e-4 of their range, the seed is no test and
-another one stands here.
+The models have random weights, scaled up so that outputs vary. Seeds for which two candidate scores
+are within 1e-4 of the score range are replaced.
 """
 
 from functools import cache
@@ -51,8 +49,8 @@ PROMPT = np.array([[1, 1, 5, 7], [1, 9, 4, 13], [3, 8, 11, 6]])
 KEEP = PROMPT != PAD
 
 
-class Full:
-    """A stepper that runs the whole torch model on everything written so far."""
+class FullPassStepper:
+    """A stepper that runs the whole torch model on all tokens so far."""
 
     def __init__(self, model: Any, keep: Bools | None = None, source: Ints | None = None) -> None:
         self.model, self.source = model, source
@@ -98,9 +96,7 @@ class Full:
 
 
 def varied(model: Any, by: float) -> Any:
-    """A model whose weights are scaled up, without the settings that the library would
-    add by itself.
-    """
+    """Return a model with scaled-up weights, without the generation settings that the library adds."""
     model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -144,7 +140,9 @@ def bart(seed: int) -> Any:
 
 
 def theirs(model: Any, *, stop: Any = STOP, **options: Any) -> Any:
-    """What `generate` gives for the batch, the prompt cut off, and the scores of a beam search."""
+    """Return the tokens of `generate` for a batch, without the prompt, and the scores of a beam
+    search.
+    """
     source = isinstance(model, BartForConditionalGeneration)
     ids = torch.tensor(SOURCE if source else PROMPT)
     config = GenerationConfig(
@@ -155,13 +153,13 @@ def theirs(model: Any, *, stop: Any = STOP, **options: Any) -> Any:
     return made.sequences[:, 1 if source else ids.shape[1] :].numpy(), made.get("sequences_scores")
 
 
-def begin(model: Any) -> tuple[Full, Ints, Bools | None]:
+def begin(model: Any) -> tuple[FullPassStepper, Ints, Bools | None]:
     if isinstance(model, BartForConditionalGeneration):
-        return Full(model, source=SOURCE), np.full((len(SOURCE), 1), START), None
-    return Full(model, KEEP), PROMPT, KEEP
+        return FullPassStepper(model, source=SOURCE), np.full((len(SOURCE), 1), START), None
+    return FullPassStepper(model, KEEP), PROMPT, KEEP
 
 
-def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, Full]:
+def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, FullPassStepper]:
     stepper, prompt, keep = begin(model)
     return np.stack(
         [m.tokens for m in decode_steps(stepper, prompt, settings, keep=keep)], axis=1
@@ -169,7 +167,7 @@ def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, Full]:
 
 
 def padded(found: list[list[BeamHypothesis]]) -> Ints:
-    """i64[rows · num_return_sequences, longest], as `generate` lays its sequences out."""
+    """Return i64[rows · num_return_sequences, longest], as `generate` lays its sequences out."""
     texts = [h.tokens for row in found for h in row]
     width = max(map(len, texts))
     return np.array([[*t, *[PAD] * (width - len(t))] for t in texts])
@@ -229,7 +227,7 @@ def test_beam_search(
 
 
 @pytest.mark.parametrize(("make", "seed"), SEARCHED)
-def test_beam_search_with_several_stops_and_a_penalty_on_repetition(make: Any, seed: int) -> None:
+def test_beam_search_with_several_stop_tokens_and_repetition_penalty(make: Any, seed: int) -> None:
     model = make(seed)
     settings = merge_settings(
         {"stop": [STOP, 7, 12], "pad": PAD},
@@ -254,8 +252,8 @@ def test_beam_search_with_several_stops_and_a_penalty_on_repetition(make: Any, s
     )
 
 
-def test_texts_of_these_models_vary_and_end() -> None:
-    """Without this the other tests would prove little."""
+def test_outputs_vary_and_end() -> None:
+    """Otherwise the other tests would prove little."""
     settings = merge_settings({"stop": STOP, "pad": PAD}, max_tokens=LONGEST)
     texts = [tuple(row) for make, seed in SEEDS for row in greedy(make(seed), settings)[0]]
     assert len(set(texts)) >= 20
@@ -306,7 +304,7 @@ WARPERS: list[tuple[dict[str, Any], list[Any]]] = [
     ("options", "warpers"), WARPERS, ids=lambda x: "-".join(x) if isinstance(x, dict) else ""
 )
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
-def test_what_may_be_drawn(options: dict[str, Any], warpers: list[Any], penalty: float) -> None:
+def test_sampling_filters(options: dict[str, Any], warpers: list[Any], penalty: float) -> None:
     rng = np.random.default_rng(7)
     logits = rng.normal(0, 2, (200, 40)).astype(np.float32)
     ids = rng.integers(0, 40, (200, 6))

@@ -1,5 +1,5 @@
-"""A `generation_config.json` beside the weights is followed as transformers' `generate`
-follows it, by a package and by a model that writes by itself.
+"""A `generation_config.json` next to the weights has the effect that it has in transformers'
+`generate`, for packages and standalone generators.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_from_a_source(name: str, tmp_path: Path) -> None:
+def test_encoder_decoder(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     case = ModelCase(
         config="BartConfig",
@@ -83,8 +83,8 @@ def test_from_a_source(name: str, tmp_path: Path) -> None:
         {"num_beams": 3, "max_new_tokens": 12, "bad_words_ids": RUNS, "repetition_penalty": 1.4, "renormalize_logits": True},
     ],
 )  # fmt: skip
-def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
-    """Lengths count the prompt."""
+def test_decoder_with_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
+    """Lengths include the prompt."""
     case = ModelCase(config="GPT2Config", model="GPT2LMHeadModel", tiny=GPT2, weight_scale=2.0)
     theirs = case.save_checkpoint(tmp_path).double()
     wanted = published(theirs, torch.tensor(SOURCE), config, tmp_path)
@@ -97,7 +97,7 @@ def test_behind_a_prompt(config: Mapping[str, Any], tmp_path: Path) -> None:
 def published(
     theirs: Any, ids: torch.Tensor, config: Mapping[str, Any], directory: Path
 ) -> list[int]:
-    """What transformers writes with the config that it then saves."""
+    """Return what transformers generates with the config that it then saves."""
     for key, value in config.items():
         setattr(theirs.generation_config, key, value)
     with torch.no_grad():
@@ -137,7 +137,7 @@ SAYINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SAYINGS)
 @pytest.mark.parametrize("seed", [0, 3])
 def test_whisper(name: str, seed: int, tmp_path: Path) -> None:
-    """The language that is said, or that the model chooses; the task; suppressed tokens."""
+    """The language, given or detected; the task; suppressed tokens."""
     case = ModelCase(
         config="WhisperConfig",
         model="WhisperForConditionalGeneration",

@@ -1,7 +1,7 @@
-"""GGUF files written by the `gguf` package score and tokenize as in transformers.
+"""GGUF files written by the `gguf` package give the logits and token ids of transformers.
 
-transformers 5.24 ignores some metadata (RoPE scaling, `key_length` of qwen3, the query scale of Gemma), so those models
-are compared with the model that was written, or have the class defaults.
+transformers 5.24 ignores some metadata (RoPE scaling, `key_length` of qwen3, the query scale of
+Gemma), so those models are compared with the model that was written, or have the class defaults.
 """
 
 import json
@@ -58,7 +58,7 @@ SIZES: dict[str, Any] = {
 
 
 def write(path: Path, model: PreTrainedModel, kind: Any, more: Mapping[str, Any]) -> None:
-    """Write a model as llama.cpp's converter does, matrices in one type."""
+    """Write a model as llama.cpp's converter does, with matrices in one type."""
     config = model.config
     arch = (
         "llama"
@@ -102,7 +102,7 @@ def write(path: Path, model: PreTrainedModel, kind: Any, more: Mapping[str, Any]
 
 
 def tensors(model: PreTrainedModel, arch: str) -> dict[str, Any]:
-    """The float32 tensors by their names in the file, changed as by the converter."""
+    """Return the float32 tensors by their names in the file, converted as by llama.cpp."""
     config = model.config
     number = next(n for n, named in gguf.MODEL_ARCH_NAMES.items() if named == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
@@ -130,7 +130,7 @@ def tensors(model: PreTrainedModel, arch: str) -> dict[str, Any]:
 
 
 def check_logits(spec: str, path: Path, theirs: PreTrainedModel) -> None:
-    """The file compiles to a model with these logits."""
+    """Check that the file compiles to a model with these logits."""
     theirs = theirs.eval().double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -197,7 +197,7 @@ def test_experts(tmp_path: Path) -> None:
 
 
 def test_rope_scaling(tmp_path: Path) -> None:
-    """Llama 3.1's divisors of frequencies are a tensor, computed as by llama.cpp's converter."""
+    """Llama 3.1's frequency factors are a tensor, computed as by llama.cpp's converter."""
     scaling = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}  # fmt: skip
     model = randomize_weights(LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=scaling)))
@@ -239,7 +239,7 @@ CORPUS = [
 
 
 def write_tokenizer(directory: Path, metadata: Mapping[str, Any], arch: str) -> None:
-    """A GGUF file with a tokenizer and the metadata of a small model."""
+    """Write a GGUF file with a tokenizer and the metadata of a small model."""
     sizes = make_llama_metadata(
         **{f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
     )
@@ -248,7 +248,7 @@ def write_tokenizer(directory: Path, metadata: Mapping[str, Any], arch: str) -> 
 
 
 def assert_same_ids(directory: Path) -> None:
-    """Texts have the ids, and ids the texts, of transformers."""
+    """Check that encoding and decoding agree with transformers."""
     theirs = AutoTokenizer.from_pretrained(directory, gguf_file="m.gguf")
     made = read_gguf_tokenizer(directory / "m.gguf")
     assert made is not None

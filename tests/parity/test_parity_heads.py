@@ -1,8 +1,8 @@
-"""Every head that transformers offers for a family that is read here: its class, named as
-the `architectures` of a config.json, opens a graph that gives what such a head gives.
+"""For each head class that transformers offers for a supported family, its name in `architectures`
+selects a graph with the outputs of that head.
 
-The classes are those of transformers' own tables, read as they are: a head that it gains
-is missing here, and is named by this test. No model is made.
+The classes come from the auto-class tables of transformers, so that a new head makes this test
+fail. No model is created.
 """
 
 import functools
@@ -91,7 +91,7 @@ NOT_BUILT = {
 
 
 def offered() -> Iterator[tuple[str, str, str]]:
-    """Each kind of head, type of checkpoint and class that transformers pairs."""
+    """Yield each kind of head, checkpoint type and class of transformers."""
     for kind in KINDS:
         table = getattr(modeling_auto, f"MODEL_{kind}_MAPPING_NAMES".replace("__", "_"))
         for name in sorted(supported_model_types().keys() - SEEING):
@@ -105,13 +105,13 @@ OFFERED = list(offered())
 
 @functools.cache
 def program(spec: str) -> Program:
-    """A built-in spec, read once."""
+    """Parse a built-in spec once."""
     library = SpecLibrary()
     return build_program(library.module(list_builtin_specs()[spec], spec), library)
 
 
 def results(directory: Path, kind: str, cls: str) -> set[str]:
-    """What the graph gives that a config.json with this type and class opens."""
+    """Return the results of the graph that a config.json with this type and class selects."""
     config = {"model_type": kind, "architectures": [cls]}
     (directory / "config.json").write_text(json.dumps(config))
     opened = program(find_spec_for_checkpoint(str(directory)))
@@ -123,15 +123,15 @@ def results(directory: Path, kind: str, cls: str) -> set[str]:
 @pytest.mark.parametrize(
     ("kind", "name", "cls"), OFFERED, ids=[f"{k}-{n}-{c}" for k, n, c in OFFERED]
 )
-def test_a_class_opens_its_graph(kind: str, name: str, cls: str, tmp_path: Path) -> None:
+def test_a_class_selects_its_graph(kind: str, name: str, cls: str, tmp_path: Path) -> None:
     if cls in NOT_BUILT:
         pytest.skip(NOT_BUILT[cls])
     made = results(tmp_path, name, cls)
     assert made >= OTHERWISE.get(cls, KINDS[kind]), made
 
 
-def test_the_tables_are_of_families_that_are_read() -> None:
-    """Each kind is offered by someone, and what is left out is still offered there."""
+def test_exceptions_are_still_needed() -> None:
+    """Each kind is offered by some family, and each exception is still offered."""
     assert {kind for kind, _, _ in OFFERED} == KINDS.keys()
     assert NOT_BUILT.keys() <= {cls for _, _, cls in OFFERED}
     assert supported_model_types().keys() >= SEEING

@@ -80,7 +80,7 @@ def test_hidden_states(tmp_path: Path) -> None:
 
 
 def test_sequence_classification(tmp_path: Path) -> None:
-    """The published class looks for its padding token, so padding is that here."""
+    """The published class looks for its padding token, so the padding has that id."""
     case = ModelCase(
         config="LlamaConfig",
         model="LlamaForSequenceClassification",
@@ -98,7 +98,7 @@ def test_sequence_classification(tmp_path: Path) -> None:
     assert_arrays_close(ours.compiled.run(**x)["logits"], wanted.numpy(), "logits", 1e-5)
 
 
-def test_writing(tmp_path: Path) -> None:
+def test_generation(tmp_path: Path) -> None:
     case = ModelCase(
         config="LlamaConfig", model="LlamaForCausalLM", tiny=TINY, weight_scale=2.5, seed=2
     )

@@ -1,5 +1,5 @@
-"""LLaVA: a picture's rows among a text's, from the folders that transformers saves, over
-several picture sides and language models.
+"""LLaVA matches transformers: image tokens within text, from directories saved by transformers,
+with several vision encoders and language models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def saved(name: str, directory: Path, model: str = "ForConditionalGeneration") -> Any:
-    """A published model, random, as files in `directory`."""
+    """Save a published model with random weights in `directory`."""
     more = dict(CASES[name])
     text, settings = more.pop("text", ("LlamaConfig", {}))
     vision, seen = more.pop("vision", ("CLIPVisionConfig", {}))
@@ -79,7 +79,7 @@ SEVERAL = ([1, 2, 3, 4, 6, 7, 8, 9], [1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8, 1
 
 
 def given(places: Sequence[Sequence[int]] = ONE) -> Samples:
-    """Three texts with their pictures' rows at these places."""
+    """Return three sequences with image tokens at these positions."""
     lengths = {
         "seq": (9, 5, 7) if places is ONE else (12, 6, 14),
         "images": tuple(len(row) // ROWS for row in places),
@@ -128,22 +128,22 @@ def test_without_a_head(tmp_path: Path) -> None:
 
 
 def prompts(places: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[NDArray[np.float32]]]:
-    """The ids of every text, and its pictures."""
+    """Return the token ids of each sequence, and its images."""
     made = given(places)
     texts = [[int(i) for i in row["input_ids"]] for row in made.rows]
     return texts, [row["pixel_values"] for row in made.rows]
 
 
-def together(pictures: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The pictures of several texts: zeros stand where a text has no more."""
+def pad_images(pictures: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return the images of several sequences, padded with zeros."""
     most = max(map(len, pictures))
     return np.stack([np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in pictures])
 
 
-def written_by(
+def generate_published(
     theirs: Any, texts: Sequence[Sequence[int]], pictures: Sequence[NDArray[np.float32]], beams: int
 ) -> list[list[int]]:
-    """What transformers' `generate` writes behind each prompt."""
+    """Return what transformers' `generate` produces for each prompt."""
     ids, keep = pad_left(texts)
     with torch.no_grad():
         made = theirs.generate(
@@ -162,9 +162,7 @@ def written_by(
 @pytest.mark.parametrize("places", [ONE, SEVERAL], ids=["one", "several"])
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_it_writes_the_same(
-    name: str, beams: int, places: Sequence[Sequence[int]], tmp_path: Path
-) -> None:
+def test_generation(name: str, beams: int, places: Sequence[Sequence[int]], tmp_path: Path) -> None:
     theirs = saved(name, tmp_path).double()
     how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
     if beams > 1:
@@ -175,9 +173,9 @@ def test_it_writes_the_same(
     every, seen = prompts(places)
     for count in (1, len(every)):
         texts, pictures = every[:count], seen[:count]
-        wanted = written_by(theirs, texts, pictures, beams)
+        wanted = generate_published(theirs, texts, pictures, beams)
         ids, keep = pad_left(texts)
-        whole = {"input_ids": ids, "pixel_values": together(pictures)}
+        whole = {"input_ids": ids, "pixel_values": pad_images(pictures)}
         told = [(package, whole | {"attention_mask": keep})]
         # One file is not told which tokens exist where the spec has ids alone.
         told += [(one, whole)] if count == 1 else []
@@ -189,7 +187,7 @@ def test_it_writes_the_same(
 
 
 def processor(directory: Path, name: str) -> Any:
-    """A published processor, of words and pictures, as files in `directory`."""
+    """Save a published processor of text and images in `directory`."""
     words = {word: n for n, word in enumerate(["<pad>", "<s>", "</s>", *"abcdefgh"])}
     made = Tokenizer(models.WordLevel(words | {"<unk>": 11}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -217,9 +215,9 @@ def processor(directory: Path, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral"])
-def test_words_and_pictures(name: str, tmp_path: Path) -> None:
-    """Texts that name their pictures, with files of them, as the published processor
-    makes them ids and pixels.
+def test_processor(name: str, tmp_path: Path) -> None:
+    """Texts with image placeholders and image files give the ids and pixels of the published
+    processor.
     """
     theirs = saved(name, tmp_path).double()
     whole = processor(tmp_path, name)

@@ -1,5 +1,5 @@
-"""LLaVA-NeXT as transformers computes it: tiled pictures whose number of tokens depends on
-their size, alone and in padded batches, and generation.
+"""LLaVA-NeXT matches transformers: tiled images whose number of tokens depends on their size, alone
+and in padded batches, and generation.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def saved(head: str, directory: Path, seed: int = 0) -> Any:
 
 
 class TiledSamples(Samples):
-    """Texts with pictures of several sizes; zeros are no picture."""
+    """Sequences with images of several sizes; a zero size is no image."""
 
     def get_sample(self, row: int) -> Arrays:
         return with_grids(super().get_sample(row) | {"image_sizes": np.array([SIZES[row]])})
@@ -78,7 +78,7 @@ def with_grids(x: Arrays) -> Arrays:
 
 
 def count_tokens(theirs: Any, size: tuple[int, int]) -> int:
-    """Return the number of tokens of a picture in the class."""
+    """Return the number of tokens of an image in the class."""
     pixels = torch.zeros(1, TILES, 3, 8, 8, dtype=torch.float64)
     body = getattr(theirs, "model", theirs)
     return len(body.get_image_features(pixels, torch.tensor([size])).pooler_output[0])
@@ -103,7 +103,7 @@ def given(theirs: Any) -> Samples:
 
 
 def as_published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the inputs of the class: the pictures of all texts, one after the other."""
+    """Return the inputs of the class: the images of all sequences, concatenated."""
     present = x["image_sizes"].prod(-1) > 0
     keep = x["attention_mask"]
     return {
@@ -147,7 +147,7 @@ def test_generation(tmp_path: Path) -> None:
 
 
 def test_grids_of_tiles(tmp_path: Path) -> None:
-    """Sizes of pictures choose the pinpoint that the class's function chooses."""
+    """Image sizes select the same grid as the function of the class."""
     text = (
         "specc 1\nmodel grids\nconfig { p: list[pair[int]] = [[336, 672], [672, 336], [672, 672], "
         "[1008, 336], [336, 1008]] }\ndims b, n\ngraph main(s: int[b, n, 2]) -> (g: int[b, n, 2]) {\n"

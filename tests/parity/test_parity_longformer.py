@@ -59,7 +59,7 @@ def test_longformer(windows: int | list[int], tmp_path: Path) -> None:
 
 
 def run(theirs: LongformerModel, x: Mapping[str, torch.Tensor]) -> Any:
-    """Its results; global rows are numbers there, and padding has an id of its own."""
+    """Return the results; the global attention mask has integers, and padding has its own token id."""
     keep = x["attention_mask"].bool()
     return theirs(
         input_ids=x["input_ids"].where(keep, torch.tensor(PAD)),
@@ -70,8 +70,10 @@ def run(theirs: LongformerModel, x: Mapping[str, torch.Tensor]) -> Any:
 
 
 @pytest.mark.parametrize("marked", [[], [0], [0, 70, 71, 149], range(60)])
-def test_long_texts_are_done_in_blocks(marked: list[int], tmp_path: Path) -> None:
-    """Windows of 6 and 10 rows: blocks begin above 128 rows, while few rows are global."""
+def test_blocked_attention(marked: list[int], tmp_path: Path) -> None:
+    """Windows of 6 and 10 positions: blocked attention is used above 128 positions if few tokens
+    are global.
+    """
     theirs = model([6, 10])
     theirs.save_pretrained(tmp_path)
     ours = open_weighted_spec("longformer", tmp_path)
@@ -87,7 +89,7 @@ def test_long_texts_are_done_in_blocks(marked: list[int], tmp_path: Path) -> Non
 
 
 def long_texts(marked: list[int]) -> dict[str, NDArray[Any]]:
-    """Two texts of 150 and 90 rows, some of which are global."""
+    """Return two sequences of 150 and 90 tokens, some of which are global."""
     rng = np.random.default_rng(0)
     keep = np.arange(150) < np.array([[150], [90]])
     far = np.zeros((2, 150), np.int64)
@@ -110,7 +112,7 @@ HEADS = {
 
 
 def questions() -> Samples:
-    """Texts that hold three `sep` each: a question, two of them, a text, and one."""
+    """Return sequences with three `sep` each: a question, two of them, a context, and one."""
     given = make_samples(
         {"input_ids": TokenIds("seq", PAD), "attention_mask": PaddingMask("seq")},
         {"seq": (23, 5, 14)},
@@ -132,7 +134,7 @@ def told(head: str) -> ModelCase:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_heads(head: str, tmp_path: Path) -> None:
-    """The global rows are told."""
+    """With a given global attention mask."""
     theirs = told(head).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     theirs.double()
@@ -140,8 +142,8 @@ def test_heads(head: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
-    """Where nobody tells them: none, the first, or those of a question."""
+def test_default_global_tokens(head: str, tmp_path: Path) -> None:
+    """Without a global attention mask: no tokens, the first, or those of the question."""
     theirs = told(head).save_checkpoint(tmp_path)
     model = open_weighted_spec(str(tmp_path), tmp_path).compiled
     given = questions()
@@ -157,7 +159,7 @@ def test_rows_that_are_global_by_themselves(head: str, tmp_path: Path) -> None:
 
 
 def test_multiple_choice(tmp_path: Path) -> None:
-    """Each text is global over its answer, which stands behind two `sep`."""
+    """The tokens of the choice, after two `sep`, are global."""
     theirs = told("ForMultipleChoice").save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path)
     rng = np.random.default_rng(0)

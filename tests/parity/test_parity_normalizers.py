@@ -1,5 +1,5 @@
-"""`sparsemax` and `entmax15` are those of their authors' package, `entmax`, in weights and in
-what they sum, masked rows among them; so are the gradients in training.
+"""`sparsemax` and `entmax15` match the `entmax` package of their authors: weights, weighted sums,
+masked positions, and gradients.
 """
 
 from pathlib import Path
@@ -33,7 +33,7 @@ graph g(z: float[batch, 2, q, k], seen: bool[batch, q, k], v: float[batch, 2, k,
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
-def test_weights_are_the_authors(name: str, scale: float, tmp_path: Path) -> None:
+def test_weights_and_gradients(name: str, scale: float, tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC)
     spec = elaborate_with_config(str(tmp_path / "m.specc"), normalize=name)
     rng = np.random.default_rng(3)

@@ -1,6 +1,6 @@
-"""Falcon, MPT, GPT-Neo, OLMo, Command R7B, GLM-4, ERNIE 4.5 and Gemma 3: each folder
-that transformers saves is compiled by itself, scores as published under every head,
-padded on either side, and writes as published.
+"""Falcon, MPT, GPT-Neo, OLMo, Command R7B, GLM-4, ERNIE 4.5 and Gemma 3: directories saved by
+transformers give the published logits with each head, padded on either side, and the published
+generated tokens.
 """
 
 from dataclasses import replace
@@ -157,11 +157,9 @@ def test_scores_of_further_configurations(case: ModelCase, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steepest", [8, 5])
-def test_slopes_of_mpt_as_in_training(
-    steepest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Six heads, which are no power of two. The class takes `alibi_bias_max` for 8
-    whatever the file says, so it is told.
+def test_mpt_alibi_slopes(steepest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six heads, not a power of two. The class uses 8 for `alibi_bias_max` whatever the file says,
+    so it is set.
     """
     made = modeling_mpt.build_mpt_alibi_tensor
     monkeypatch.setattr(
@@ -179,7 +177,7 @@ SEEDS = {"Exaone4": 2}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_writing(family: str, tmp_path: Path) -> None:
+def test_generation(family: str, tmp_path: Path) -> None:
     seed = SEEDS.get(family, 1)
     check_generation(replace(FAMILIES[family], weight_scale=1.5, seed=seed), tmp_path)
 
@@ -242,5 +240,5 @@ CLASSIFIERS = [
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
-def test_classes(family: str, tmp_path: Path) -> None:
+def test_sequence_classification(family: str, tmp_path: Path) -> None:
     check_sequence_classification(FAMILIES[family], tmp_path)

@@ -1,4 +1,4 @@
-"""The first GPT, under every head, from the folders that transformers saves."""
+"""The first GPT with all heads, from directories saved by transformers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +25,9 @@ def test_scores(name: str, tmp_path: Path) -> None:
     check_model_outputs(CASES[name], tmp_path)
 
 
-def test_classes(tmp_path: Path) -> None:
+def test_sequence_classification(tmp_path: Path) -> None:
     check_sequence_classification(CASE, tmp_path)
 
 
-def test_writing(tmp_path: Path) -> None:
+def test_generation(tmp_path: Path) -> None:
     check_generation(replace(CASE, weight_scale=3.0), tmp_path)

@@ -1,10 +1,10 @@
-"""Packages in the forms `hf` and `genai`, read by the released programs themselves: the
-tokens are those of the spec.
+"""Packages with the naming conventions `hf` and `genai`, run by the programs that read them: they
+generate the tokens of the spec.
 
-The programs live outside of this environment: Optimum needs an older transformers, the
-others are none of Python or bring their own ONNX Runtime. SPECC_GENAI_PYTHON and
-SPECC_OPTIMUM_PYTHON name the Python that has each, SPECC_NODE_MODULES a `node_modules`
-with @huggingface/transformers; `make readers` makes all three in `.readers/`.
+The programs have their own environments: Optimum needs an older transformers, the others are not
+Python or bring their own ONNX Runtime. SPECC_GENAI_PYTHON and SPECC_OPTIMUM_PYTHON name Python
+executables, SPECC_NODE_MODULES a `node_modules` with @huggingface/transformers; `make readers`
+installs all three in `.readers/`.
 """
 
 import json
@@ -54,8 +54,8 @@ nothing is decided.
 """
 
 
-def python_with(module: str, name: str) -> str:
-    """The Python that has a module; skips where there is none."""
+def find_python_with(module: str, name: str) -> str:
+    """Return the Python that has a module; skip if there is none."""
     named = os.environ.get(f"SPECC_{name.upper()}_PYTHON", "")
     made = ROOT / ".readers" / name / "bin" / "python"
     if named or made.exists():
@@ -68,7 +68,7 @@ def python_with(module: str, name: str) -> str:
 
 
 def node_modules() -> str:
-    """A folder with transformers.js; skips where there is none, or no Node."""
+    """Return a directory with transformers.js; skip if there is none, or no Node."""
     found = os.environ.get("SPECC_NODE_MODULES", str(ROOT / ".readers" / "node" / "node_modules"))
     if shutil.which("node") is None or not (Path(found) / "@huggingface" / "transformers").exists():
         pytest.skip(
@@ -77,8 +77,8 @@ def node_modules() -> str:
     return found
 
 
-def said_by(command: Sequence[str]) -> list[list[int]]:
-    """The tokens that a program prints on its last line."""
+def run_program(command: Sequence[str]) -> list[list[int]]:
+    """Return the tokens that a program prints on its last line."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         command,
@@ -96,8 +96,8 @@ def said_by(command: Sequence[str]) -> list[list[int]]:
 def greedy(
     model: ProfiledModel, given: Mapping[str, NDArray[Any]], start: NDArray[Any], stop: int
 ) -> list[list[int]]:
-    """What the float64 reference writes, each step a whole pass; asserts that every
-    choice is clear.
+    """Return greedy tokens of the float64 reference, from full forward passes; assert that no two
+    candidates are close.
     """
     generation = model.spec.model.generation
     assert generation
@@ -121,12 +121,12 @@ def greedy(
 
 
 def until(rows: list[list[int]], stop: int) -> list[list[int]]:
-    """The tokens before the first stop."""
+    """Return the tokens before the first stop token."""
     return [row[: row.index(stop)] if stop in row else row for row in rows]
 
 
 def configured(directory: Path, data: Mapping[str, object]) -> Path:
-    """The package with the config.json that readers of `hf` ask for."""
+    """Add the config.json that readers of `hf` packages need."""
     (directory / "config.json").write_text(json.dumps(data), encoding="utf-8")
     return directory
 
@@ -143,15 +143,13 @@ T5_JSON = {
 
 
 @pytest.mark.parametrize(("spec", "sets"), [("gpt2", GPT2), ("llama", LLAMA)])
-def test_genai_writes_what_the_spec_says(
-    spec: str, sets: dict[str, object], tmp_path: Path
-) -> None:
-    python = python_with("onnxruntime_genai", "genai")
+def test_genai_tokens(spec: str, sets: dict[str, object], tmp_path: Path) -> None:
+    python = find_python_with("onnxruntime_genai", "genai")
     model = vary_generated_tokens(open_profiled_model("genai", spec, **sets, seed=3))
     directory = write_profiled_package(model, tmp_path / "package")
     prompts = np.random.default_rng(0).integers(1, 59, (2, 5))
     want = greedy(model, {}, prompts, 60)
-    said = said_by(
+    said = run_program(
         [
             python,
             str(PROGRAMS / "with_genai.py"),
@@ -163,8 +161,8 @@ def test_genai_writes_what_the_spec_says(
     assert until(said, 60) == want
 
 
-def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path) -> None:
-    python = python_with("optimum", "optimum")
+def test_optimum_tokens_for_padded_prompts(tmp_path: Path) -> None:
+    python = find_python_with("optimum", "optimum")
     model = vary_generated_tokens(open_profiled_model("hf", "gpt2", **GPT2, seed=3))
     directory = configured(write_profiled_package(model, tmp_path / "package"), GPT2_JSON)
     prompts = np.random.default_rng(0).integers(1, 59, (3, 5))
@@ -178,13 +176,13 @@ def test_optimum_writes_what_the_spec_says_behind_padded_prompts(tmp_path: Path)
         json.dumps(prompts.tolist()),
     ]
     assert (
-        until(said_by([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 60)
+        until(run_program([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 60)
         == want
     )
 
 
-def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
-    python = python_with("optimum", "optimum")
+def test_optimum_encoder_decoder_tokens(tmp_path: Path) -> None:
+    python = find_python_with("optimum", "optimum")
     model = vary_generated_tokens(open_profiled_model("hf", "t5", **T5, seed=3))
     directory = configured(write_profiled_package(model, tmp_path / "package"), T5_JSON)
     source = np.random.default_rng(0).integers(2, 59, (3, 5))
@@ -199,7 +197,7 @@ def test_optimum_translates_as_the_spec_says(tmp_path: Path) -> None:
         json.dumps(source.tolist()),
     ]
     assert (
-        until(said_by([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 1)
+        until(run_program([*command, json.dumps(keep.astype(int).tolist()), str(TOKENS), "1"]), 1)
         == want
     )
 
@@ -213,11 +211,9 @@ PUBLISHED: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("spec", PUBLISHED)
-def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path: Path) -> None:
-    """The checkpoint as published ones are, compiled on the command line, then the same
-    call to both.
-    """
-    python = python_with("optimum", "optimum")
+def test_optimum_tokens_of_transformers(spec: str, beams: int, tmp_path: Path) -> None:
+    """The published checkpoint compiled on the command line, then the same call to both."""
+    python = find_python_with("optimum", "optimum")
     made, config = PUBLISHED[spec]
     data = {k: v for k, v in JSON[spec].items() if k not in ("model_type", "architectures")}
     model = randomize_weights(made(config(**data)), seed=2)
@@ -262,12 +258,12 @@ def test_optimum_writes_what_transformers_writes(spec: str, beams: int, tmp_path
         json.dumps(ids.tolist()),
     ]
     assert (
-        said_by([*program, json.dumps(seen.tolist()), str(TOKENS), str(beams)])
+        run_program([*program, json.dumps(seen.tolist()), str(TOKENS), str(beams)])
         == want[:, first:].tolist()
     )
 
 
-def test_transformers_js_writes_what_the_spec_says(tmp_path: Path) -> None:
+def test_transformers_js_tokens(tmp_path: Path) -> None:
     modules = node_modules()
     model = vary_generated_tokens(open_profiled_model("hf", "gpt2", **GPT2, seed=3))
     # it looks for `onnx/model.onnx`, with the weights inside or beside under a name of
@@ -283,4 +279,4 @@ def test_transformers_js_writes_what_the_spec_says(tmp_path: Path) -> None:
         str(tmp_path),
         "package",
     ]
-    assert until(said_by([*command, json.dumps(prompts.tolist()), str(TOKENS)]), 60) == want
+    assert until(run_program([*command, json.dumps(prompts.tolist()), str(TOKENS)]), 60) == want

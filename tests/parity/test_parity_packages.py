@@ -1,10 +1,8 @@
-"""Compiled packages write, token for token, what transformers' `generate` writes with
-the same checkpoint.
+"""Compiled packages generate the tokens of transformers' `generate` with the same checkpoint.
 
-Every model is random (weights scaled up so that texts vary; norms and biases random
-too), saved as people find it, compiled from that folder and run in ONNX Runtime; the
-other side runs in float64. Where a choice of tokens would hang on two logits closer
-than 1e-4 of their range, the seed is no test and another one stands here.
+Each model has random weights (scaled up so that outputs vary; norms and biases random too), is
+saved, compiled from that directory and run in ONNX Runtime; transformers runs in float64. Seeds for
+which two logits are within 1e-4 of their range are replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,11 +40,10 @@ SEARCHES = [(0.6, True), (0.6, False), (1.0, True), (1.0, False)]
 
 @dataclass(frozen=True)
 class Family:
-    """A published model and the spec that loads its files.
-
-    `louder` scales matrices, `table` the words'; `stop` the row of the head that ends a
-    text. `side` is where sources are padded. `one_by_one`: the published model gives no
-    numbers in float64 for texts padded on the left.
+    """A published model and the spec that loads its files. `louder` scales matrices, `table` the
+    embeddings; `stop` scales the output row of the stop token. `side` is the padding side of
+    sources. `one_by_one`: the published model computes NaN in float64 for sequences padded on the
+    left.
     """
 
     model: Any
@@ -144,7 +141,7 @@ FAMILIES = {
 
 @cache
 def published(name: str) -> Any:
-    """The random model in float32, as it is saved."""
+    """Return the random model in float32, as it is saved."""
     family = FAMILIES[name]
     torch.manual_seed(family.seed)
     config = family.config()
@@ -164,7 +161,7 @@ def published(name: str) -> Any:
 
 @cache
 def in_float64(name: str) -> Any:
-    """A copy for the other side."""
+    """Return a float64 copy for transformers."""
     family = FAMILIES[name]
     model = family.model(family.config())
     model.load_state_dict(published(name).state_dict())
@@ -173,8 +170,8 @@ def in_float64(name: str) -> Any:
 
 
 def saved(name: str, directory: Path) -> Path:
-    """The checkpoint as the library writes it; Marian's under the names of
-    `encoder_decoder`, which has no others.
+    """Save the checkpoint as the library does; Marian's with the weight names of `encoder_decoder`,
+    which has no published checkpoints.
     """
     if not FAMILIES[name].spec:
         published(name).save_pretrained(directory)
@@ -191,7 +188,7 @@ def saved(name: str, directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a family's checkpoint."""
+    """Return the directory of a family's checkpoint."""
     return cache(lambda name: saved(name, tmp_path_factory.mktemp(name)))
 
 
@@ -199,7 +196,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 def package(
     tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]
 ) -> Callable[[str, str], Model]:
-    """A family compiled for a target."""
+    """Compile a family for a target."""
 
     def made(name: str, target: str) -> Model:
         path = tmp_path_factory.mktemp(target) / name
@@ -214,7 +211,7 @@ def package(
 
 
 def padded(name: str, texts: list[list[int]]) -> tuple[Ids, NDArray[np.bool_]]:
-    """i64[rows, longest] with padding on the family's side, and what is none."""
+    """Return i64[rows, longest], padded on the family's side, and the padding mask."""
     family, longest = FAMILIES[name], max(map(len, texts))
     ids = np.full((len(texts), longest), family.config().pad_token_id)
     keep = np.zeros(ids.shape, np.bool_)
@@ -226,7 +223,7 @@ def padded(name: str, texts: list[list[int]]) -> tuple[Ids, NDArray[np.bool_]]:
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens up to the stop, the score of a search, and by how much each choice was the best."""
+    """Tokens up to the stop token, the score of a beam search, and the margin of each choice."""
 
     tokens: tuple[int, ...]
     score: float | None = None
@@ -241,7 +238,7 @@ def theirs(
     stop: int = STOP,
     **options: Any,
 ) -> list[Text]:
-    """What `generate` writes for each text, in one batch where the published model can."""
+    """Return what `generate` produces for each prompt, in one batch if the published model can."""
     family = FAMILIES[name]
     if family.one_by_one and len(texts) > 1:
         return [
@@ -259,7 +256,7 @@ def theirs(
         torch.tensor(ids), attention_mask=torch.tensor(keep).long(), generation_config=config
     )
     written = made.sequences[:, 1 if family.source else ids.shape[1] :].tolist()
-    found, scores = ([up_to_the_stop(row, stop) for row in written], made.get("sequences_scores"))
+    found, scores = ([truncate_at_stop(row, stop) for row in written], made.get("sequences_scores"))
     if scores is not None:
         return [Text(t, float(score)) for t, score in zip(found, scores, strict=True)]
     return [
@@ -276,18 +273,20 @@ def _searched(
     return theirs(name, rows, num_beams=3, length_penalty=penalty, early_stopping=early)
 
 
-def searched_by_them(name: str, texts: list[list[int]], penalty: float, early: bool) -> list[Text]:
-    """The texts that their beam search finds, once for all tests."""
+def search_published_beams(
+    name: str, texts: list[list[int]], penalty: float, early: bool
+) -> list[Text]:
+    """Return the hypotheses of their beam search, computed once for all tests."""
     return _searched(name, tuple(map(tuple, texts)), penalty, early)
 
 
-def up_to_the_stop(tokens: list[int], stop: int = STOP) -> tuple[int, ...]:
-    """Without what stands behind the end."""
+def truncate_at_stop(tokens: list[int], stop: int = STOP) -> tuple[int, ...]:
+    """Remove the tokens after the stop token."""
     return tuple(tokens[: tokens.index(stop) + 1] if stop in tokens else tokens)
 
 
 def closest(logits: list[torch.Tensor]) -> float:
-    """The smallest gap between the two best logits, as a share of their range."""
+    """Return the smallest gap between the two best logits, relative to their range."""
     ordered = torch.stack(logits).sort(dim=1).values
     return float(((ordered[:, -1] - ordered[:, -2]) / (ordered[:, -1] - ordered[:, 0])).min())
 
@@ -295,8 +294,8 @@ def closest(logits: list[torch.Tensor]) -> float:
 def ours(
     model: Model, name: str, texts: list[list[int]], tokens: int = TOKENS, **settings: Any
 ) -> list[Text]:
-    """What the package writes. Prompts of different length are padded by it, sources by
-    whoever has them.
+    """Return what the package generates. The package pads prompts of different length, the caller
+    pads sources.
     """
     given = padded(name, texts)[0] if FAMILIES[name].source else texts
     made = model.generate(given, max_tokens=tokens, **settings).results()
@@ -332,7 +331,7 @@ def test_beam_search(
     target: str,
     package: Callable[[str, str], Model],
 ) -> None:
-    published_texts = searched_by_them(name, texts, penalty, early)
+    published_texts = search_published_beams(name, texts, penalty, early)
     settings = {"num_beams": 3, "length_penalty": penalty, "early_stopping": early}
     written = ours(package(name, target), name, texts, strategy="beam", **settings)
     assert [t.tokens for t in written] == [t.tokens for t in published_texts]
@@ -343,10 +342,10 @@ def test_beam_search(
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "bloom", "t5"])
-def test_texts_longer_than_a_buffer_is_at_first(
+def test_outputs_longer_than_the_first_buffer(
     name: str, target: str, package: Callable[[str, str], Model]
 ) -> None:
-    """Nothing ends them: theirs have a stop that is no token of the model, ours none."""
+    """Without a stop token: theirs is a token that the model lacks."""
     infinite_signs: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
     ending_never: dict[str, Any] = {"tokens": LONG, "stop": []}
     assert LONG > MIN_BUFFER_ROWS
@@ -363,7 +362,7 @@ def test_texts_longer_than_a_buffer_is_at_first(
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_drawing_from_the_best_alone_is_greedy(
+def test_top_1_sampling_is_greedy(
     name: str, target: str, package: Callable[[str, str], Model]
 ) -> None:
     model = package(name, target)
@@ -374,10 +373,12 @@ def test_drawing_from_the_best_alone_is_greedy(
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("strategy", ["greedy", "beam"])
 @pytest.mark.parametrize("name", ["gpt2", "t5", "marian"])
-def test_one_file_in_the_runtime_alone(
+def test_standalone_generator(
     name: str, strategy: str, target: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Sources of different length, prompts of one: such a model knows of padding by itself alone."""
+    """Sources of different length, prompts of one length: such a model computes its padding mask
+    itself.
+    """
     family, path = FAMILIES[name], tmp_path / "one.onnx"
     beam = strategy == "beam"
     settled = {
@@ -393,17 +394,19 @@ def test_one_file_in_the_runtime_alone(
     given = {session.get_inputs()[0].name: padded(name, texts)[0], "max_tokens": np.array(TOKENS)}
     made = session.run(["tokens"], given)[0]
     rows = made[:, 0] if beam else made
-    published_texts = searched_by_them(name, texts, 0.6, True) if beam else theirs(name, texts)
-    assert [up_to_the_stop(row) for row in rows.tolist()] == [t.tokens for t in published_texts]
+    published_texts = (
+        search_published_beams(name, texts, 0.6, True) if beam else theirs(name, texts)
+    )
+    assert [truncate_at_stop(row) for row in rows.tolist()] == [t.tokens for t in published_texts]
 
 
-def test_no_search_hangs_on_rounding() -> None:
-    """The published models find the same texts in float32 and in float64: none of these
-    seeds is to be replaced.
+def test_beam_search_does_not_depend_on_rounding() -> None:
+    """The published models find the same hypotheses in float32 and float64: no seed needs to be
+    replaced.
     """
     for name in SEARCHED:
         for penalty, early in SEARCHES:
-            exact = searched_by_them(name, PROMPTS, penalty, early)
+            exact = search_published_beams(name, PROMPTS, penalty, early)
             rounded = theirs(
                 name,
                 PROMPTS,
@@ -415,8 +418,8 @@ def test_no_search_hangs_on_rounding() -> None:
             assert [t.tokens for t in exact] == [t.tokens for t in rounded], (name, penalty, early)
 
 
-def test_texts_of_these_models_vary_and_end() -> None:
-    """Without this the other tests would prove little."""
+def test_outputs_vary_and_end() -> None:
+    """Otherwise the other tests would prove little."""
     greedy = {name: [t.tokens for t in theirs(name, PROMPTS)] for name in FAMILIES}
     found = [t for texts in greedy.values() for t in texts]
     assert len(set(found)) == len(found)

@@ -1,7 +1,7 @@
-"""Small specs on runtimes other than ONNX Runtime for Python, beside the float64
-reference; where a runtime is not installed, its test is skipped and says so.
+"""Small specs on other runtimes than ONNX Runtime for Python, compared with the float64 reference.
+Skipped where a runtime is not installed.
 
-All specs are run by `make providers`.
+`make providers` runs all specs.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Quantized checkpoints score as transformers does with their weights dequantized in float64.
+"""Quantized checkpoints give the logits of transformers with the weights dequantized in float64.
 
-transformers 5.24 cannot run most formats without a GPU, so that the values come from
-`support.quantized_checkpoints`. It reads MXFP4 itself.
+transformers 5.24 cannot run most formats without a GPU, so `support.quantized_checkpoints`
+dequantizes. transformers reads MXFP4 itself.
 """
 
 import json

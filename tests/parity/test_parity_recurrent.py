@@ -1,5 +1,5 @@
-"""The words `lstm`, `gru` and `rnn` are torch's nn.LSTM, nn.GRU and nn.RNN, packed
-sequences included.
+"""The built-in functions `lstm`, `gru` and `rnn` match torch's nn.LSTM, nn.GRU and nn.RNN, with
+packed sequences.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ def spec(kind: str, directory: Path, layers: int, both: bool, start: bool, bias:
 def packed(
     layer: nn.Module, x: Mapping[str, np.ndarray[Any, Any]], start: bool
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """What torch gives for rows packed by their lengths."""
+    """Return what torch computes for packed sequences."""
     lstm = isinstance(layer, nn.LSTM)
     h, c = (torch.from_numpy(x[n]).transpose(0, 1).contiguous() for n in "hc")
     rows = pack_padded_sequence(
@@ -89,9 +89,7 @@ def packed(
 def test_packed_sequences(
     kind: str, layers: int, both: bool, start: bool, bias: bool, tmp_path: Path
 ) -> None:
-    """In float64 the reference, in float32 the compiled model; padded on the right, and
-    on the left all the same.
-    """
+    """The reference in float64 and the compiled model in float32, padded on either side."""
     make, options, _ = KINDS[kind]
     theirs = randomize_weights(
         make(4, 5, num_layers=layers, bidirectional=both, bias=bias, batch_first=True, **options)

@@ -1,9 +1,9 @@
 """`rnnsearch` matches the paper's equations in NumPy, float64.
 
-Symbols, numbers of sections and of equations are those of arXiv:1409.0473. The matrices
-are drawn under the paper's names, each by itself; `by_our_names` stacks them as the
-spec's weights lie. Other scores than the paper's are those of arXiv:1508.04025, sec. 3.1,
-and a network with another tanh layer; states of both directions may be added up.
+Symbols, section and equation numbers are those of arXiv:1409.0473. The matrices are sampled under
+the paper's names; `by_our_names` stacks them as the spec's weights. The other scores are those of
+arXiv:1508.04025, sec. 3.1, and an MLP with another tanh layer; the states of both directions may be
+summed.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,8 +78,8 @@ READ: dict[str, dict[str, str]] = {
 
 
 def drawn(added: bool = False) -> dict[str, Array]:
-    """The paper's matrices, and the biases that it leaves out for readability; numbers
-    that f32 holds. Where states are added up, what reads them is half as wide.
+    """Return random matrices of the paper, and the biases that it omits for readability; the values
+    are exact in float32. If states are summed, the matrices that read them have half the width.
     """
     rng = np.random.default_rng(7)
     wide = {k: s for k, s in (SHAPES | OTHERS).items() if s[1:] == (2 * N,)}
@@ -94,7 +94,7 @@ def sigma(x: Array) -> Array:
 
 
 def encoder(p: Mapping[str, Array], words: Array, side: str) -> list[Array]:
-    """App. A.2.1: the states of one direction, in the order in which the words are read."""
+    """App. A.2.1: the states of one direction, in reading order."""
     h, states = np.zeros(N), []
     for x in words:
         z = sigma(p[f"W_z_{side}"] @ x + p[f"U_z_{side}"] @ h + p[f"b_z_{side}"])
@@ -112,9 +112,7 @@ def translate(
     score: Score,
     added: bool,
 ) -> tuple[Array, Array]:
-    """App. A.2.2: for each target word the scores of the next, and how much it looks at
-    each source word.
-    """
+    """App. A.2.2: for each target token the logits of the next, and the attention weights."""
     words = p["E_x"][source]
     backward = encoder(p, words[::-1], "backward")[::-1]
     forward = encoder(p, words, "forward")
@@ -138,8 +136,8 @@ def translate(
 
 
 def by_our_names(p: Mapping[str, Array], score: str) -> dict[str, NDArray[np.float32]]:
-    """Gates in the order reset, update, new; the encoder's update gate is open where it
-    keeps the old state.
+    """Gates in the order reset, update, new; the encoder's update gate is 1 where it keeps the old
+    state.
     """
     made = {"encoder.embed.weight": p["E_x"], "decoder.embed.weight": p["E_y"]}
     for side, suffix in (("forward", "_l0"), ("backward", "_l0_reverse")):

@@ -1,8 +1,7 @@
-"""Every rule of rotary scaling that transformers knows is one of ours, with the same
-frequencies out of each form that files write it in.
+"""Each RoPE scaling rule of transformers is supported, with the same frequencies from each form in
+which files store it.
 
-The rules are those of transformers' own table, read as it is: one that it gains is
-missing here, and is named.
+The rules come from the table of transformers, so that a new rule makes this test fail.
 """
 
 import json
@@ -61,12 +60,12 @@ graph g(x: float[b, n, {width}]) -> (y: float[b, n, {width}]) {{
 """
 
 
-def test_every_rule_has_settings_here() -> None:
+def test_every_rule_has_settings() -> None:
     assert SETTINGS.keys() == ROPE_INIT_FUNCTIONS.keys()
 
 
 def ours(directory: Path, form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
-    """Frequencies and the factor of cos and sin, out of a config.json."""
+    """Return the frequencies and the attention factor from a config.json."""
     layers = form == "of layers"
     options = 'theta=1.0, layers="full_attention"' if layers else "theta=1.0"
     path = directory / "m.specc"
@@ -85,7 +84,7 @@ def ours(directory: Path, form: str, rope: dict[str, Any], longest: int) -> tupl
 
 
 def theirs(form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
-    """The same by the published function."""
+    """Return those of the published function."""
     sizes = {
         "head_dim": WIDTH,
         "hidden_size": 2 * WIDTH,
@@ -110,7 +109,7 @@ def theirs(form: str, rope: dict[str, Any], longest: int) -> tuple[Any, float]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("kind", "more"), CASES, ids=str)
 def test_the_published_function(kind: str, more: dict[str, Any], form: str, tmp_path: Path) -> None:
-    """Within the length that it starts from, and where the rule asks, beyond."""
+    """Within the original context length and, if the rule depends on the length, beyond it."""
     rope = {"rope_type": kind, "rope_theta": 500.0, **more}
     if form == "of layers" and "truncate" in more:
         pytest.skip("the published function looks for it beside the layers' tables")
@@ -137,7 +136,7 @@ THREE_AXES = SPEC.replace("positions(x)", "[positions(x), positions(x), position
 def test_position_axes_of_the_published_classes(
     rotary: Any, config: Any, order: str, step: int, tmp_path: Path
 ) -> None:
-    """Compare with their recomposition of frequencies that are the number of their axis."""
+    """Compare with the frequencies of the class if each frequency is the index of its axis."""
     sections = [4, 2, 2]
     module = rotary(
         config(

@@ -1,5 +1,5 @@
-"""A sentence-transformers directory compiles to what the library computes: compared with
-the equations of its modules, and with the library where it is installed.
+"""A sentence-transformers directory compiles to what the library computes: compared with the
+equations of its modules, and with the library if it is installed.
 """
 
 import json
@@ -64,15 +64,13 @@ def compiled(directory: Path) -> specc.Model:
 
 
 def assert_near(ours: Any, wanted: Any) -> None:
-    """Within 1e-5 of the largest value."""
+    """Check a relative error of at most 1e-5 of the largest value."""
     assert ours.shape == wanted.shape
     assert np.abs(ours - wanted).max() <= 1e-5 * max(1.0, np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_directory_gives_the_vectors_of_the_library(
-    case: SentenceTransformerDir, tmp_path: Path
-) -> None:
+def test_embeddings_of_the_library(case: SentenceTransformerDir, tmp_path: Path) -> None:
     case.save(tmp_path)
     ours = compiled(tmp_path)
     prompts = dict(case.prompts)
@@ -88,9 +86,7 @@ def test_a_directory_gives_the_vectors_of_the_library(
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_equations_are_those_of_the_library(
-    case: SentenceTransformerDir, tmp_path: Path
-) -> None:
+def test_equations_match_the_library(case: SentenceTransformerDir, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     case.save(tmp_path)
     theirs = library.SentenceTransformer(str(tmp_path), device="cpu")
@@ -145,7 +141,7 @@ ODD: dict[str, tuple[SentenceTransformerDir, dict[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_files_beside_the_weights_are_followed(name: str, tmp_path: Path) -> None:
+def test_files_next_to_the_weights_are_followed(name: str, tmp_path: Path) -> None:
     """Compared with the library, which reads the same files."""
     library = pytest.importorskip("sentence_transformers")
     case, files = ODD[name]

@@ -1,5 +1,5 @@
-"""`seq2seq` matches two `torch.nn.LSTM`s, the first over the reversed source, with the state
-passed on; or one for both.
+"""`seq2seq` matches two `torch.nn.LSTM`s, the first over the reversed source, with the final state
+passed to the second; or a single one.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ SIZES = {"vocab": 31, "target_vocab": 31, "width": 6, "hidden": 5}
 
 
 class Translator(nn.Module):
-    """Source and target words to logits; with `shared` one LSTM and one table for both,
-    read forward.
+    """Source and target tokens to logits; with `shared` one LSTM and one embedding for both, not
+    reversed.
     """
 
     def __init__(self, layers: int, shared: bool) -> None:
@@ -59,8 +59,8 @@ class Translator(nn.Module):
 
 
 def weights_of(module: Translator, as_torch: bool) -> Arrays:
-    """Under our names, where a layer that reads from the end says so; or as an nn.LSTM
-    has them that was given reversed texts, and knows of one direction alone.
+    """Return weights under the spec's names, with a reversed layer; or as an nn.LSTM has them that
+    gets reversed sequences.
     """
     made = {
         name.removeprefix("sides."): value for name, value in list_module_weights(module).items()

@@ -1,5 +1,5 @@
-"""S2T and Moonshine, from the folders that transformers saves, each recording by itself: in a batch the
-published convolutions read what stands behind a recording's end.
+"""S2T and Moonshine from directories saved by transformers, one audio file at a time: in a batch
+the published convolutions read the padding after the end of an audio file.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.parity
 
 
 def heard(width: int) -> Any:
-    """Three recordings and what is said in them, of different lengths."""
+    """Return three audio files and their transcripts, of different lengths."""
     return make_samples(
         {
             "input_features": Signal("frames", width),
@@ -32,7 +32,7 @@ def heard(width: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Alone(ModelCase):
-    """The published model, given one recording after another."""
+    """The published model, applied to one audio file after another."""
 
     def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         ids, said = x["decoder_input_ids"], x["decoder_attention_mask"].bool()

@@ -65,8 +65,8 @@ def case(
     results: Mapping[str, str] | None = None,
     **more: Any,
 ) -> ModelCase:
-    """Queries are as small as training starts with: the published softmax is in
-    float32, and scores are not scaled.
+    """Queries are small, as at the start of training: the published softmax is in float32, and
+    scores are not scaled.
     """
     family, settings = FORMS[form]
     return ModelCase(
@@ -94,15 +94,15 @@ def test_tokens_beyond_the_capacity_of_experts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_writing(form: str, tmp_path: Path) -> None:
-    """As many layers on either side: the published cache counts those of the encoder."""
+def test_generation(form: str, tmp_path: Path) -> None:
+    """Encoder and decoder have equally many layers, since the published cache counts the encoder's."""
     told = case(form, seed=3, weight_scale=1.3)
     check_translation(replace(told, tiny={**told.tiny, "num_decoder_layers": 2}), tmp_path)
 
 
 @pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer"])
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForQuestionAnswering"])
-def test_heads_over_a_text_that_is_read_again(head: str, form: str, tmp_path: Path) -> None:
+def test_heads_with_shifted_inputs(head: str, form: str, tmp_path: Path) -> None:
     family, settings = FORMS[form]
     tiny = {**SMALL, **settings}
     soft = {"Attention.q.weight": SMALL["d_kv"] ** -0.5}
@@ -134,6 +134,6 @@ def test_encoders(model: str, form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["as it was", "of many languages", "a bias in every layer", *LONG])
-def test_states(form: str, tmp_path: Path) -> None:
+def test_base_models(form: str, tmp_path: Path) -> None:
     results = {"last_hidden_state": "tgt", "encoder_last_hidden_state": "src"}
     check_model_outputs(case(form, "Model", results), tmp_path)

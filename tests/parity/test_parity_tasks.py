@@ -30,7 +30,7 @@ CONTEXT = "The quick brown fox jumps over the lazy dog, and attention is all you
 
 
 def assert_same(ours: Any, theirs: Any, at: str = "$") -> None:
-    """Equal texts, and numbers within 1e-5."""
+    """Check equal strings, and numbers within 1e-5."""
     if isinstance(theirs, dict):
         assert ours.keys() == theirs.keys(), at
         for key in theirs:
@@ -92,7 +92,7 @@ UNMASKED = TextCheckpoint("FNet", "wordpiece", {"type_vocab_size": 2}, segments=
         "test_multiple_choice",
     ],
 )
-def test_lists_of_a_model_without_a_mask(check: str, tmp_path: Path) -> None:
+def test_lists_without_a_padding_mask(check: str, tmp_path: Path) -> None:
     globals()[check](UNMASKED, tmp_path)
 
 
@@ -100,8 +100,8 @@ def test_lists_of_a_model_without_a_mask(check: str, tmp_path: Path) -> None:
     "problem", [{"num_labels": 1}, {"problem_type": "multi_label_classification"},
                 {"problem_type": "regression"}, {}], ids=str
 )  # fmt: skip
-def test_function_of_the_scores(problem: dict[str, Any], tmp_path: Path) -> None:
-    """As config.json says: sigmoid, softmax or none; a cross-encoder has one label."""
+def test_function_to_apply(problem: dict[str, Any], tmp_path: Path) -> None:
+    """The function in config.json: sigmoid, softmax or none; a cross-encoder has one label."""
     theirs = pipeline(
         "text-classification", *FAMILIES[0].save("ForSequenceClassification", tmp_path, **problem)
     )
@@ -139,7 +139,7 @@ def test_fill_mask(family: TextCheckpoint, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=named)
 def test_question_answering(family: TextCheckpoint, tmp_path: Path) -> None:
-    """Against the equations of the pipeline of transformers 4, which 5 no longer has."""
+    """Compared with the equations of the pipeline of transformers 4; transformers 5 has none."""
     model, tokenizer = family.save("ForQuestionAnswering", tmp_path)
     ours = compiled(tmp_path)
     question = "What is it?"
@@ -158,7 +158,7 @@ def test_question_answering(family: TextCheckpoint, tmp_path: Path) -> None:
 def answered(
     model: Any, tokenizer: Any, question: str, context: str, longest: int
 ) -> dict[str, Any]:
-    """The best answer: softmax over the context and [CLS], products of start and end."""
+    """Return the best answer: softmax over the context and [CLS], products of start and end."""
     found = tokenizer(
         question,
         context,

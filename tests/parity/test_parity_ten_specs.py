@@ -1,7 +1,7 @@
-"""Five of the ten specs that shaped the language are published models, with the files
-those models write.
+"""Five of the ten specs that shaped the language are published models and read the files of those
+models.
 
-A sixth is shipped: see test_parity_t5.py.
+A sixth is built in: see test_parity_t5.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,11 +30,8 @@ def compare(
     published: Callable[[Inputs], Inputs],
     results: Mapping[str, str],
 ) -> None:
-    """Both our results within the tolerance of the published ones: alone, and each row
-    of a padded batch.
-
-    These models take some steps in float32 whatever they are asked for, so that no more
-    can be asked here.
+    """Check both results against the published ones: alone, and each sequence of a padded batch.
+    These models compute some steps in float32, whatever their dtype, which limits the tolerance.
     """
     for inputs, side in ((given.get_sample(0), None), (given.make_batch("right"), "right")):
         with torch.no_grad():
@@ -57,9 +54,7 @@ def compare(
 
 
 def files(theirs: hf.PreTrainedModel, spec: str, directory: Path, **sets: object) -> WeightedSpec:
-    """A spec with the weights and the config.json that a model writes; the model goes
-    on in float64.
-    """
+    """Save the weights and the config.json of a model for a spec; the model continues in float64."""
     theirs.save_pretrained(directory)
     theirs.double()
     return open_weighted_spec(str(SPECS / f"{spec}.specc"), directory, **sets)

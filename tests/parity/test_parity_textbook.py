@@ -1,5 +1,5 @@
-"""`textbook_decoder` and `rnn_attention` are modules of PyTorch: its GRU in the encoder and
-in the decoder, its RNN cell, and scores of linear maps written out.
+"""`textbook_decoder` and `rnn_attention` match PyTorch modules: GRU encoder and decoder, RNN cell,
+and attention scores from linear layers.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Additive(nn.Module):
 
 
 class Textbook(nn.Module):
-    """The tutorials' translator, one sentence at a time."""
+    """The translator of the tutorials, one sentence at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Textbook(nn.Module):
 
 
 class Layered(nn.Module):
-    """A plain RNN over the states of another network, scored by two tanh layers."""
+    """A plain RNN that attends to the states of another network, scored by two tanh layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Layered(nn.Module):
 
 
 def drawn(module: nn.Module) -> nn.Module:
-    """Random numbers in every weight and bias."""
+    """Set random values in all weights and biases."""
     torch.manual_seed(0)
     with torch.no_grad():
         for weight in module.parameters():
@@ -118,7 +118,7 @@ def drawn(module: nn.Module) -> nn.Module:
 def by_rows(
     module: nn.Module, given: Mapping[str, Tensor], read: str, keep: str
 ) -> dict[str, Tensor]:
-    """Each row by itself, without its padding; padding of the result is zeros."""
+    """Compare each sequence without its padding; padding of the result is zero."""
     rows = []
     for row, kept in zip(given[read], given[keep].bool(), strict=True):
         at = len(rows)
@@ -130,7 +130,7 @@ def by_rows(
     return {"logits": logits, "alignment": looked}
 
 
-def test_the_textbook_decoder(tmp_path: Path) -> None:
+def test_textbook_decoder(tmp_path: Path) -> None:
     module = drawn(Textbook())
     sizes = {"embed_dim": WORDS, "hidden": HIDDEN, "layers": LAYERS}
     ours = build_weighted_spec(
@@ -158,7 +158,7 @@ def test_the_textbook_decoder(tmp_path: Path) -> None:
     )
 
 
-def test_a_plain_rnn_with_layered_scores(tmp_path: Path) -> None:
+def test_rnn_with_mlp_scores(tmp_path: Path) -> None:
     module = drawn(Layered())
     sizes = {"embed_dim": WORDS, "hidden": HIDDEN, "attention_dim": ATT, "layers": 2}
     ours = build_weighted_spec(

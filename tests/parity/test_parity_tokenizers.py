@@ -1,6 +1,4 @@
-"""A tokenizer file is read as transformers reads it: PreTrainedTokenizerFast on the
-same file, ids and text.
-"""
+"""A tokenizer.json gives the ids and text of transformers' PreTrainedTokenizerFast."""
 
 from pathlib import Path
 
@@ -28,7 +26,7 @@ TEXTS = [
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_and_text_are_those_of_transformers(kind: str, special: bool, tmp_path: Path) -> None:
+def test_ids_and_text(kind: str, special: bool, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(train_tokenizer(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))

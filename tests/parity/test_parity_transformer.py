@@ -1,5 +1,5 @@
-"""`transformer` matches torch's Transformer layers with the paper's embeddings and tied output,
-for all config options.
+"""`transformer` matches torch's Transformer layers with the paper's embeddings and tied output
+projection, for all config options.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ def test_transformer(bias: bool, tmp_path: Path) -> None:
 
 
 def check(ours: WeightedSpec, theirs: TransformerStacks) -> None:
-    """The same logits, alone and padded on either side."""
+    """Check equal logits, alone and padded on either side."""
     theirs.double()
 
     def published(x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
@@ -79,7 +79,7 @@ def check(ours: WeightedSpec, theirs: TransformerStacks) -> None:
     ("norm", "act", "places"),
     [("pre", "relu", "learned"), ("post", "gelu", "none"), ("pre", "gelu", "sines")],
 )
-def test_what_may_be_chosen(norm: str, act: str, places: str, rms: bool, tmp_path: Path) -> None:
+def test_config_options(norm: str, act: str, places: str, rms: bool, tmp_path: Path) -> None:
     theirs = make_random_stacks(
         **TORCH,
         act=act,
@@ -101,9 +101,7 @@ def test_what_may_be_chosen(norm: str, act: str, places: str, rms: bool, tmp_pat
 
 @pytest.mark.parametrize("pairs", ["half", "interleaved"])
 def test_rotary_positions(pairs: str, tmp_path: Path) -> None:
-    """Queries and keys of self-attention, turned in torch's layers as arXiv:2104.09864,
-    eq. 34, says.
-    """
+    """Queries and keys of self-attention in torch's layers, rotated as in arXiv:2104.09864, eq. 34."""
     theirs = make_random_stacks(**TORCH, act="relu", pre=True, sines=False, turned=pairs).train()
     sets = {
         "norm": "pre",

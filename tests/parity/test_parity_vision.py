@@ -1,5 +1,5 @@
-"""ViT, DeiT, BEiT, DINOv2, Swin, ConvNeXt, YOLOS, DETR and SegFormer with their heads, from the folders that
-transformers saves: a picture alone and three of a batch.
+"""ViT, DeiT, BEiT, DINOv2, Swin, ConvNeXt, YOLOS, DETR and SegFormer with their heads, from
+directories saved by transformers: for one image and a batch of three.
 """
 
 import itertools
@@ -139,7 +139,7 @@ DEPTHS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A class, what it is made of, and the size of its pictures."""
+    """A class, its config, and the size of its images."""
 
     config: str
     model: str
@@ -354,7 +354,7 @@ def test_scores(case: Seen, tmp_path: Path) -> None:
 
 
 def add_vit_prefix(folder: Path) -> None:
-    """Name the encoder's layers as published files of ViT-MSN do: transformers 5.24 saves them
+    """Name the encoder layers as published files of ViT-MSN do: transformers 5.24 saves them
     without `vit.`, next to other tensors with it.
     """
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
@@ -392,7 +392,7 @@ TIMM = [
 
 
 def as_timm(directory: Path) -> None:
-    """The files of a model as if its ResNet were timm's."""
+    """Rename the tensors of a model as if its ResNet were timm's."""
     tensors = safetensors.torch.load_file(directory / "model.safetensors")
     renamed = {}
     for name, value in tensors.items():
@@ -462,8 +462,8 @@ SIZES = [(48, 90), (64, 64), (70, 50)]
 
 
 @pytest.mark.parametrize("family", ["Detr", "Yolos"])
-def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> None:
-    """By the processor that lies beside the weights, in a frame that holds them all."""
+def test_images_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> None:
+    """Preprocessed by the processor next to the weights, in a frame that holds all of them."""
     from PIL import Image
 
     if family == "Detr":
@@ -494,8 +494,10 @@ def test_pictures_of_several_sizes_in_a_batch(family: str, tmp_path: Path) -> No
         assert_arrays_close(ours[name], wanted[name].numpy(), name, 2e-5)
 
 
-def test_a_picture_is_named_by_its_class(tmp_path: Path) -> None:
-    """From a folder with a `preprocessor_config.json`, by the command line's own reading."""
+def test_image_classification(tmp_path: Path) -> None:
+    """From a directory with a `preprocessor_config.json`, with the preprocessing of the command
+    line.
+    """
     config = transformers.DeiTConfig(**SMALL)
     model = randomize_weights(transformers.DeiTForImageClassification(config)).eval()
     model.save_pretrained(tmp_path)

@@ -1,5 +1,5 @@
-"""A picture side before a text decoder, every pair of a kind, from the folders that
-transformers saves; TrOCR's decoder by itself.
+"""Vision encoders with text decoders, one pair of each kind, from directories saved by
+transformers; and the TrOCR decoder alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,8 +97,8 @@ VARIED = {
 
 
 def saved(encoder: str, decoder: str, directory: Path, seed: int = 4, louder: float = 1.0) -> Any:
-    """A published pair, random, as files in `directory`; `louder` matrices vary more in what
-    they write.
+    """Save a published pair with random weights in `directory`; `louder` matrices make the outputs
+    vary more.
     """
     parts = [
         getattr(transformers, kind)(**settings)
@@ -119,7 +119,7 @@ def saved(encoder: str, decoder: str, directory: Path, seed: int = 4, louder: fl
 
 
 def given_to(encoder: str) -> Samples:
-    """A picture and a text of each length."""
+    """Return an image and a sequence of each length."""
     size = SIDES[encoder][1]["image_size"]
     high, wide = size if isinstance(size, list) else (size, size)
     inputs = {
@@ -150,8 +150,8 @@ def test_scores(encoder: str, decoder: str, tmp_path: Path) -> None:
     assert_matches_float32(ours, given_to(encoder), published, {"logits": "seq"})
 
 
-def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[list[int]]:
-    """What transformers' `generate` writes for each picture."""
+def generate_published(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[list[int]]:
+    """Return what transformers' `generate` produces for each image."""
     with torch.no_grad():
         made = theirs.generate(
             pixel_values=torch.tensor(pixels).double(),
@@ -170,7 +170,7 @@ def written_by(theirs: Any, pixels: NDArray[np.float32], beams: int) -> list[lis
     ("encoder", "decoder"),
     [pytest.param(*p, marks=pytest.mark.slow) if p in SLOW else p for p in PAIRS],
 )
-def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Path) -> None:
+def test_generation(encoder: str, decoder: str, beams: int, tmp_path: Path) -> None:
     seed = VARIED.get((encoder, decoder), 6)
     theirs = saved(encoder, decoder, tmp_path, seed, louder=2.0).double()
     how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
@@ -182,7 +182,7 @@ def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Pa
     pictures = np.stack([row["pixel_values"] for row in given_to(encoder).rows])
     wanted: Sequence[Sequence[int]] = []
     for count in (1, len(pictures)):
-        wanted = written_by(theirs, pictures[:count], beams)
+        wanted = generate_published(theirs, pictures[:count], beams)
         for path in (package, one):
             made = specc.load(path, threads=1).generate(pixel_values=pictures[:count], **how)
             got = [list(row[0].tokens) for row in made.results()]
@@ -191,7 +191,7 @@ def test_it_writes_the_same(encoder: str, decoder: str, beams: int, tmp_path: Pa
 
 
 @pytest.mark.parametrize("decoder", ["trocr", "trocr, as printed"])
-def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
+def test_trocr_decoder_alone(decoder: str, tmp_path: Path) -> None:
     config = transformers.TrOCRConfig(**DECODERS[decoder][1])
     theirs = randomize_weights(transformers.TrOCRForCausalLM(config))
     theirs.tie_weights()
@@ -220,8 +220,8 @@ def test_the_decoder_of_trocr_alone(decoder: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(50, 30), (20, 64), (12, 20)])
-def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> None:
-    """Of Donut: any picture, by the processor that lies beside the weights."""
+def test_donut_preprocessing(size: tuple[int, int], tmp_path: Path) -> None:
+    """Donut: any image, preprocessed by the processor next to the weights."""
     from PIL import Image
 
     theirs = saved("donut-swin", "mbart", tmp_path, 6, louder=2.0).double()
@@ -235,15 +235,15 @@ def test_a_page_is_read_as_published(size: tuple[int, int], tmp_path: Path) -> N
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     made = specc.load(tmp_path / "package").generate(pixel_values=page, max_tokens=MAX_NEW_TOKENS)
     got = [list(row[0].tokens) for row in made.results()]
-    assert got == written_by(theirs, given.numpy(), 1)
+    assert got == generate_published(theirs, given.numpy(), 1)
 
 
 LETTERS = "▁abcdefghijklmnopqrstuvwxyz"
 """Behind the four tokens that are none: 31 in all."""
 
 
-def letters_beside(directory: Path) -> Any:
-    """A tokenizer of letters, which puts a first and a last token around what it is given."""
+def save_character_tokenizer(directory: Path) -> Any:
+    """Save a character tokenizer that adds a first and a last token."""
     marks = ["<s>", "<pad>", "</s>", "<unk>"]
     words = {word: n for n, word in enumerate([*marks, *LETTERS])}
     made = tokenizers.Tokenizer(models.BPE(words, [], unk_token="<unk>"))
@@ -259,10 +259,10 @@ def letters_beside(directory: Path) -> Any:
 
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("asked", ["cat", "a", "<unk>dog"])
-def test_what_is_asked_of_a_page_is_gone_on_with(asked: str, beams: int, tmp_path: Path) -> None:
-    """Donut's way to say what is wanted: without the tokens that its tokenizer puts there."""
+def test_donut_task_prompt(asked: str, beams: int, tmp_path: Path) -> None:
+    """Donut's task prompt: without the tokens that its tokenizer adds."""
     theirs = saved("donut-swin", "mbart", tmp_path, 6, louder=2.0).double()
-    letters = letters_beside(tmp_path)
+    letters = save_character_tokenizer(tmp_path)
     pixels = given_to("donut-swin").rows[0]["pixel_values"][None]
     prompt = letters.encode(asked, add_special_tokens=False).ids
     with torch.no_grad():

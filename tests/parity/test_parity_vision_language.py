@@ -1,5 +1,5 @@
-"""Vision-language models with images of any size (M-RoPE): logits, generation and text models as
-transformers has them.
+"""Vision-language models with images of any size (M-RoPE) match transformers: logits, generation
+and text models.
 """
 
 import json
@@ -68,7 +68,7 @@ GRIDS = [[(1, 4, 6), (1, 2, 2)], [(1, 6, 4)], []]
 
 
 def saved(name: str, directory: Path, head: str = "ForConditionalGeneration", seed: int = 0) -> Any:
-    """A published model, random, as files in `directory`."""
+    """Save a published model with random weights in `directory`."""
     family, text, vision = CASES[name]
     config = getattr(transformers, f"{family}Config")(
         text_config=text,
@@ -85,7 +85,7 @@ def saved(name: str, directory: Path, head: str = "ForConditionalGeneration", se
 
 @dataclass(frozen=True)
 class ImageSamples(Samples):
-    """Sequences with images: their patches are padded at the end, on whichever side text is."""
+    """Sequences with images: the patches are padded at the end, on whichever side text is."""
 
     images: tuple[Arrays, ...]
 
@@ -97,7 +97,7 @@ class ImageSamples(Samples):
 
 
 def _stack(images: Sequence[Arrays], extra: int) -> Arrays:
-    """Patches and grids of several sequences; random patches and zero grids stand behind them."""
+    """Stack patches and grids of several sequences, padded with random patches and zero grids."""
     rng = np.random.default_rng(9)
     made: Arrays = {}
     for name in ("pixel_values", "image_grid_thw"):
@@ -112,7 +112,7 @@ def _stack(images: Sequence[Arrays], extra: int) -> Arrays:
 
 
 def given(vision: Mapping[str, Any], least: int = 0) -> ImageSamples:
-    """Three sequences with images of the sizes in `GRIDS`, among tokens from `least` on."""
+    """Return three sequences with images of the sizes in `GRIDS`, among tokens from `least` on."""
     merged = vision.get("spatial_merge_size", 2) ** 2
     features = 2 * vision["in_channels"] * vision["patch_size"] ** 2
     counts = [[t * h * w for t, h, w in grids] for grids in GRIDS]
@@ -135,7 +135,7 @@ def given(vision: Mapping[str, Any], least: int = 0) -> ImageSamples:
 
 
 def as_published(x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Their inputs: the patches of all images of a batch in one tensor."""
+    """Return the inputs of the class: the patches of all images of a batch in one tensor."""
     keep = x["attention_mask"]
     present = [grid[grid.prod(-1) > 0] for grid in x["image_grid_thw"]]
     counts = [int(grid.prod(-1).sum()) for grid in present]
@@ -204,7 +204,7 @@ BEAMS = {"qwen3_vl": (1, 4)}
 
 @pytest.mark.parametrize("name", FIRST)
 def test_generation(name: str, tmp_path: Path) -> None:
-    """Greedy and by beams, alone and padded on the left."""
+    """Greedy and with beam search, alone and padded on the left."""
     theirs = saved(name, tmp_path, seed=1).double()
     inputs = given(CASES[name][2], least=3)
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
@@ -213,7 +213,7 @@ def test_generation(name: str, tmp_path: Path) -> None:
     for whole in (inputs.get_sample(0), inputs.make_batch("left", extra=0)):
         alone = {name: x for name, x in whole.items() if name != "attention_mask"}
         for beams in BEAMS.get(name, (1,)):
-            wanted = written_by(theirs, whole, beams)
+            wanted = generate_published(theirs, whole, beams)
             how: dict[str, Any] = {"max_tokens": MAX_NEW_TOKENS}
             how |= (
                 {"strategy": "beam", "num_beams": beams, "early_stopping": False}
@@ -226,8 +226,8 @@ def test_generation(name: str, tmp_path: Path) -> None:
                 assert [list(row[0].tokens) for row in made.results()] == wanted, model.path
 
 
-def written_by(theirs: Any, whole: Arrays, beams: int) -> list[list[int]]:
-    """What transformers' `generate` writes behind each prompt."""
+def generate_published(theirs: Any, whole: Arrays, beams: int) -> list[list[int]]:
+    """Return what transformers' `generate` produces for each prompt."""
     inputs = as_published({name: torch.tensor(x) for name, x in whole.items()})
     inputs["pixel_values"] = inputs["pixel_values"].double()
     with torch.no_grad():
@@ -270,7 +270,7 @@ def test_other_files(name: str, tmp_path: Path) -> None:
 
 
 def name_in_class(key: str) -> str:
-    """The name of a weight in the class, from that in its files."""
+    """Return the name of a weight in the class, from that in its files."""
     prefix, _, rest = key.partition(".")
     renamed = {"model": "model.language_model", "visual": "model.visual"}.get(prefix, prefix)
     return f"{renamed}.{rest}"

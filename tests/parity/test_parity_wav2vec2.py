@@ -40,7 +40,7 @@ FEATURES = {"last_hidden_state": "frames"}
 
 
 def frames(samples: int) -> int:
-    """How many rows come of a recording."""
+    """Return the number of frames of an audio file."""
     for kernel, stride in zip(TINY["conv_kernel"], TINY["conv_stride"], strict=True):
         samples = (samples - kernel) // stride + 1
     return samples
@@ -93,17 +93,17 @@ CASES = [*HEARD, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_
 
 
 def together(more: Mapping[str, Any]) -> bool:
-    """Whether the published class keeps the recordings of a batch apart by itself."""
+    """Return whether batch elements are independent in the published class."""
     return more.get("feat_extract_norm") == "layer" and "tdnn_dim" not in more
 
 
 @pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")  # of WavLM
 @pytest.mark.parametrize(("name", "results", "more"), CASES)
-def test_hearing(
+def test_outputs(
     name: str, results: Mapping[str, str], more: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """A batch against the published batch where its padding reaches nothing there
-    either, else against each recording alone.
+    """A batch is compared with the published batch if padding does not affect results there either,
+    else with each audio file alone.
     """
     kind = name.partition("For")[0].removesuffix("Model") + "Config"
     case = ModelCase(config=kind, model=name, tiny={**TINY, **more}, results=results)
@@ -124,7 +124,7 @@ def test_hearing(
 def alone(
     theirs: Any, x: Mapping[str, torch.Tensor], results: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
-    """What the published model gives for each recording alone, zeros behind it."""
+    """Return the results of the published model for each audio file alone, padded with zeros."""
     made = [
         theirs(sound[there][None])
         for sound, there in zip(x["input_values"], x["attention_mask"], strict=True)
@@ -135,8 +135,8 @@ def alone(
     }
 
 
-def test_a_length_and_a_direction_are_read_by_both_their_names(tmp_path: Path) -> None:
-    """Files from before 2023 call them `weight_g` and `weight_v`."""
+def test_both_names_of_weight_normalization(tmp_path: Path) -> None:
+    """Files from before 2023 name weight normalization `weight_g` and `weight_v`."""
     case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
     case.save_checkpoint(tmp_path)
     weights = open_weighted_spec(str(tmp_path), tmp_path).weights

@@ -1,5 +1,5 @@
 """Recordings become what models take; against transformers they are compared in
-`tests/parity/test_parity_heard.py`, here against the equations, one window at a time.
+`tests/parity/test_parity_feature_extractors.py`, here against the equations, one window at a time.
 """
 
 import json

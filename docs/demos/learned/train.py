@@ -4,7 +4,7 @@ checkpoint that transformers wrote: learned weights have scales that random ones
 There is no model in this file. `specs/models/llama.specc` says what is computed;
 `specc_torch` makes a module of it, whose parameters bear the names of published files.
 So what is learned is read by transformers as it stands, and saved by its own
-`save_pretrained`; `tests/parity/test_parity_learned.py` reads that back and compares.
+`save_pretrained`; `tests/parity/test_parity_trained_weights.py` reads that back and compares.
 
     python docs/demos/learned/train.py --steps 800     # what is shipped: one core, 6 minutes
     python docs/demos/learned/train.py --steps 50 --out /tmp/learned     # to see it work

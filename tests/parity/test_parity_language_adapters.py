@@ -1,5 +1,5 @@
-"""A checkpoint of many languages (MMS): the weights of one, in a file beside the others,
-stand in their place as transformers' `load_adapter` puts them there.
+"""Multilingual checkpoints (MMS): the adapter weights of a language replace those of the checkpoint
+as with transformers' `load_adapter`.
 """
 
 import json
@@ -33,7 +33,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def saved(directory: Path) -> Any:
-    """A model, and a file for another language beside it."""
+    """Save a model, and the adapter of another language next to it."""
     case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=TINY)
     theirs = case.save_checkpoint(directory)
     source = torch.Generator().manual_seed(4)
@@ -59,7 +59,7 @@ def compiled(directory: Path, words: int = WORDS) -> specc.Model:
     return specc.load(out, threads=1)
 
 
-def test_a_language(tmp_path: Path) -> None:
+def test_language_adapter(tmp_path: Path) -> None:
     theirs = saved(tmp_path)
     theirs.load_adapter("fra")
     with torch.no_grad():
@@ -69,10 +69,8 @@ def test_a_language(tmp_path: Path) -> None:
     assert_arrays_close(made, wanted, "logits", 1e-5)
 
 
-def test_its_words_are_those_of_the_language(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a vocabulary for each, whatever language the tokenizer was saved with."""
+def test_vocabulary_of_the_language(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a vocabulary per language, whichever language the tokenizer was saved with."""
     saved(tmp_path)
     words = {"eng": {f"e{n}": n for n in range(13)}, "fra": {f"f{n}": n for n in range(WORDS)}}
     (tmp_path / "vocab.json").write_text(json.dumps(words))
@@ -95,12 +93,14 @@ def strange(tensors: Tensors) -> Tensors:
     return {**tensors, "wav2vec2.more": torch.ones(3)}
 
 
-def wordless(tensors: Tensors) -> Tensors:
+def without_vocabulary(tensors: Tensors) -> Tensors:
     return {n: t for n, t in tensors.items() if not n.startswith("lm_head.")}
 
 
-@pytest.mark.parametrize("change", [half, strange, wordless])
-def test_what_does_not_fit_is_refused(change: Callable[[Tensors], Tensors], tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [half, strange, without_vocabulary])
+def test_unsuitable_adapters_are_refused(
+    change: Callable[[Tensors], Tensors], tmp_path: Path
+) -> None:
     theirs = saved(tmp_path)
     tensors = {n: t.detach().clone() for n, t in theirs._get_adapters().items()}
     save_file(change(tensors), tmp_path / "adapter.fra.safetensors")
@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_refused(change: Callable[[Tensors], Tensors], tmp_
         compiled(tmp_path, 13)
 
 
-def test_a_number_of_words_that_is_not_the_language_s_is_told(tmp_path: Path) -> None:
+def test_vocabulary_size_mismatch_is_reported(tmp_path: Path) -> None:
     saved(tmp_path)
     with pytest.raises(Failed, match="E0503") as caught:
         compiled(tmp_path, 13)

@@ -1,5 +1,5 @@
-"""Families whose queries and keys turn in ways of their own, under every head, from the
-folders that transformers saves: CodeGen, RoFormer and DINOv3.
+"""Families with their own RoPE variants, with all heads, from directories saved by transformers:
+CodeGen, RoFormer and DINOv3.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ CLASSES = replace(ROFORMER, tiny=NARROW, results={"logits": ""})
 
 @dataclass(frozen=True, kw_only=True)
 class Seen(ModelCase):
-    """A case of pictures, which have no padding."""
+    """A case of images, which have no padding."""
 
     def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         made = theirs(pixel_values=x["pixel_values"])
@@ -48,7 +48,7 @@ class Seen(ModelCase):
 
 
 def pictures(high: int, wide: int) -> Any:
-    """Three of one size."""
+    """Return three images of one size."""
     return make_samples({"pixel_values": FixedValues((3, high, wide))}, {"picture": (1, 1, 1)})
 
 
@@ -95,13 +95,13 @@ def test_scores(name: str, tmp_path: Path) -> None:
     check_model_outputs(CASES[name], tmp_path)
 
 
-def test_writing(tmp_path: Path) -> None:
+def test_generation(tmp_path: Path) -> None:
     check_generation(replace(CODEGEN, weight_scale=3.0), tmp_path)
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_sines_are_those_of_the_file(*, turned: bool, tmp_path: Path) -> None:
-    """Rounded in a file of 16 bits, where transformers reads them too."""
+def test_sinusoids_of_the_checkpoint(*, turned: bool, tmp_path: Path) -> None:
+    """Rounded in a 16-bit file, from which transformers reads them too."""
     case = replace(ROFORMER, tiny=ROFORMER.tiny | {"rotary_value": turned})
     case.save_checkpoint(tmp_path).bfloat16().save_pretrained(tmp_path)
     kind = transformers.RoFormerForMaskedLM

@@ -1,9 +1,7 @@
-"""Models that decode themselves give the same tokens in JavaScript: onnxruntime-web, in
-Node.
+"""Standalone generators produce the same tokens in JavaScript (onnxruntime-web in Node).
 
-The package is looked for where `make readers` puts it, or in the folder that SPECC_NODE
-names (the one with `node_modules`). Where it is not, the tests are skipped and say so:
-nothing is fetched while testing.
+The package is installed by `make readers`, or is in the directory that SPECC_NODE names (the one
+with `node_modules`). Without it the tests are skipped; nothing is downloaded.
 """
 
 import json
@@ -25,7 +23,7 @@ SCRIPT = Path(__file__).parent / "onnx_in_node.mjs"
 
 @pytest.fixture(scope="session")
 def packages() -> Path:
-    """The folder whose `node_modules` holds the package."""
+    """Return the directory whose `node_modules` has the package."""
     if not shutil.which("node"):
         pytest.skip("node is not installed")
     directory = Path(os.environ.get("SPECC_NODE", ROOT / ".readers" / "node")).resolve()
@@ -36,10 +34,10 @@ def packages() -> Path:
     return directory
 
 
-def in_node(
+def run_in_node(
     packages: Path, model: Path, feeds: dict[str, np.ndarray[Any, Any]]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """What the model gives in JavaScript."""
+    """Return what the model computes in JavaScript."""
     given = {
         n: {"type": str(a.dtype), "dims": list(a.shape), "data": a.ravel().tolist()}
         for n, a in feeds.items()
@@ -71,7 +69,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name", ["gpt2", "mistral", "mixtral", "lstm_lm", "transformer", "rnnsearch"]
 )
-def test_the_tokens_are_those_of_the_native_runtime(
+def test_tokens_of_the_native_runtime(
     name: str, strategy: str, packages: Path, tmp_path: Path
 ) -> None:
     spec = elaborate_smallest(name)
@@ -80,7 +78,7 @@ def test_the_tokens_are_those_of_the_native_runtime(
     )
     path = tmp_path / "model.onnx"
     path.write_bytes(case.model.SerializeToString())
-    found = in_node(packages, path, case.feeds)
+    found = run_in_node(packages, path, case.feeds)
     tokens, scores = case.run()
     assert found["tokens"].tolist() == tokens.tolist()
     other = found["scores" if strategy == "beam" else "log_probs"]

@@ -1,6 +1,6 @@
-"""Families of decoders with mixtures of experts: each folder that transformers saves is
-compiled by itself, scores as published, padded on either side, and writes as published;
-experts are a tensor each in the files, or all of them one.
+"""Decoders with mixtures of experts: directories saved by transformers give the published logits,
+padded on either side, and the published generated tokens; weights of experts are separate or
+stacked.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ SHARP = {"mscale": 0.7, "mscale_all_dim": 0.4}
 
 
 def case(family: str, tiny: dict[str, Any], *, eager: bool = False, **more: Any) -> ModelCase:
-    """The class that writes, of one configuration."""
+    """Return the causal LM class of one configuration."""
     return ModelCase(
         eager=eager,
         config=f"{family}Config",
@@ -159,8 +159,8 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("family", LAYOUTS)
-def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
-    """As the classes of today hold them, which they write where they are told to."""
+def test_stacked_experts(family: str, tmp_path: Path) -> None:
+    """As current classes hold them, and save them on request."""
     usual, stacked = tmp_path / "usual", tmp_path / "stacked"
     FIRST[family].save_checkpoint(usual)
     scope = "block_sparse_moe" if family in ("Mixtral", "MiniMaxM2") else "mlp"
@@ -171,13 +171,13 @@ def test_experts_in_one_tensor(family: str, tmp_path: Path) -> None:
 
 
 def _names(directory: Path) -> set[str]:
-    """The tensors of a folder."""
+    """Return the tensor names of a directory."""
     with safe_open(directory / "model.safetensors", "numpy") as file:
         return set(file.keys())
 
 
 @pytest.mark.parametrize("family", FIRST)
-def test_writing(family: str, tmp_path: Path) -> None:
+def test_generation(family: str, tmp_path: Path) -> None:
     check_generation(replace(FIRST[family], weight_scale=1.5, seed=1), tmp_path)
 
 
@@ -205,8 +205,8 @@ def test_heads(family: str, head: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", CLASSIFIERS)
-def test_classes(family: str, tmp_path: Path) -> None:
-    """The published class looks for its padding token, so padding is that here."""
+def test_sequence_classification(family: str, tmp_path: Path) -> None:
+    """The published class looks for its padding token, so the padding has that id."""
     base = FIRST[family]
     case = replace(base, model=f"{family}ForSequenceClassification", results={})
     theirs = replace(case, tiny={**case.tiny, "num_labels": 3}).save_checkpoint(tmp_path)

@@ -1,6 +1,6 @@
-"""`vit` in what its config lets choose is torch's encoder layers over patches: norms
-before or behind, of either kind; positions of the paper's table 8 and rotary ones; classes
-told of the first row or of the mean.
+"""All config options of `vit` match torch's encoder layers over patches: norm placement and kind;
+position embeddings of table 8 of the paper, and RoPE; classification from the class token or the
+mean.
 """
 
 from collections.abc import Mapping
@@ -37,31 +37,31 @@ NAMES = {
 }
 
 
-def waves(places: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Sines and cosines [n, width / 2] (arXiv:1706.03762, sec. 3.5)."""
+def make_sinusoids(places: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Return sines and cosines [n, width / 2] (arXiv:1706.03762, sec. 3.5)."""
     rates = 10000 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = places[:, None] * rates
     return angles.sin(), angles.cos()
 
 
 def added(positions: str, table: Tensor) -> Tensor:
-    """What is added to the rows, the first of which is no square."""
+    """Return the position embeddings; the first token is no patch."""
     if positions == "learned":
         return table
     if positions == "sinusoidal":
-        both = waves(torch.arange(SQUARES + 1), WIDTH)
+        both = make_sinusoids(torch.arange(SQUARES + 1), WIDTH)
         return torch.stack(both, dim=-1).flatten(1)
     made = torch.zeros(SQUARES + 1, WIDTH, dtype=torch.float64)
     if positions == "sinusoidal_2d":  # of the column, then of the row (arXiv:2111.06377)
         number = torch.arange(SQUARES)
         halves = [number % COLUMNS, number // COLUMNS]
-        parts = [torch.cat(waves(half, WIDTH // 2), dim=1) for half in halves]
+        parts = [torch.cat(make_sinusoids(half, WIDTH // 2), dim=1) for half in halves]
         made[1:] = torch.cat(parts, dim=1)
     return made
 
 
 class Pictures(nn.Module):
-    """Patches, a first row, torch's encoder layers, one map to the classes."""
+    """Patches, a class token, torch's encoder layers, and a linear classifier."""
 
     def __init__(self, pre: bool, rms: bool, turned: str) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Pictures(nn.Module):
 
 
 def weights_of(module: Pictures, positions: str) -> Arrays:
-    """Under the names of published files."""
+    """Return the weights under the names of published files."""
     place = "vit.embeddings"
     made = list_module_weights(module.squares, f"{place}.patch_embeddings.projection.")
     made |= list_module_weights(module.classes, "classifier.")
@@ -123,7 +123,7 @@ def weights_of(module: Pictures, positions: str) -> Arrays:
         ("pre", False, "learned", "mean", "interleaved"),
     ],
 )
-def test_what_may_be_chosen(
+def test_config_options(
     place: str, rms: bool, positions: str, told: str, turned: str, tmp_path: Path
 ) -> None:
     module = randomize_weights(Pictures(place == "pre", rms, turned))

@@ -1,5 +1,5 @@
-"""`conv`, `conv_transpose` and the pools are torch's, by the reference and in ONNX
-Runtime: as words, and for windows of every form.
+"""`conv`, `conv_transpose` and pooling match torch, in the reference and in ONNX Runtime: as
+built-in functions, and for all window parameters.
 """
 
 import random
@@ -34,7 +34,7 @@ MEAN = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
 
 
 def meaning(op: Any, axes: int, *given: Tensor | None) -> Tensor:
-    """What the reference makes of torch's layout, channels second."""
+    """Return the reference's result in torch's layout, channels second."""
     arrays = [None if g is None else g.numpy() for g in given]
     assert arrays[0] is not None
     if axes == 1:
@@ -110,7 +110,7 @@ WORDS: dict[str, tuple[str, tuple[int, ...], Callable[[], nn.Module]]] = {
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 @pytest.mark.parametrize("name", WORDS)
-def test_words(name: str, tmp_path: Path) -> None:
+def test_built_in_functions(name: str, tmp_path: Path) -> None:
     text, shape, make = WORDS[name]
     symbols = ["batch", *("nm"[: len(shape) - 2])]
     axes = [symbols[0], "4", *symbols[1:]] if len(shape) == 4 else [*symbols, "4"]
@@ -135,8 +135,9 @@ def test_words(name: str, tmp_path: Path) -> None:
 
 
 def test_weight_normalization(tmp_path: Path) -> None:
-    """wav2vec 2.0's positions: a grouped convolution whose weight is normalized over all
-    but its last axis, `g · v / |v|` (arXiv:1602.07868, eq. 2)."""
+    """The positional convolution of wav2vec 2.0: a grouped convolution whose weight is normalized
+    over all but its last axis, `g · v / |v|` (arXiv:1602.07868, eq. 2).
+    """
     path = tmp_path / "normed.specc"
     path.write_text(
         "specc 1\nmodel normed\ndims batch, n\n"

@@ -1,5 +1,5 @@
-"""Weights that were learned, as transformers saved them: their scales are not those of
-random numbers. What they were learned with is docs/demos/learned/train.py.
+"""Trained weights saved by transformers, whose magnitudes differ from random ones.
+docs/demos/learned/train.py trained them.
 """
 
 from pathlib import Path
@@ -25,15 +25,15 @@ def theirs() -> Any:
 
 
 def copied(directory: Path) -> Path:
-    """The checkpoint beside what is compiled of it."""
+    """Copy the checkpoint next to the compiled model."""
     for path in FOLDER.iterdir():
         (directory / path.name).write_bytes(path.read_bytes())
     return directory
 
 
-def test_the_weights_were_learned() -> None:
-    """Else this file shows no more than random ones do: norms are far from ones, and words
-    that are frequent have longer rows than those that never came.
+def test_weights_are_trained() -> None:
+    """Otherwise this file would test no more than random weights do: norm weights are far from 1,
+    and embeddings of frequent tokens are longer than those of unused ones.
     """
     weights = {n: p.detach() for n, p in theirs().named_parameters()}
     assert max(float((w - 1).abs().max()) for w in weights.values() if w.dim() == 1) > 0.5
@@ -41,8 +41,8 @@ def test_the_weights_were_learned() -> None:
     assert float(rows.max() / rows.min()) > 2
 
 
-def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
-    """On texts, of different lengths, padded on either side."""
+def test_logits(tmp_path: Path) -> None:
+    """For sequences of different lengths, padded on either side."""
     directory = copied(tmp_path)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))
     model = theirs()
@@ -65,8 +65,8 @@ def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_what_it_writes_is_what_transformers_writes(tmp_path: Path) -> None:
-    """Greedily: text in, the same text out."""
+def test_generation(tmp_path: Path) -> None:
+    """Greedy decoding: the same text from the same prompt."""
     directory = copied(tmp_path)
     specc.compile(directory, tmp_path / "package", graphs="step")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(FOLDER / "tokenizer.json"))

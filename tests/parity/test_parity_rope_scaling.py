@@ -1,10 +1,8 @@
-"""Every kind of rotary scaling that published files have, in both forms, on texts far
-beyond the length that it starts from; each as the published class computes it from the
-same folder.
+"""RoPE scaling of published files, in both forms, for sequences beyond the original context length,
+compared with the published class.
 
-Dynamic and long scaling look at the longest text of a batch in the published code. Here
-the length is decided when the model is compiled, so these are compared where both have
-decided alike.
+Dynamic and longrope scaling depend on the longest sequence of a batch in transformers. specc fixes
+the length at compile time, so cases are compared in which both choose the same frequencies.
 """
 
 import json
@@ -48,7 +46,7 @@ LONG = {"rope_type": "longrope", "rope_theta": 100.0, **DIVISORS}
 
 
 def case(family: str, rope: dict[str, Any], **more: Any) -> ModelCase:
-    """A small model that reads texts beyond its first length."""
+    """Return a small model that reads sequences beyond its original context length."""
     made = make_decoder_case(
         family, rope_parameters=rope, **{"max_position_embeddings": FEW, **more}
     )
@@ -56,7 +54,7 @@ def case(family: str, rope: dict[str, Any], **more: Any) -> ModelCase:
 
 
 def phi3(rope: dict[str, Any], **more: Any) -> ModelCase:
-    """Phi-3, whose files say the first length beside the settings."""
+    """Return Phi-3, whose files have the original length next to the scaling."""
     lengths = {"original_max_position_embeddings": FEW, "max_position_embeddings": 64}
     return case("Phi3", rope, **{**lengths, **more})
 
@@ -111,10 +109,8 @@ SWITCHED = {
 
 @pytest.mark.parametrize("longest", [0, 64])
 @pytest.mark.parametrize("case", SWITCHED.values(), ids=SWITCHED)
-def test_both_sides_of_the_switch(case: ModelCase, longest: int, tmp_path: Path) -> None:
-    """Short texts by the divisors of short ones, and long ones by those of long ones;
-    a text beyond that is refused.
-    """
+def test_short_and_long_factors(case: ModelCase, longest: int, tmp_path: Path) -> None:
+    """Short sequences use the short factors, long ones the long factors; longer ones are refused."""
     given = BEYOND if longest else WITHIN
     check_model_outputs(replace(case, samples=given, context=longest), tmp_path)
     model = specc.load(tmp_path / "model.onnx", threads=1)
@@ -126,8 +122,8 @@ def test_both_sides_of_the_switch(case: ModelCase, longest: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("longest", [0, 40])
-def test_theta_that_grows(longest: int, tmp_path: Path) -> None:
-    """Dynamic scaling, by the length of the longest text of a batch: as compiled."""
+def test_dynamic_ntk_scaling(longest: int, tmp_path: Path) -> None:
+    """Dynamic scaling by the longest sequence of a batch, as compiled."""
     made = case("Llama", DYNAMIC)
     theirs = made.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path, longest)
@@ -172,7 +168,7 @@ OLD: dict[str, tuple[ModelCase, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("made", "old"), OLD.values(), ids=OLD)
-def test_older_files(made: ModelCase, old: dict[str, Any], tmp_path: Path) -> None:
+def test_older_checkpoints(made: ModelCase, old: dict[str, Any], tmp_path: Path) -> None:
     made.save_checkpoint(tmp_path)
     config = tmp_path / "config.json"
     data = json.loads(config.read_text())

@@ -1,4 +1,4 @@
-"""Recordings are read as transformers' feature extractors read them."""
+"""Audio preprocessing matches transformers' feature extractors."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.parity
 
 
 def recordings() -> dict[str, np.ndarray]:
-    """Noise, a tone that fades, silence with a click, and little."""
+    """Return noise, a fading tone, silence with a click, and a short signal."""
     rng = np.random.default_rng(0)
     time = np.arange(24_001) / 16_000
     click = np.zeros(9000)
@@ -45,8 +45,8 @@ def test_waveforms(name: str, normalize: bool) -> None:
 @pytest.mark.parametrize("name", RECORDINGS)
 @pytest.mark.parametrize(("bins", "seconds"), [(80, 30), (128, 30), (16, 2)])
 def test_log_mel(name: str, bins: int, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their way without torch, which is in float64: the other is in float32, and of a
-    pure tone itself 3e-5 away from this.
+    """Compared with the NumPy path, which is float64: the float32 path differs from it by 3e-5 for
+    a pure tone.
     """
     monkeypatch.setattr(
         "transformers.models.whisper.feature_extraction_whisper.is_torch_available", lambda: False

@@ -1,5 +1,5 @@
-"""New axes, computed positions, loops over a derived length and operands of batch size 1
-agree with PyTorch, for one sequence and for three.
+"""New axes, computed position ids, loops over a derived length and operands of batch size 1 agree
+with PyTorch, for one sequence and for three.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Phi-3.5-MoE, Gemma 3n and Gemma 4 (text), BitNet, Hunyuan, Apertus, DiffLlama, GPT-BigCode,
-dots.llm1, ModernBERT decoder, BioGPT, XGLM, Zamba2, MiniMax-01, LFM2-MoE, ERNIE 4.5 MoE and EuroBERT: scores, generation and heads as
-transformers computes them.
+dots.llm1, ModernBERT decoder, BioGPT, XGLM, Zamba2, MiniMax-01, LFM2-MoE, ERNIE 4.5 MoE and
+EuroBERT match transformers: logits, generation and heads.
 """
 
 from dataclasses import replace
@@ -80,7 +80,9 @@ POOLED = replace(
 
 
 def of_sizes(family: str, tiny: dict[str, Any], **more: Any) -> ModelCase:
-    """Return the case of a causal LM whose config has other names of sizes, or whose class computes parts in float32."""
+    """Return the case of a causal LM whose config has other names of sizes, or whose class computes
+    parts in float32.
+    """
     return replace(make_decoder_case(family), tiny={**tiny, **more})
 
 

@@ -1,5 +1,5 @@
-"""A folder as transformers saves it, and a WAV file: `specc run` prints what transformers
-hears in it.
+"""Audio files: `specc run` of a directory saved by transformers prints what the transformers model
+predicts for a WAV file.
 """
 
 import json
@@ -27,12 +27,12 @@ HEARD: dict[str, Any] = {
 TOKENS = ["<s>", "</s>", "<unk>", "[PAD]", "|", *"ETAONHS'"]
 
 
-def clip(path: Path, seconds: float, seed: int, rate: int = 16_000) -> np.ndarray:
-    """A WAV file of 16 bits, and its samples as floats."""
+def make_wav_file(path: Path, seconds: float, seed: int, rate: int = 16_000) -> np.ndarray:
+    """Return a 16-bit WAV file, and its samples as floats."""
     rng = np.random.default_rng(seed)
     count = int(seconds * rate)
     loud = rng.standard_normal(count) * np.repeat(rng.random(count // 400 + 1), 400)[:count]
-    whole = np.clip(loud * 6000, -32768, 32767).astype("<i2")
+    whole = np.make_wav_file(loud * 6000, -32768, 32767).astype("<i2")
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -47,11 +47,11 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_what_a_recording_says(
+def test_transcription_with_ctc(
     lower: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One alone, and three of different lengths; tokens that stand behind the vocabulary
-    are named by the tokenizer's config.
+    """One audio file, and three of different lengths; tokens beyond the vocabulary have the names
+    of the tokenizer's config.
     """
     case = ModelCase(config="Wav2Vec2Config", model="Wav2Vec2ForCTC", tiny=HEARD)
     theirs = case.save_checkpoint(tmp_path)
@@ -65,7 +65,7 @@ def test_what_a_recording_says(
     extractor = transformers.Wav2Vec2FeatureExtractor(do_normalize=lower)
     extractor.save_pretrained(tmp_path)
     paths = [tmp_path / f"{n}.wav" for n in range(3)]
-    sounds = [clip(paths[n], s, n) for n, s in enumerate((0.4, 0.21, 0.33))]
+    sounds = [make_wav_file(paths[n], s, n) for n, s in enumerate((0.4, 0.21, 0.33))]
     inputs = [extractor(s, sampling_rate=16_000)["input_values"][0] for s in sounds]
     given = [torch.tensor(np.asarray(i))[None] for i in inputs]
     with torch.no_grad():
@@ -90,9 +90,9 @@ WHISPER: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second of sound, of two recordings: the language is chosen, and what says it is
-    no part of the text.
+def test_transcription_with_whisper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One second of two audio files: the language is selected, and its token is not part of the
+    text.
     """
     case = ModelCase(
         config="WhisperConfig",
@@ -116,7 +116,7 @@ def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     for n, seconds in enumerate((0.4, 0.9)):
-        sound = clip(tmp_path / f"{n}.wav", seconds, n)
+        sound = make_wav_file(tmp_path / f"{n}.wav", seconds, n)
         heard = extractor(sound, sampling_rate=16_000, return_tensors="pt")
         with torch.no_grad():
             made = theirs.generate(heard.input_features)[0].tolist()
@@ -126,8 +126,8 @@ def test_what_whisper_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert got == [wanted]
 
 
-def test_what_a_spectrogram_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The class that is most probable, of a recording shorter than the input length of the model."""
+def test_audio_classification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The most probable class of an audio file that is shorter than the input length of the model."""
     tiny = {
         "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 40, "patch_size": 8,
         "frequency_stride": 5, "time_stride": 6, "max_length": 40, "num_mel_bins": 20,
@@ -138,7 +138,7 @@ def test_what_a_spectrogram_is_of(tmp_path: Path, capsys: pytest.CaptureFixture[
     extractor = transformers.ASTFeatureExtractor(num_mel_bins=20, max_length=40, mean=-3.0, std=3.5)
     extractor.save_pretrained(tmp_path)
     specc.compile(str(tmp_path), tmp_path / "m.onnx")
-    sound = clip(tmp_path / "a.wav", 0.31, 0)
+    sound = make_wav_file(tmp_path / "a.wav", 0.31, 0)
     given = extractor(sound, sampling_rate=16_000, return_tensors="pt")
     with torch.no_grad():
         best = theirs(**given).logits.argmax(-1)[0]

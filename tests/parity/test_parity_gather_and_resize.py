@@ -1,5 +1,5 @@
-"""What picks, moves and samples rows is what PyTorch's functions of that kind give: in
-the float64 reference, and compiled.
+"""Gather, shift, resize and sampling functions match those of PyTorch, in the float64 reference and
+compiled.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ PAIRS = [(5, 9), (9, 5), (14, 16), (16, 14), (7, 7), (1, 4), (6, 1), (2, 31), (3
 
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_between_pixels(mode: str, corners: bool) -> None:
+def test_bilinear_interpolation(mode: str, corners: bool) -> None:
     for n, (high, wide) in enumerate(PAIRS):
         for size in ((wide, high), (high, 3), (1, 1)):
             x = drawn(2, 3, high, wide, seed=n)
@@ -78,7 +78,7 @@ def test_between_pixels(mode: str, corners: bool) -> None:
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
-def test_feature_maps_at_points(mode: str, padding: str, corners: bool) -> None:
+def test_grid_sample(mode: str, padding: str, corners: bool) -> None:
     """Points inside, on the border and far outside, on grids of one axis, two axes and none."""
     op = ops.GridSample(mode, padding, corners)
     for n, (high, wide) in enumerate([*PAIRS, (40, 33)]):
@@ -100,7 +100,7 @@ def test_feature_maps_at_points(mode: str, padding: str, corners: bool) -> None:
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-def test_what_becomes_smaller_is_averaged(mode: str) -> None:
+def test_antialiased_downsampling(mode: str) -> None:
     for n, (high, wide) in enumerate([*PAIRS, (60, 13), (64, 64), (97, 224)]):
         x = drawn(2, 3, high, wide, seed=n)
         for size in ((wide, high), (max(high // 3, 1), 3), (1, 1)):
@@ -111,8 +111,8 @@ def test_what_becomes_smaller_is_averaged(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest_exact"])
-def test_nearest_pixels_at_every_pair_of_lengths(mode: str) -> None:
-    """The pixel that is taken is PyTorch's, also where rounding decides: 14 to 16."""
+def test_nearest_resize_for_all_lengths(mode: str) -> None:
+    """The selected pixel is PyTorch's, also where rounding decides: 14 to 16."""
     named = mode.replace("_", "-")
     for rows in range(1, 72):
         # a column of a picture: PyTorch's kernel for lines differs at 3 of 5 041 pairs
@@ -124,7 +124,7 @@ def test_nearest_pixels_at_every_pair_of_lengths(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest_exact"])
-def test_nearest_pixels_compiled_for_lengths_of_the_input(mode: str) -> None:
+def test_nearest_resize_with_dynamic_lengths(mode: str) -> None:
     named = mode.replace("_", "-")
     build_ = Builder()
     n, m = Dim.symbol("n"), Dim.symbol("m")
@@ -144,7 +144,7 @@ def test_nearest_pixels_compiled_for_lengths_of_the_input(mode: str) -> None:
 
 @pytest.mark.parametrize("factor", [2.0, 0.5, 1.3, 0.29, 1.9, 3.7])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "nearest_exact"])
-def test_a_factor_counts_as_it_is_given(mode: str, factor: float) -> None:
+def test_scale_factors(mode: str, factor: float) -> None:
     for rows in (4, 7, 10, 100):
         x = drawn(1, 2, rows, rows, seed=rows)
         if mode.startswith("nearest"):
@@ -158,7 +158,7 @@ def test_a_factor_counts_as_it_is_given(mode: str, factor: float) -> None:
         close(compiled(op, x), wanted, 1e-5)
 
 
-def test_lines_and_volumes() -> None:
+def test_resize_in_one_and_three_dimensions() -> None:
     line, volume = drawn(2, 3, 7), drawn(1, 2, 4, 5, 3)
     wanted = functional.interpolate(torch.tensor(line), size=11, mode="linear")
     close(reference(ops.Resize(2, (D(11),), "bilinear"), line), wanted)
@@ -173,7 +173,7 @@ def test_lines_and_volumes() -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 10.0, 1e3])
-def test_group_norm_of_what_has_a_mean(mean: float) -> None:
+def test_group_norm_with_a_large_mean(mean: float) -> None:
     """ONNX Runtime's own GroupNormalization is off by more than 5 at a mean of 1 000."""
     x = (drawn(3, 6, 5, 4) + mean).astype(np.float32).astype(np.float64)
     gain, bias = drawn(6, seed=1), drawn(6, seed=2)
@@ -188,7 +188,7 @@ def test_group_norm_of_what_has_a_mean(mean: float) -> None:
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
-def test_rows_beside(mode: str) -> None:
+def test_unfold(mode: str) -> None:
     x = drawn(2, 3, 5)
     op = ops.Pad(2, D(4), D(3), mode, 0.25 if mode == "constant" else 0)
     theirs = {"edge": "replicate"}.get(mode, mode)
@@ -198,7 +198,7 @@ def test_rows_beside(mode: str) -> None:
     assert np.array_equal(compiled(op, x), wanted.float().numpy())
 
 
-def test_rows_moved_around_and_picked() -> None:
+def test_roll_and_gather() -> None:
     x = drawn(2, 7, 5)
     for by in (-9, -2, 0, 3, 8):
         op = ops.Roll(1, D(by))

@@ -1,5 +1,5 @@
-"""`make parity-real` on folders as people have them: it tells what agrees, what is refused and
-what differs, and goes on behind each.
+"""`make parity-real` on checkpoint directories: it reports which agree, which are refused and which
+differ, and continues after each.
 """
 
 import json
@@ -28,7 +28,7 @@ def told(
     return code, capsys.readouterr().out
 
 
-def test_folders_that_agree_are_refused_or_differ(
+def test_directories_that_agree_are_refused_or_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
@@ -57,10 +57,10 @@ def test_folders_that_agree_are_refused_or_differ(
     assert out.count("| agrees |") == 2  # the others are compared all the same
 
 
-def test_a_difference_is_told(
+def test_a_difference_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The published model reads other weights than we do."""
+    """The published model reads other weights than specc."""
     directory = tmp_path / "llama"
     model = randomize_weights(transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)))
     model.save_pretrained(directory)
@@ -89,7 +89,7 @@ def test_a_difference_is_told(
     assert "differs" in out
 
 
-def test_nothing_to_compare_is_said(
+def test_nothing_to_compare_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told(tmp_path, monkeypatch, capsys)[0] == 2

@@ -1,6 +1,4 @@
-"""The mixtures of published families, said in the language: how each chooses its experts,
-and how its files hold them.
-"""
+"""Mixtures of experts of published models, written in specs: expert selection and weight layouts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,8 +101,8 @@ COMMON: dict[str, Any] = {
 }
 
 
-def agrees(spec: str, theirs: Any, directory: Path, **sets: object) -> None:
-    """The module's weights by way of a file, and what both make of three texts."""
+def compare_module(spec: str, theirs: Any, directory: Path, **sets: object) -> None:
+    """Compare the module with the spec that loads its weights from a file, for three sequences."""
     path = directory / "mixture.specc"
     path.write_text(spec)
     randomize_weights(theirs)
@@ -128,17 +126,17 @@ def agrees(spec: str, theirs: Any, directory: Path, **sets: object) -> None:
 @pytest.mark.parametrize("norm", [True, False])
 def test_qwen3_moe(norm: bool, tmp_path: Path) -> None:
     config = Qwen3MoeConfig(**COMMON, moe_intermediate_size=12, num_experts=8, norm_topk_prob=norm)
-    agrees(QWEN, Qwen3MoeSparseMoeBlock(config), tmp_path, norm=norm)
+    compare_module(QWEN, Qwen3MoeSparseMoeBlock(config), tmp_path, norm=norm)
 
 
-def test_deepseek_v3_chooses_groups_first_and_shares_some_experts(tmp_path: Path) -> None:
+def test_deepseek_v3_group_limited_routing_with_shared_experts(tmp_path: Path) -> None:
     config = DeepseekV3Config(
         **COMMON, moe_intermediate_size=12, n_routed_experts=8, n_group=4, topk_group=2,
         n_shared_experts=2, norm_topk_prob=True, routed_scaling_factor=2.5,
     )  # fmt: skip
-    agrees(DEEPSEEK, DeepseekV3MoE(config), tmp_path)
+    compare_module(DEEPSEEK, DeepseekV3MoE(config), tmp_path)
 
 
-def test_gpt_oss_has_biases_and_stacked_files(tmp_path: Path) -> None:
+def test_gpt_oss_with_biases_and_stacked_experts(tmp_path: Path) -> None:
     config = GptOssConfig(**COMMON, intermediate_size=12, num_local_experts=8)
-    agrees(GPT_OSS, GptOssMLP(config), tmp_path)
+    compare_module(GPT_OSS, GptOssMLP(config), tmp_path)

@@ -1,5 +1,5 @@
-"""Pictures read as the `preprocessor_config.json` beside the weights says, against the
-published processors.
+"""Image preprocessing follows `preprocessor_config.json` and matches the image processors of
+transformers.
 """
 
 import json
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def pictures(directory: Path) -> list[Path]:
-    """Pictures of several proportions, with edges and noise."""
+    """Return images of several aspect ratios, with edges and noise."""
     rng = np.random.default_rng(0)
     paths = []
     for n, (rows, columns) in enumerate(SIZES):
@@ -61,7 +61,7 @@ def pictures(directory: Path) -> list[Path]:
 
 
 def record_of(directory: Path, size: tuple[int, int]) -> Record:
-    """How a spec of a model for that size reads pictures, with the file of a folder."""
+    """Return the image preprocessing of a spec for that size, with the file of a directory."""
     said = {"kind": "image", "size": list(size), "channels": 3}
     made = parse_input_record(image_reading_options(said, [directory], None))
     assert isinstance(made, Record)
@@ -69,8 +69,8 @@ def record_of(directory: Path, size: tuple[int, int]) -> Record:
 
 
 @pytest.mark.parametrize("key", ["do_normalize", "do_rescale", "do_center_crop"])
-def test_null_says_that_something_is_not_done(key: str, tmp_path: Path) -> None:
-    """Not that it is done as usual, which an absent key says."""
+def test_null_disables_a_step(key: str, tmp_path: Path) -> None:
+    """An absent key selects the default instead."""
     size = {"height": 16, "width": 16}
     kind = transformers.DeiTImageProcessorPil
     kind(size=size, crop_size={"height": 12, "width": 12}).save_pretrained(tmp_path)
@@ -85,7 +85,7 @@ def test_null_says_that_something_is_not_done(key: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pictures_are_made_as_published(name: str, tmp_path: Path) -> None:
+def test_published_image_processors(name: str, tmp_path: Path) -> None:
     kind, how = CASES[name]
     theirs = getattr(transformers, kind)(**how)
     theirs.save_pretrained(tmp_path)
@@ -99,8 +99,8 @@ def test_pictures_are_made_as_published(name: str, tmp_path: Path) -> None:
         assert np.abs(got - wanted).max() <= 1e-5 * most, f"{path.name}, {record}"
 
 
-def test_the_file_goes_before_the_spec_in_a_whole_model(tmp_path: Path) -> None:
-    """Pixels in, the same logits as behind the published processor."""
+def test_file_overrides_the_spec(tmp_path: Path) -> None:
+    """The logits equal those after the published processor."""
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
         image_size=16, patch_size=8, num_labels=4,
@@ -124,7 +124,7 @@ def test_the_file_goes_before_the_spec_in_a_whole_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["image_mean", "image_std"])
-def test_values_are_counted_by_channel(key: str, tmp_path: Path) -> None:
+def test_values_per_channel(key: str, tmp_path: Path) -> None:
     """One value in a list is used for all channels and reported, two are refused."""
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
@@ -147,8 +147,8 @@ def test_values_are_counted_by_channel(key: str, tmp_path: Path) -> None:
         specc.compile(tmp_path, tmp_path / "m.onnx", force=True)
 
 
-def test_old_files_say_less(tmp_path: Path) -> None:
-    """A number for a size, and no name of a processor."""
+def test_old_files(tmp_path: Path) -> None:
+    """A number as size, and no name of a processor."""
     old = {
         "do_normalize": True,
         "do_resize": True,

@@ -1,6 +1,4 @@
-"""Families of encoders with decoders: BART and its kin, from the folders that
-transformers saves.
-"""
+"""Encoder-decoder families (BART and similar), from directories saved by transformers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -94,7 +92,7 @@ LED_CASES = {
 
 @pytest.mark.parametrize("case", LED_CASES.values(), ids=LED_CASES)
 def test_led(case: ModelCase, tmp_path: Path) -> None:
-    """Sources are padded on the right alone."""
+    """Sources are padded on the right only."""
     check_model_outputs(case, tmp_path)
 
 
@@ -150,8 +148,8 @@ def test_scores(case: ModelCase, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_writing(case: ModelCase, tmp_path: Path) -> None:
-    """Twenty tokens, greedily and by beams, for sources of different lengths."""
+def test_generation(case: ModelCase, tmp_path: Path) -> None:
+    """Twenty tokens, greedy and with beam search, for sources of different lengths."""
     check_translation(case, tmp_path)
 
 
@@ -188,12 +186,12 @@ HEADS |= {
 
 
 @pytest.mark.parametrize("case", HEADS.values(), ids=HEADS)
-def test_heads_over_a_text_that_is_read_again(case: ModelCase, tmp_path: Path) -> None:
+def test_heads_with_shifted_inputs(case: ModelCase, tmp_path: Path) -> None:
     check_model_outputs(case, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot", "M2M100"])
-def test_states(family: str, tmp_path: Path) -> None:
+def test_base_models(family: str, tmp_path: Path) -> None:
     """The model without a head, whose files have no prefix."""
     plain = case(family, "Model", results={"last_hidden_state": "tgt"})
     check_model_outputs(plain, tmp_path)
@@ -203,7 +201,7 @@ ALONE = ["Bart", "MBart", "Marian", "Pegasus", "Blenderbot"]
 
 
 def alone(family: str, **more: Any) -> ModelCase:
-    """A decoder that there is no encoder for."""
+    """Return a decoder without an encoder."""
     return ModelCase(
         config=f"{family}Config",
         model=f"{family}ForCausalLM",
@@ -219,19 +217,19 @@ def alone(family: str, **more: Any) -> ModelCase:
 
 
 @pytest.mark.parametrize("family", ALONE)
-def test_decoders_by_themselves(family: str, tmp_path: Path) -> None:
+def test_standalone_decoders(family: str, tmp_path: Path) -> None:
     check_model_outputs(alone(family, scale_embedding=family == "MBart"), tmp_path)
 
 
 @pytest.mark.parametrize("family", ALONE)
-def test_untied_decoders_by_themselves(family: str, tmp_path: Path) -> None:
+def test_untied_standalone_decoders(family: str, tmp_path: Path) -> None:
     check_model_outputs(alone(family, tie_word_embeddings=False), tmp_path)
 
 
 @pytest.mark.parametrize("family", ALONE)
-def test_decoders_by_themselves_write(family: str, tmp_path: Path) -> None:
-    """Behind each prompt of a batch what is written there behind it alone: there, places
-    are not counted from where a padded prompt begins.
+def test_standalone_decoders_generate(family: str, tmp_path: Path) -> None:
+    """Each prompt of a batch gives the tokens that it gives alone: the published class counts
+    position ids from the start of padding.
     """
     theirs = alone(family).save_checkpoint(tmp_path).double()
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")

@@ -1,5 +1,5 @@
-"""A text told by one vector, as transformers' SequenceSummary makes it: the second head of
-GPT and GPT-2, and ELECTRA's choice among texts, under each of its `summary_*` keys.
+"""Sequence summaries (transformers' SequenceSummary): the double heads of GPT and GPT-2 and
+ELECTRA's multiple choice, for each `summary_*` key.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ KEYS: list[dict[str, Any]] = [
 
 
 def questions() -> tuple[NDArray[Any], NDArray[Any]]:
-    """Three questions of four answers each, of different lengths; and which rows exist."""
+    """Return three questions with four choices each, of different lengths, and the padding mask."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(2, 8, (3, 4, 1))
     return rng.integers(1, 31, (3, 4, 7)), np.arange(7) < lengths
@@ -47,7 +47,7 @@ def questions() -> tuple[NDArray[Any], NDArray[Any]]:
 @pytest.mark.parametrize("more", KEYS, ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> None:
-    """Told by the row that is named, in a padded batch; by the last where none is."""
+    """The summary reads the given position, in a padded batch; without one, the last position."""
     config, model = FAMILIES[family]
     theirs = ModelCase(config=config, model=model, tiny={**GPT, **more}).save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
@@ -69,7 +69,7 @@ def test_double_heads(family: str, more: Mapping[str, Any], tmp_path: Path) -> N
             assert_arrays_close(made[mine][by], wanted[name].numpy()[by], name, 1e-5)
 
 
-def test_a_row_may_be_named(tmp_path: Path) -> None:
+def test_given_summary_position(tmp_path: Path) -> None:
     config, model = FAMILIES["GPT2"]
     theirs = ModelCase(config=config, model=model, tiny=GPT).save_checkpoint(tmp_path)
     given = {"input_ids": questions()[0], "mc_token_ids": np.array([[0, 1, 2, 3]] * 3)}
@@ -101,7 +101,7 @@ CHOOSING = {
 
 @pytest.mark.parametrize(("family", "tiny"), CHOOSING.values(), ids=CHOOSING)
 def test_choices(family: str, tiny: dict[str, Any], tmp_path: Path) -> None:
-    """Texts without padding, whose rows all count there."""
+    """Sequences without padding, because the class pools all positions."""
     case = ModelCase(config=f"{family}Config", model=f"{family}ForMultipleChoice", tiny=tiny)
     theirs = case.save_checkpoint(tmp_path)
     ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
