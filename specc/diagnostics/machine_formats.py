@@ -85,7 +85,7 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
         "ruleId": diagnostic.code,
         "ruleIndex": rule,
         "level": diagnostic.severity,
-        "message": {"text": escape_lines(text)},
+        "message": {"text": "\n".join(map(escape_control_characters, text.split("\n")))},
     }
     if diagnostic.count > 1:
         out["occurrenceCount"] = diagnostic.count
@@ -113,11 +113,6 @@ def build_sarif_result(diagnostic: Diagnostic, rule: int) -> dict[str, object]:
             for fix in diagnostic.fixes
         ]
     return out
-
-
-def escape_lines(text: str) -> str:
-    """Escape control characters in each line of a text."""
-    return "\n".join(escape_control_characters(line) for line in text.split("\n"))
 
 
 def build_sarif_location(label: Label) -> dict[str, object]:

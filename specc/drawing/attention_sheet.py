@@ -170,7 +170,8 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     for x, y in block.first_row:
         block.marks += _draw_key_labels(key_side, x, y - head_title_height, upright=upright)
     x, y = block.first_row[0]
-    caption = key_side.caption("key") + _format_pooling_note(step)
+    caption = key_side.caption("key")
+    caption += f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
     over = y - head_title_height - top_room - 3
     block.marks.append(TextMark(x=x, y=over, text=caption, size=9.5, color=FAINT))
     block.width = max(block.width, x + estimate_text_width(caption, 9.5))
@@ -188,10 +189,6 @@ def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> Non
     left = x - PANEL_GAP - query_side.measure_widest_label() - 8
     block.marks.append(TextMark(x=left, y=foot, text=caption, size=9.5, color=FAINT, upright=True))
     block.height = max(block.height, foot)
-
-
-def _format_pooling_note(step: int) -> str:
-    return f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
 
 
 def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:

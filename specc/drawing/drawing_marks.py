@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -271,9 +271,11 @@ def arrange_panels(
     """Return panels of one size (width, height) in rows under a title, with room `left` and
     `top`.
     """
-    columns = _count_columns(len(panels))
+    count = len(panels)
+    # up to four in one row, then about as many rows as columns
+    columns = count if count <= 4 else min(count, 6, math.ceil(math.sqrt(count * 1.4)))
     width, height = size
-    row_count = math.ceil(len(panels) / columns)
+    row_count = math.ceil(count / columns)
     heading = 22.0 + top
     pitch = width + MARGIN * 0.7, height + title_room + MARGIN * 0.7
     block = PanelBlock(
@@ -285,24 +287,12 @@ def arrange_panels(
     block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
     # bold letters are wider than the measured ones
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
-    corners = list(_get_corners(len(panels), columns, pitch))
-    for marks, (x, y) in zip(panels, corners, strict=True):
-        x, y = x + left, y + heading + title_room
+    for n, marks in enumerate(panels):
+        x = (n % columns) * pitch[0] + left
+        y = (n // columns) * pitch[1] + heading + title_room
         block.marks += [move_mark(mark, x, y) for mark in marks]
         if x == left:
             block.first_column.append((x, y))
         if y == heading + title_room:
             block.first_row.append((x, y))
     return block
-
-
-def _count_columns(panels: int) -> int:
-    """Return the number of panels per row: up to four, then about as many rows as columns."""
-    return panels if panels <= 4 else min(panels, 6, math.ceil(math.sqrt(panels * 1.4)))
-
-
-def _get_corners(
-    panels: int, columns: int, pitch: tuple[float, float]
-) -> Iterator[tuple[float, float]]:
-    for n in range(panels):
-        yield (n % columns) * pitch[0], (n // columns) * pitch[1]

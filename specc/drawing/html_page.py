@@ -18,7 +18,6 @@ from specc.drawing.drawing_marks import (
     BoxMark,
     Bytes,
     CellsMark,
-    Doubles,
     Drawing,
     LineMark,
     Mark,
@@ -46,11 +45,10 @@ def render_svg(drawing: Drawing) -> str:
     )
 
 
-def render_inline_svg(drawing: Drawing, kind: str) -> str:
-    """Render an SVG element of the class `kind` for a page, without background."""
-    width, height = _format_number(drawing.width), _format_number(drawing.height)
-    size = f'class="{escape(kind)}" width="{width}" height="{height}"'
-    return f"<svg {size} {_render_drawing(drawing, paper=False)}"
+def render_inline_svg(drawing: Drawing) -> str:
+    """Render an SVG element for a page, without background."""
+    size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
+    return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
 
 
 def _render_drawing(drawing: Drawing, *, paper: bool = True) -> str:
@@ -325,13 +323,9 @@ def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Jso
         "keys": axis_indices[1],
         "rows": cells.shape[1],
         "columns": cells.shape[2],
-        "weights": encode_weights_base64(cells),
+        # little-endian float32; minus infinity marks masked pairs
+        "weights": b64encode(cells.astype("<f4").tobytes()).decode("ascii"),
     }
-
-
-def encode_weights_base64(weights: Doubles) -> str:
-    """Encode weights as base64 of little-endian float32; minus infinity marks masked pairs."""
-    return b64encode(weights.astype("<f4").tobytes()).decode("ascii")
 
 
 def _axis_to_json(axis: MapAxis) -> Json:

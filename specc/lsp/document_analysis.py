@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 from specc.analysis.analysis_report import analyze_graph
@@ -212,7 +213,7 @@ def node_span(node: ast.Node) -> Span | None:
 
 def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
     """Return the nodes that contain a character, the innermost last; a word includes its end."""
-    found: list[ast.Node] = []
+    found: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
         node = stack.pop()
@@ -220,16 +221,10 @@ def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
         if span is not None and not span.start <= offset <= span.end:
             continue
         if span is not None:
-            found.append(node)
+            found.append((span.start - span.end, node))
         stack.extend(iterate_children(node))
-    # for equal spans the parent was visited first, and stays first
-    return sorted(found, key=_get_size, reverse=True)
-
-
-def _get_size(node: ast.Node) -> int:
-    span = node_span(node)
-    assert span is not None  # nodes without a span were omitted
-    return span.end - span.start
+    # longest first; for equal spans the parent was visited first, and stays first
+    return [node for _, node in sorted(found, key=itemgetter(0))]
 
 
 def bindings_at(item: ast.Node, before: int | None = None) -> Iterator[NameBinding]:

@@ -196,7 +196,9 @@ def _complete_entries(
         return
     match tokens[bracket - 1].kind:
         case "CONFIG":
-            yield from _complete_config_keys(analysis)
+            base = analysis.extended_module
+            for field in config_fields(base.root.file.items) if base else ():
+                yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in ROUNDING)
         case "READING":
@@ -210,13 +212,6 @@ def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
             if param.name:
                 yield CompletionItem(param.name, "property", print_type(param.type))
-
-
-def _complete_config_keys(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Return the config values of the extended spec."""
-    base = analysis.extended_module
-    for field in config_fields(base.root.file.items) if base else ():
-        yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
 
 def call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:

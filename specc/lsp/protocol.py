@@ -4,7 +4,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 from lsprotocol import types as lsp
@@ -114,11 +113,6 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
     return lsp.Range(lsp.Position(*first), lsp.Position(*last))
 
 
-def to_diagnostics(analysis: DocumentAnalysis, lines: DocumentLines) -> list[lsp.Diagnostic]:
-    """Convert the diagnostics of a text."""
-    return [to_diagnostic(analysis, lines, d) for d in analysis.diagnostics]
-
-
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
@@ -189,12 +183,7 @@ def to_location(
     else:
         text = analysis.library.unsaved.get(path)
         there = DocumentLines(span.source.text if text is None else text, lines.name)
-    return lsp.Location(path_to_uri(path), to_range(there, span.start, span.end))
-
-
-def path_to_uri(path: Path) -> str:
-    """Convert a path to a `file:` URI."""
-    return path.absolute().as_uri()
+    return lsp.Location(path.absolute().as_uri(), to_range(there, span.start, span.end))
 
 
 def to_completion_items(

@@ -286,7 +286,9 @@ class SpeccLanguageServer:
         if document is None or document.version != version or document.analysis is None:
             return
         lines = self._get_lines(document.text)
-        self._publish(uri, protocol.to_diagnostics(document.analysis, lines), version)
+        analysis = document.analysis
+        found = [protocol.to_diagnostic(analysis, lines, d) for d in analysis.diagnostics]
+        self._publish(uri, found, version)
 
     def _report_crash(self, uri: str, version: int, error: Exception) -> None:
         """Report an internal error. Runs in the analysis thread."""

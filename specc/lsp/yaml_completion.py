@@ -52,17 +52,13 @@ def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
         dashes = found["blank"]
         at = len(dashes)
         # entries of a list may be in the column of its key
-        if at < column or (at == column and "-" not in dashes and _is_list(above, line)):
+        has_list = line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
+        if at < column or (at == column and "-" not in dashes and has_list):
             keys.append(found["key"].strip("\"' "))
             column = len(dashes) - len(dashes.lstrip())
         if column == 0:
             break
     return tuple(reversed(keys))
-
-
-def _is_list(above: Sequence[str], line: str) -> bool:
-    """Return whether the next lines are the list of this line's key."""
-    return line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
 
 
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:

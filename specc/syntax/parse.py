@@ -48,27 +48,18 @@ def detect_syntax(source: Source) -> Syntax:
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING_BLANKS.match(source.text)
     start = leading.end() if leading else 0
-    by_name, by_content = _detect_by_suffix(ending), _detect_by_first_word(source.text, start)
+    by_name: Syntax | None = "specc" if ending == ".specc" else None
+    if ending in YAML_SUFFIXES:
+        by_name = "yaml"
+    by_content: Syntax | None = "specc" if DSL_START.match(source.text, start) else None
+    if YAML_START.match(source.text, start):
+        by_content = "yaml"
     # `model: x` in a .specc file: parsing it would report the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
         _raise_syntax_conflict(by_content, ending, span)
     return by_name or by_content or "specc"
-
-
-def _detect_by_suffix(ending: str) -> Syntax | None:
-    """Return the syntax of a file suffix, if known."""
-    if ending in YAML_SUFFIXES:
-        return "yaml"
-    return "specc" if ending == ".specc" else None
-
-
-def _detect_by_first_word(text: str, start: int) -> Syntax | None:
-    """Return the syntax of the first word after blank lines and comments."""
-    if YAML_START.match(text, start):
-        return "yaml"
-    return "specc" if DSL_START.match(text, start) else None
 
 
 def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:

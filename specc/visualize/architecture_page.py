@@ -222,7 +222,7 @@ def _render_panel(place: str, block: Block, view: ArchitectureView, anchors: _An
         is_expanded = expand_blocks(block, 14)
         title_of = block.path or view.name
         drawing = draw_block(block, is_expanded, title_of, headed=False)
-        picture = render_inline_svg(drawing, "drawing")
+        picture = render_inline_svg(drawing)
     return (
         f'<article class="panel" id="{place}" hidden><h2 class="path">{title}</h2>'
         f"<dl>{rows}</dl>{meaning}{_render_lines(block.lines, anchors)}{picture}</article>"
@@ -261,7 +261,7 @@ def _render_costs(cost: CostCurves | None) -> str:
         for k, n in enumerate(cost.lengths)
     )
     stops = f'<p class="doc">{escape(cost.limit_reason)}</p>' if cost.limit_reason else ""
-    drawing = render_inline_svg(plot_cost(cost, "Multiply-adds against length"), "drawing")
+    drawing = render_inline_svg(plot_cost(cost))
     return (
         f'<section class="costs"><h3>Cost</h3>{drawing}{stops}'
         f"<table><thead><tr><th>{escape(' = '.join(cost.symbols))}</th>{head}</tr></thead>"

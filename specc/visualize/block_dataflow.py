@@ -181,7 +181,9 @@ class _FlowBuilder:
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.node_scopes[node]
         if drawn and is_inside(home, self.scope):
-            drawn = bool(self.block_of(home)) or _is_drawn(node, sources)
+            # neither arithmetic with a number, nor operations on weights only
+            is_shown = len(sources) > isinstance(node.op, ops.Arith)
+            drawn = is_shown or bool(self.block_of(home))
             if drawn:
                 number = self.number(self._make_item(node))
                 self.connect(sources, number)
@@ -209,13 +211,6 @@ class _FlowBuilder:
         if block:
             return FlowItem(role="block", name=block)
         return FlowItem(role="op", name=operation_label(node), node=node)
-
-
-def _is_drawn(node: Node, sources: Values) -> bool:
-    """Return whether an operation is drawn: not if it adds or multiplies by a number, or reads
-    weights only.
-    """
-    return len(sources) > (1 if isinstance(node.op, ops.Arith) else 0)
 
 
 def is_float_value(value: Value) -> bool:

@@ -158,8 +158,9 @@ GRID_COLOR = "#e4e4ea"
 LABEL_SPACING = 15.0  # points between the names of two curves
 
 
-def plot_cost(cost: CostCurves, title: str) -> Drawing:
+def plot_cost(cost: CostCurves) -> Drawing:
     """Plot the curves with logarithmic axes, so that n² is a steeper line than n."""
+    title = "Multiply-adds against length"
     # a logarithmic axis cannot show 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -51,9 +51,10 @@ class AstBuilder(ErrorCollector):
         """Return the characters of a string literal, escapes resolved."""
 
         def unescape_character(match: re.Match[str]) -> str:
-            letter, code = match.group(1), match.group(2)
-            if code is not None and is_unicode_scalar(int(code, 16)):
-                return chr(int(code, 16))
+            letter, digits = match.group(1), match.group(2)
+            code = int(digits, 16) if digits is not None else -1
+            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # no surrogate
+                return chr(code)
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
             start = token.start + 1 + match.start()  # 1 for the opening quote
@@ -103,7 +104,8 @@ class AstBuilder(ErrorCollector):
         """Report each name that occurs twice among the children."""
         seen: dict[str, Span | None] = {}
         for child in children:
-            name, span = find_name_and_span(child, self)
+            find = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
+            name, span = find(child, self)
             # `_` skips a result, as often as there are results to skip
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
@@ -116,11 +118,6 @@ class AstBuilder(ErrorCollector):
 NameAndSpan: TypeAlias = Callable[..., tuple[str, Span | None]]
 
 
-def find_name_and_span(child: object, b: AstBuilder) -> tuple[str, Span | None]:
-    """Return the name that must be unique, and its span."""
-    return (NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object])(child, b)
-
-
 NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     Token: lambda token, b: (token.text, b.span(token)),
     ast.TextLiteral: lambda node, _: (node.value, node.span),
@@ -129,6 +126,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
+"""The name of a child that must be unique, and its span."""
 
 
 RuleCallback = Callable[..., object]
@@ -153,11 +151,6 @@ def register_rule(name: str) -> Callable[[R], R]:
 def drop_absent_options(children: Iterable[T | None]) -> tuple[T, ...]:
     """Drop the placeholders of absent options."""
     return tuple(c for c in children if c is not None)
-
-
-def is_unicode_scalar(code: int) -> bool:
-    """Return whether a code point is a Unicode scalar value, not a surrogate."""
-    return code < 0xD800 or 0xDFFF < code < 0x110000
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,11 +172,6 @@ def layout_clause(word: str, value: ast.Expr | None) -> Pieces:
     return [] if value is None else [SPACE_BREAK, f"{word} ", *layout_expression(value)]
 
 
-def layout_path_clause(word: str, path: ast.WeightName | None) -> Pieces:
-    """Lay out `under layers.{i}`, or nothing."""
-    return [] if path is None else [SPACE_BREAK, f"{word} {print_weight_path(path)}"]
-
-
 def layout_words(words: Iterable[str]) -> Pieces:
     """Lay out words with commas."""
     return join_with_commas([word] for word in words)
@@ -334,7 +329,7 @@ BODY_HEADERS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Repeat: lambda n: [
         f"repeat {n.variable} in ",
         *layout_expression(n.iterable),
-        *layout_path_clause("under", n.under),
+        *([SPACE_BREAK, f"under {print_weight_path(n.under)}"] if n.under else ()),
         *layout_name_list("collect", n.collect),
     ],
     ast.Scan: lambda n: [

@@ -124,13 +124,16 @@ def load_lalr_table() -> LalrTable:
     data = json.loads(path.read_text(encoding="utf-8"))
     symbols = data["symbols"]
 
-    def decode_row(row: list[int]) -> dict[str, int]:
-        return {symbols[n]: a for n, a in zip(row[::2], row[1::2], strict=True)}
-
     return LalrTable(
         words=data["words"],
         rules=[LalrRule(*r) for r in data["rules"]],
-        states=[r if isinstance(r, int) else decode_row(r) for r in data["states"]],
+        # a row is `[symbol, action, …]`
+        states=[
+            row
+            if isinstance(row, int)
+            else {symbols[n]: a for n, a in zip(row[::2], row[1::2], strict=True)}
+            for row in data["states"]
+        ],
         starts=data["starts"],
         ends=data["ends"],
     )
