@@ -73,7 +73,9 @@ def run_fmt(args: Namespace) -> int:
     changed, text = [], None
     written = not (args.check or args.diff)
     for name in args.files:
-        old, new = _format_file(name)
+        tree, source = _read_spec(name)
+        old = source.text
+        new = print_dsl(tree) if detect_syntax(source) == "specc" else print_yaml(tree)
         if name == STDIN_NAME and written:
             text = new
         elif new != old:
@@ -110,12 +112,6 @@ def _read_spec(name: str) -> tuple[ast.File, Source]:
     return tree, tree.span.source
 
 
-def _format_file(name: str) -> tuple[str, str]:
-    """Return the text of a file, and its canonical form."""
-    tree, source = _read_spec(name)
-    return source.text, print_dsl(tree) if detect_syntax(source) == "specc" else print_yaml(tree)
-
-
 def _write_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
     """Rewrite a file, or print its formatted content."""
     name_shown = escape_text(name)
@@ -143,8 +139,8 @@ def run_convert(args: Namespace) -> int:
     if args.file.endswith(".txt"):
         return convert_glove_vectors(args.file, args.output, force=args.force)
     tree, source = _read_spec(args.file)
-    target = args.output or ("x.yaml" if detect_syntax(source) == "specc" else "x.specc")
-    text = print_dsl(tree) if target.endswith(".specc") else print_yaml(tree)
+    to_dsl = args.output.endswith(".specc") if args.output else detect_syntax(source) == "yaml"
+    text = print_dsl(tree) if to_dsl else print_yaml(tree)
     if args.output:
         inputs = () if args.file == STDIN_NAME else (args.file,)
         write_output(args.output, SPEC_OUTPUT, text.encode(), inputs=inputs, force=args.force)

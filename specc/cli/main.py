@@ -207,7 +207,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         command, arguments = _parse_arguments(argv)
     except UsageError as error:
-        return _fail_usage(error, argv)
+        print_diagnostics(error.diagnostics, _get_requested_format(argv), "auto")
+        return exit_code_for(error.diagnostics)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except KeyboardInterrupt as stop:  # while a command is imported
@@ -256,12 +257,6 @@ def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
     return ErrorFamily.BUG.value
 
 
-def _fail_usage(error: UsageError, argv: Sequence[str]) -> int:
-    """Print a usage error in the requested format, and return its exit status."""
-    print_diagnostics(error.diagnostics, _get_requested_format(argv), "auto")
-    return exit_code_for(error.diagnostics)
-
-
 def _get_requested_format(argv: Sequence[str]) -> str:
     """Return the `--format` of an invalid command line."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -304,9 +299,9 @@ def _describe_environment_error(error: OSError | MemoryError) -> Diagnostic:
     if isinstance(error, MemoryError):
         helps = ("use smaller sizes, or use a machine with more memory",)
         return Diagnostic("E0804", "not enough memory", helps=helps)
-    what = f" `{escape_text(error.filename)}`" if error.filename else ""
-    argv = error.strerror or str(error)
-    return Diagnostic("E0805", f"operating system error{what}: {argv[:1].lower()}{argv[1:]}")
+    path = f" `{escape_text(error.filename)}`" if error.filename else ""
+    text = error.strerror or str(error)
+    return Diagnostic("E0805", f"operating system error{path}: {text[:1].lower()}{text[1:]}")
 
 
 def _parse_arguments(

@@ -1,6 +1,6 @@
 """Parse the inputs on the command line of `specc run`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import exists, splitext
 from typing import NoReturn
@@ -30,7 +30,7 @@ from specc.preprocessing.images import (
     merge_images,
     normalize_image,
 )
-from specc.preprocessing.records import TEXT_READINGS, ImageRecord, Sound, TextReading, Waveform
+from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading, Waveform
 from specc.preprocessing.text_batches import batch_rows
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs
@@ -70,8 +70,7 @@ class _InputCollector:
     def add_argument(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may serve several."""
         record = self.model.reading.of_input(name)
-        # The suffix decides, never whether such a file exists: the same arguments must mean the
-        # same everywhere.
+        # decided by the suffix alone, not by existing files
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
         if isinstance(record, TEXT_READINGS):
@@ -80,7 +79,10 @@ class _InputCollector:
             return self._add_value(name, self._read_images(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
-            return self._add_value(name, _read_audio(word, record))
+            audio = read_sound(word, record)
+            # waveforms of one batch may differ in length
+            is_waveform = isinstance(record, Waveform)
+            return self._add_value(name, _BatchRows([audio]) if is_waveform else audio[None])
         given = self.model.graph.inputs[name].type
         # ids are tokenized text: text given here needs a reading in the spec
         ids = given.dtype == "i64" and len(given.shape) == 2
@@ -105,7 +107,7 @@ class _InputCollector:
             ):
                 raise
             fail_missing_file(word)
-        # Keys that name inputs go there, whichever input the file was given for.
+        # keys that name inputs take precedence over the input of the argument
         for key in [k for k in arrays_found if k in self.model.graph.inputs]:
             self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
         if len(arrays_found) > 1:
@@ -128,8 +130,7 @@ class _InputCollector:
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
             array = nested_array(value, f"the JSON text in {escape_text(word)}", left=left)
-        # Token ids are sequences, which may be batched with others of another length; any other
-        # array is a batch already.
+        # token ids may be batched with sequences of other lengths; any other array is a batch
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_READINGS) or not of_ids:
             return array
@@ -169,12 +170,6 @@ class _InputCollector:
         arrays_found = read_lines(word)
         self.files.append(word.removeprefix("@"))
         return arrays_found
-
-
-def _read_audio(word: str, record: Sound) -> "Piece":
-    """Load audio: samples, which may differ in length from others, or a spectrogram."""
-    audio = read_sound(word, record)
-    return _BatchRows([audio]) if isinstance(record, Waveform) else audio[None]
 
 
 def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
@@ -224,7 +219,7 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
     name, equals, rest = word.partition("=")
     if equals and name in names:
         return name, rest
-    # Text may contain `=`; only a name similar to an input's is reported as misspelled.
+    # text may contain `=`: only a name similar to that of an input is an error
     looks_like_name = equals and name.isidentifier() and len(name) < 100
     suggestion = did_you_mean(name, names) if looks_like_name else None
     if suggestion and not exists(word):
@@ -245,7 +240,9 @@ def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> d
     """Batch the pieces of an input, with a padding mask if there is padding."""
     texts = [piece for piece in pieces if isinstance(piece, _BatchRows)]
     if texts and _takes_image_lists(model, name):
-        return {name: merge_images(model.graph, name, [*_iterate_values(pieces)])}
+        # if some texts have several images, a single image belongs to one text too
+        images = [i for p in pieces for i in (p.rows if isinstance(p, _BatchRows) else [p])]
+        return {name: merge_images(model.graph, name, images)}
     arrays = [piece for piece in pieces if not isinstance(piece, _BatchRows)]
     if not arrays:
         return _batch_texts(model, name, texts)
@@ -264,12 +261,6 @@ def _concatenate_values(name: str, arrays: Sequence[Array], with_texts: bool) ->
 
 def _takes_image_lists(model: ModelInputs, name: str) -> bool:
     return is_multi_image_input(model.graph, model.reading, name)
-
-
-def _iterate_values(pieces: Sequence["Piece"]) -> Iterator[Array]:
-    """Yield the images of every text: if some are lists, a single one is a text's too."""
-    for piece in pieces:
-        yield from piece.rows if isinstance(piece, _BatchRows) else [piece]
 
 
 def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
@@ -304,8 +295,8 @@ READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = t
 
 
 def _read_numbers(word: str, name: str, text_hint: str, *, left: bool = False) -> Array | None:
-    """Parse numbers as JSON, a list or one; None for a file name. E0906 for anything else, with
-    `otherwise` as a further fix.
+    """Parse a number or a list as JSON; None for a file name. Raise E0906 for anything else, with
+    `text_hint` as a further fix.
     """
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)
@@ -313,7 +304,7 @@ def _read_numbers(word: str, name: str, text_hint: str, *, left: bool = False) -
             return nested_array(arrays_found, f"the JSON text in {name}", left=left)
     except ValueError:
         pass
-    # An argument with a suffix, or an existing path, is a file.
+    # an argument with a suffix, or an existing path, is a file
     if not word.startswith("[") and (splitext(word)[1] or exists(word)):
         return None
     raise_error(

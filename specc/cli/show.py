@@ -1,7 +1,7 @@
 """Print an architecture as a tree with shapes, parameters and cost, or draw it as HTML or SVG."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -33,7 +33,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.weights_section import count_own_parameters
-from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, resolve_output_path
+from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resolve_output_path
 from specc.io.safe_read import escape_text
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph
@@ -45,7 +45,7 @@ from specc.visualize.architecture_page import (
     render_architecture_page,
     render_architecture_svg,
 )
-from specc.visualize.block_tree import WHOLE_MODEL, list_model_graphs
+from specc.visualize.block_tree import WHOLE_MODEL, format_dims, list_model_graphs
 
 
 def check_drawing_options(args: Namespace) -> bool:
@@ -59,22 +59,21 @@ def check_drawing_options(args: Namespace) -> bool:
             f"`{option}` prints a graph as text, and a diagram is requested",
             helps=[f"leave out `{option}`, or `--html` and `--svg`"],
         )
-    for path, kind in ((args.html, HTML_OUTPUT), (args.svg, DRAWING_OUTPUT)):
-        if path:
-            resolve_output_path(path, kind, inputs=_list_input_files(args), force=args.force)
+    for path, kind, _ in _list_drawings(args):
+        resolve_output_path(path, kind, inputs=_list_input_files(args), force=args.force)
     return True
 
 
-def write_drawings(args: Namespace, architecture: ArchitectureView) -> None:
-    """Write the requested files."""
-    for path, kind, render in (
+Renderer = Callable[[ArchitectureView], str]
+
+
+def _list_drawings(args: Namespace) -> list[tuple[str, OutputKind, Renderer]]:
+    """Return the path, kind and renderer of each requested diagram."""
+    drawings: list[tuple[str, OutputKind, Renderer]] = [
         (args.html, HTML_OUTPUT, render_architecture_page),
         (args.svg, DRAWING_OUTPUT, render_architecture_svg),
-    ):
-        if path:
-            content = render(architecture).encode("utf-8")
-            write_output(path, kind, content, inputs=_list_input_files(args), force=args.force)
-            print_done(f"{escape_text(path)} written", to_stderr=True)
+    ]
+    return [drawing for drawing in drawings if drawing[0]]
 
 
 def _list_input_files(args: Namespace) -> Sequence[Path]:
@@ -184,9 +183,12 @@ def run_show(args: Namespace) -> int:
 
 def _draw_architecture(args: Namespace) -> int:
     """Write the requested diagrams and print their paths."""
-    write_drawings(args, _load_architecture(args))
-    files = [*filter(None, (args.html, args.svg))]
-    print_json_result({"files": files})
+    architecture, drawings = _load_architecture(args), _list_drawings(args)
+    for path, kind, render in drawings:
+        content = render(architecture).encode("utf-8")
+        write_output(path, kind, content, inputs=_list_input_files(args), force=args.force)
+        print_done(f"{escape_text(path)} written", to_stderr=True)
+    print_json_result({"files": [path for path, _, _ in drawings]})
     return 0
 
 
@@ -303,9 +305,7 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
 def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str, int]) -> Row:
     op = f" ({part.op})" if part.op and not part.parts else ""
     repeats = f" × {part.repeats}" if part.repeats > 1 else ""
-    shape = ""
-    if part.type is not None:
-        shape = f"[{', '.join(format_dim_formula(d, sizes) for d in part.type.shape)}]"
+    shape = format_dims(part.type.shape, sizes) if part.type else ""
     weights, work, saved_work = map(part.sum_parts, ("weights", "work", "saved_work"))
     return (
         f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",

@@ -1,6 +1,6 @@
 """The tree of blocks of a graph: shapes, parameters, cost, spec lines, expanded blocks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.analysis.model_cost import SummaryNode, format_dim_formula, summarize_graph
@@ -106,7 +106,7 @@ class _BlockBuilder:
             path=path,
             kind=classify_block(nodes),
             op="" if inner else part.op,
-            output_type=self._format_output(part),
+            output_type=format_dims(part.type.shape, self.sizes) if part.type else "",
             weights=part.sum_parts("weights"),
             work=part.sum_parts("work"),
             saved_work=part.sum_parts("saved_work"),
@@ -141,11 +141,6 @@ class _BlockBuilder:
     def _make_scope(self, node: Node) -> str:
         return find_build_scope(self.graph, node)
 
-    def _format_output(self, part: SummaryNode) -> str:
-        if part.type is None:
-            return ""
-        return f"[{', '.join(format_dim_formula(d, self.sizes) for d in part.type.shape)}]"
-
     def _list_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Return the source lines of the nodes of a scope and of its direct children."""
         seen: set[tuple[str, int]] = set()
@@ -155,10 +150,12 @@ class _BlockBuilder:
                 continue
             origin = self.graph.node_origins.get(node)
             for span in origin.spans[:1] if origin else ():
-                line = _make_line(_find_user_span(span) if not path else span)
-                if (line.file, line.number) not in seen:
-                    seen.add((line.file, line.number))
-                    yield line
+                span = span if path else _find_user_span(span)
+                name, number = span.source.name, span.line
+                if (name, number) not in seen:
+                    seen.add((name, number))
+                    text = span.source.line(number).strip()
+                    yield SpecLine(file=name, number=number, text=text)
 
 
 def _get_meaning(op: str, nodes: list[Node]) -> str:
@@ -174,9 +171,9 @@ def _find_user_span(span: Span) -> Span:
     return span
 
 
-def _make_line(span: Span) -> SpecLine:
-    number = span.line
-    return SpecLine(file=span.source.name, number=number, text=span.source.line(number).strip())
+def format_dims(dims: Sequence[Dim], sizes: Mapping[str, int]) -> str:
+    """Format a shape as `[batch, 8]`."""
+    return f"[{', '.join(format_dim_formula(d, sizes) for d in dims)}]"
 
 
 def _merge_equal_blocks(block: Block, repeats: int) -> Block:

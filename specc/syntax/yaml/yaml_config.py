@@ -28,14 +28,6 @@ IGNORED_KEYS = "ignore keys"
 """A key that no config value can have, since it contains a space."""
 
 
-def parse_yaml_config(reader: YamlReader, entry: YamlEntry) -> ast.Config:
-    """Parse `config: {d: {type: int}, heads: 4}`."""
-    example = "`d: {type: int, default: 512}`"
-    values = reader.read_mapping(entry.value, "`config`", example)
-    entries = [parse_yaml_config_entry(reader, e) for e in values]
-    return yaml_reader.make_section(reader, entry, ast.Config, "entries", entries)
-
-
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
     """Parse a field, an expectation, or a value for a field of the extended spec."""
     value = entry.value

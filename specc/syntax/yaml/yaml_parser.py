@@ -8,7 +8,7 @@ from specc.diagnostics.source import Source, Span
 from specc.syntax import ast
 from specc.syntax.comments import attach_file_comments, get_node_span
 from specc.syntax.dsl.dsl_parser import DIM_NAME, cap_diagnostics, check_source_characters
-from specc.syntax.yaml.yaml_config import parse_yaml_config
+from specc.syntax.yaml.yaml_config import parse_yaml_config_entry
 from specc.syntax.yaml.yaml_keys import ITEM_FORMS, REQUIRE_ENTRY, USE_ENTRY, WEIGHT_RULE_FORMS
 from specc.syntax.yaml.yaml_nodes import (
     YamlEntry,
@@ -25,6 +25,7 @@ from specc.syntax.yaml.yaml_values import (
 )
 
 Items = list[ast.Item]
+ItemParser = Callable[[YamlReader, YamlEntry], Items]
 
 
 def parse_yaml_uses(reader: YamlReader, entry: YamlEntry) -> Items:
@@ -81,12 +82,19 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
     return items
 
 
-def parse_yaml_reading(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `reading: {pixels: 'image(size=[8, 8])', show logits: 'choice(labels)'}`."""
-    example = "`pixels: image(size=[8, 8])`"
-    nodes = reader.read_mapping(entry.value, "`reading`", example)
-    entries = [parse_yaml_reading_entry(reader, e) for e in nodes]
-    return [make_section(reader, entry, ast.Reading, "entries", entries)]
+def make_section_parser(
+    node: Callable[..., ast.Config | ast.Reading | ast.Quantize],
+    parse_entry: Callable[[YamlReader, YamlEntry], ast.Commentable],
+    example: str,
+) -> ItemParser:
+    """Make the parser of a section that is a map."""
+
+    def parse(reader: YamlReader, entry: YamlEntry) -> Items:
+        nodes = reader.read_mapping(entry.value, f"`{entry.name}`", example)
+        entries = [parse_entry(reader, e) for e in nodes]
+        return [make_section(reader, entry, node, "entries", entries)]
+
+    return parse
 
 
 def parse_yaml_reading_entry(reader: YamlReader, entry: YamlEntry) -> ast.ReadingEntry:
@@ -138,14 +146,6 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
     return make_section(reader, entry, ast.Generate, "settings", settings, **head)
 
 
-def parse_yaml_quantize(reader: YamlReader, entry: YamlEntry) -> Items:
-    """Parse `quantize: {default: int8, keep: [lm_head]}`."""
-    example = "`{default: int8, keep: [lm_head]}`"
-    nodes = reader.read_mapping(entry.value, "`quantize`", example)
-    entries = [parse_yaml_quantize_entry(reader, e) for e in nodes]
-    return [make_section(reader, entry, ast.Quantize, "entries", entries)]
-
-
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
     """Parse a key of `quantize` with its value, or a list of patterns."""
     value, what = entry.value, f"`{entry.name}`"
@@ -189,16 +189,22 @@ def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule
     return WEIGHT_RULE_FORMS[kind].parse(reader, node)
 
 
-TOP_ITEM_PARSERS: dict[str, Callable[[YamlReader, YamlEntry], Items]] = {
+TOP_ITEM_PARSERS: dict[str, ItemParser] = {
     "use": parse_yaml_uses,
-    "config": lambda reader, entry: [parse_yaml_config(reader, entry)],
+    "config": make_section_parser(
+        ast.Config, parse_yaml_config_entry, "`d: {type: int, default: 512}`"
+    ),
     "dims": parse_yaml_dims,
     "require": parse_yaml_requires,
     "items": parse_yaml_items,
-    "reading": parse_yaml_reading,
+    "reading": make_section_parser(
+        ast.Reading, parse_yaml_reading_entry, "`pixels: image(size=[8, 8])`"
+    ),
     "weights": parse_yaml_weights,
     "generate": parse_yaml_generates,
-    "quantize": parse_yaml_quantize,
+    "quantize": make_section_parser(
+        ast.Quantize, parse_yaml_quantize_entry, "`{default: int8, keep: [lm_head]}`"
+    ),
     "stream": parse_yaml_streams,
 }
 YAML_HEADER_KEYS = ("specc", "model", "doc", "extends")
