@@ -182,20 +182,20 @@ def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
         lines.append(
             f"complete -c specc -n __fish_use_subcommand -a {name} -d '{completion.summary}'"
         )
-        here = f"complete -c specc -n '__fish_seen_subcommand_from {name}'"
-        lines += _fish_arguments(here, completion.arguments)
+        prefix = f"complete -c specc -n '__fish_seen_subcommand_from {name}'"
+        lines += _fish_arguments(prefix, completion.arguments)
         for option, (summary, choice) in completion.options.items():
             dashes = "-l" if option.startswith("--") else "-s"
             value = "" if choice is None else f" -r{_fish_words(choice)}"
-            lines.append(f"{here} {dashes} {option.lstrip('-')} -d '{summary}'{value}")
+            lines.append(f"{prefix} {dashes} {option.lstrip('-')} -d '{summary}'{value}")
     return "\n".join(lines) + "\n"
 
 
-def _fish_arguments(here: str, choice: CompletionChoice) -> Iterator[str]:
+def _fish_arguments(prefix: str, choice: CompletionChoice) -> Iterator[str]:
     if choice.files:
-        yield f"{here} -F"
+        yield f"{prefix} -F"
     if choice.words or choice.dynamic_kind:
-        yield f"{here}{_fish_words(choice)}"
+        yield f"{prefix}{_fish_words(choice)}"
 
 
 def _fish_words(choice: CompletionChoice) -> str:

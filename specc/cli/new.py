@@ -120,8 +120,8 @@ def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
 
 def make_spec_name(stem: str) -> str:
     """Convert a file name to a valid spec name."""
-    plain = re.sub(r"[^A-Za-z0-9_]", "_", stem)
-    return plain if plain[:1].isalpha() else f"my_{plain}"
+    name = re.sub(r"[^A-Za-z0-9_]", "_", stem)
+    return name if name[:1].isalpha() else f"my_{name}"
 
 
 def _format_next_steps(yaml: bool) -> tuple[str, ...]:

@@ -173,9 +173,9 @@ def _read_messages(args: str) -> object:
     """Parse `--chat`: a text, or a file of messages. Raise E0802 or E0425 for an invalid file."""
     if not args.startswith("@"):
         return args
-    what = f"the chat `{escape_text(args[1:])}`"
+    description = f"the chat `{escape_text(args[1:])}`"
     try:
-        text = read_required_file(args[1:], MAX_TEXT, what).decode("utf-8-sig")
+        text = read_required_file(args[1:], MAX_TEXT, description).decode("utf-8-sig")
         return parse_strict_json(text, NO_LIMITS)
     except ValueError as error:
         raise_error("E0425", f"invalid chat: {escape_text(error)[:200]}", helps=[CHAT_HELP])

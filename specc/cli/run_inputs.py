@@ -83,9 +83,9 @@ class _InputCollector:
             # waveforms of one batch may differ in length
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchRows([audio]) if is_waveform else audio[None])
-        given = self.model.graph.inputs[name].type
+        input_type = self.model.graph.inputs[name].type
         # ids are tokenized text: text given here needs a reading in the spec
-        ids = given.dtype == "i64" and len(given.shape) == 2
+        ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = READ_AS_TEXT.format(name) if ids else ""
         left = self.model.pads_left(name)
         numbers = _read_numbers(word, name, text_hint, left=left)

@@ -44,13 +44,13 @@ MAX_NUMBERS = 100_000
 
 def array_as_json(array: Array) -> dict[str, object]:
     """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
-    few = array.size <= MAX_NUMBERS
+    is_small = array.size <= MAX_NUMBERS
     # low-precision dtypes have no JSON form
-    plain = array.astype("float64") if array.dtype.kind not in "biufU" else array
+    converted = array.astype("float64") if array.dtype.kind not in "biufU" else array
     return {
         "dtype": str(array.dtype),
         "shape": list(array.shape),
-        "values": plain.tolist() if few else None,
+        "values": converted.tolist() if is_small else None,
     }
 
 
@@ -93,10 +93,10 @@ class RunOutputs:
     def write_attention_plot(self, run: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
         suffix = Path(self.attention).suffix.lower()
-        image = render_attention(run, suffix, self.selection, log=self.log_scale)
-        for note in image.remarks:
+        plot = render_attention(run, suffix, self.selection, log=self.log_scale)
+        for note in plot.remarks:
             print_note(note)
-        self._write(self.attention, ATTENTION_PLOT_OUTPUT, image.content)
+        self._write(self.attention, ATTENTION_PLOT_OUTPUT, plot.content)
 
     def save_arrays(self, results: Mapping[str, Any]) -> None:
         """Write the results as a reproducible .npz, if requested."""

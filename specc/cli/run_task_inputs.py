@@ -209,11 +209,15 @@ def add_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | 
 
 def _example_argument(model: ModelInputs, name: str) -> str:
     """Return an example argument for an input of the graph."""
-    record, given = model.reading.of_input(name), model.graph.inputs[name].type
+    record, input_type = model.reading.of_input(name), model.graph.inputs[name].type
     if isinstance(record, TEXT_READINGS):
         return '"a text"'
     if isinstance(record, ImageRecord):
         return f"{name}=image.png"
     if isinstance(record, AUDIO_READINGS):
         return f"{name}=audio.wav"
-    return f'{name}="[[1, 2, 3]]"' if given.dtype == "i64" and given.rank == 2 else f"{name}=x.npy"
+    return (
+        f'{name}="[[1, 2, 3]]"'
+        if input_type.dtype == "i64" and input_type.rank == 2
+        else f"{name}=x.npy"
+    )

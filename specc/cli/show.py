@@ -358,8 +358,8 @@ def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim
         facts = [
             f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored
         ]
-        own = {manifest.stored[f.name]: multiply_dims(f.type.shape) for f in facts}
-        return manifest.graph, sum_dims(own.values())
+        parameters = {manifest.stored[f.name]: multiply_dims(f.type.shape) for f in facts}
+        return manifest.graph, sum_dims(parameters.values())
     spec = open_spec_from_arguments(args)
     graph = elaborate_spec(spec, args.graph).graph
     return graph, count_own_parameters(graph)
@@ -373,16 +373,16 @@ def _list_dynamic_lengths(graph: Graph) -> set[str]:
 
 def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
     """Parse `batch=8,seq=4096`. Raise E0407 for unknown dimensions and lengths above the limit."""
-    known = _list_dynamic_lengths(graph)
+    names = _list_dynamic_lengths(graph)
     limits = find_length_limits(graph)
     sizes_by_name: dict[str, int] = {}
     for part in text.split(",") if text else []:
         name, _, number = (word.strip() for word in part.partition("="))
-        if name not in known or not (number.isascii() and number.isdecimal()):
+        if name not in names or not (number.isascii() and number.isdecimal()):
             raise_error(
                 "E0407",
                 f"`--dims {part}` is not a dimension of this model",
-                helps=[f"it has {', '.join(sorted(known))}"],
+                helps=[f"it has {', '.join(sorted(names))}"],
             )
         sizes_by_name[name] = int(number)
         if name in limits and sizes_by_name[name] > limits[name].most:

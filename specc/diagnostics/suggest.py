@@ -30,15 +30,15 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
 
 def did_you_mean(word: str, names: Iterable[str]) -> str | None:
     """Return the most similar name: at most `max(1, len / 3)` edits away, or an anagram."""
-    plain = normalize_identifier(word)
+    normalized = normalize_identifier(word)
     best: tuple[int, str] | None = None
     for name in names:
         other = normalize_identifier(name)
-        length = max(len(plain), len(other))
+        length = max(len(normalized), len(other))
         limit = max(1, length // 3)
-        edits = compute_edit_distance(plain, other, limit)
+        edits = compute_edit_distance(normalized, other, limit)
         # the anagram `kv_heads` of `heads_kv` has a large edit distance
-        if edits > limit and plain and sorted(plain) == sorted(other):
+        if edits > limit and normalized and sorted(normalized) == sorted(other):
             edits = limit
         if edits <= limit and edits < length and (best is None or (edits, name) < best):
             best = edits, name

@@ -172,8 +172,8 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     x, y = block.first_row[0]
     caption = key_side.caption("key")
     caption += f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
-    over = y - head_title_height - top_room - 3
-    block.marks.append(TextMark(x=x, y=over, text=caption, size=9.5, color=FAINT))
+    baseline = y - head_title_height - top_room - 3
+    block.marks.append(TextMark(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
     block.width = max(block.width, x + estimate_text_width(caption, 9.5))
     return block
 

@@ -114,8 +114,8 @@ def require_pillow() -> None:
 def find_missing_glyphs(marks: Iterable[Mark]) -> str:
     """Return the characters that the PNG font lacks, without duplicates."""
     texts = (mark.text for mark in marks if isinstance(mark, TextMark))
-    seen = dict.fromkeys(c for text in texts for c in text)
-    return "".join(c for c in seen if _find_font(c) is None)
+    characters = dict.fromkeys(c for text in texts for c in text)
+    return "".join(c for c in characters if _find_font(c) is None)
 
 
 def _draw_mark(mark: Mark, image: "Image", canvas: "ImageDraw") -> None:
@@ -192,8 +192,8 @@ def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
     """Yield pieces of a text with a font that has them; characters without one as their number."""
     fonts = _load_fonts(size)
     named = ((_find_font(c), c) for c in text)
-    each = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
-    for n, run in groupby(each, key=itemgetter(0)):
+    indexed = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
+    for n, run in groupby(indexed, key=itemgetter(0)):
         yield fonts[n], "".join(c for _, c in run)
 
 

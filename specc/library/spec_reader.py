@@ -216,11 +216,11 @@ class SpecLibrary:
         """Return the module of a text without a file; its paths are relative to the working
         directory.
         """
-        made = build_module(parse_spec(source), source.name)
-        made.directory = _resolve_spec_path(Path(), source.name, None)
+        module = build_module(parse_spec(source), source.name)
+        module.directory = _resolve_spec_path(Path(), source.name, None)
         # a key that is no file name
-        self.modules[made.directory / "\0"] = made
-        return made
+        self.modules[module.directory / "\0"] = module
+        return module
 
     def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
         """Return the module of a file. Cached."""
@@ -229,11 +229,11 @@ class SpecLibrary:
         if key not in self.modules:
             text = self.unsaved.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
-            made = build_module(file, spec)
-            made.directory = key.parent
+            module = build_module(file, spec)
+            module.directory = key.parent
             # with documents open in an editor, a built-in file may use one of those
-            made.is_builtin = key == list_builtin_specs().get(key.stem) and not self.unsaved
-            self.modules[key] = made
+            module.is_builtin = key == list_builtin_specs().get(key.stem) and not self.unsaved
+            self.modules[key] = module
         return self.modules[key]
 
     def load_used_module(self, path: str, user: SpecModule, span: Span | None) -> SpecModule:

@@ -48,36 +48,36 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
         start -= 1
     if start and text[start - 1] == ".":
         return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
-    here = find_expected_tokens(text, start)
-    if here is None:
+    expected = find_expected_tokens(text, start)
+    if expected is None:
         return list(_complete_quoted(text, start))
-    inside = any(token.kind == "LBRACE" for token in _find_unclosed(here.preceding))
-    return complete_terminals(analysis, here, start, is_incomplete=inside)
+    inside = any(token.kind == "LBRACE" for token in _find_unclosed(expected.preceding))
+    return complete_terminals(analysis, expected, start, is_incomplete=inside)
 
 
 def complete_terminals(
-    analysis: DocumentAnalysis, here: ExpectedTokens, offset: int, *, is_incomplete: bool
+    analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
     """Return completions for terminals of the grammar. `is_incomplete`: the block may be longer
     than its tree.
     """
     found: list[CompletionItem] = []
-    last = here.preceding[-1].kind if here.preceding else ""
-    if here.terminals >= MAY_BE_VALUES:
-        found += _complete_option_words(here.preceding)
-        found += _complete_options(analysis, here.preceding)
-        found += _complete_definition_names(here.preceding)
+    last = expected.preceding[-1].kind if expected.preceding else ""
+    if expected.terminals >= MAY_BE_VALUES:
+        found += _complete_option_words(expected.preceding)
+        found += _complete_options(analysis, expected.preceding)
+        found += _complete_definition_names(expected.preceding)
         found += _list_scope(analysis, offset, is_incomplete=is_incomplete)
-    elif last in ("COLON", "ARROW") and "NAME" in here.terminals:
+    elif last in ("COLON", "ARROW") and "NAME" in expected.terminals:
         found += [
             CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
         ]
     elif last == "EXTENDS":
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
-    elif "NAME" in here.terminals:
-        found += _complete_entries(analysis, here.preceding)
+    elif "NAME" in expected.terminals:
+        found += _complete_entries(analysis, expected.preceding)
     # keywords last: where a name is allowed, one is meant more often
-    found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(here.keywords)]
+    found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate(found)
 
 
@@ -128,13 +128,13 @@ def _complete_options(
     # after `name =` a value is expected, not an option
     if tokens[-1].kind == "EQUAL":
         return
-    given = {
+    existing = {
         token.text
         for token, after in zip(tokens[bracket:], tokens[bracket + 1 :], strict=False)
         if after.kind == "EQUAL"
     }
     for offer in call_options(analysis, tokens[bracket - 1].text):
-        if offer.text.removesuffix("=") not in given:
+        if offer.text.removesuffix("=") not in existing:
             yield offer
 
 

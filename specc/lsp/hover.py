@@ -137,8 +137,8 @@ def _describe_binding(analysis: DocumentAnalysis, code: str, span: Span) -> Name
 
 
 def _find_field(field: ast.Field) -> NameMeaning:
-    plain = replace(field, doc="", comments=ast.NO_COMMENTS)
-    code = " ".join(line.strip() for line in print_statement(plain, 0))
+    undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
+    code = " ".join(line.strip() for line in print_statement(undocumented, 0))
     return NameMeaning(code=code, doc=field.doc, definition=field.span)
 
 

@@ -179,11 +179,11 @@ def to_location(
     if path is None:
         return None
     if analysis.is_in_document(span):
-        there = lines
+        target_lines = lines
     else:
         text = analysis.library.unsaved.get(path)
-        there = DocumentLines(span.source.text if text is None else text, lines.name)
-    return lsp.Location(path.absolute().as_uri(), to_range(there, span.start, span.end))
+        target_lines = DocumentLines(span.source.text if text is None else text, lines.name)
+    return lsp.Location(path.absolute().as_uri(), to_range(target_lines, span.start, span.end))
 
 
 def to_completion_items(

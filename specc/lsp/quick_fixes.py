@@ -81,12 +81,12 @@ def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
     for span in spans:
         source, title = span.source.text, f"leave out `{span.text}`"
         start, end = span.start, span.end
-        behind = re.compile(r"\s*,\s*").match(source, end)
-        before = re.search(r"\s*,\s*$", source[:start])
-        if behind:
-            yield FixEdit(title, start, behind.end(), "")
-        if before:
-            yield FixEdit(title, before.start(), end, "")
+        comma_after = re.compile(r"\s*,\s*").match(source, end)
+        comma_before = re.search(r"\s*,\s*$", source[:start])
+        if comma_after:
+            yield FixEdit(title, start, comma_after.end(), "")
+        if comma_before:
+            yield FixEdit(title, comma_before.start(), end, "")
         yield FixEdit(title, start, end, "")
         first, last = _find_line(source, start)[0], _find_line(source, end)[1]
         yield FixEdit(title, first, last, "")
@@ -100,11 +100,11 @@ def _option_edits(
     if option is None:
         return
     for call in _find_calls(analysis, spans):
-        given = [o.span for o in call.options if o.name == option[1] and o.span]
-        for span in given:
+        existing = [o.span for o in call.options if o.name == option[1] and o.span]
+        for span in existing:
             yield replace_span(span, piece)
         closer = _end_of_inputs(call)
-        if not given and closer is not None:
+        if not existing and closer is not None:
             comma = ", " if call.args or call.options else ""
             yield FixEdit(f"add `{piece}`", closer, closer, f"{comma}{piece}")
 
@@ -223,13 +223,13 @@ def _placeholder_edits(
     def make_edit(target: Span, replacement: Span) -> FixEdit:
         return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, piece))
 
-    whole = spans[0]
+    error_span = spans[0]
     for call in _find_calls(analysis, spans[:1]):
-        inside = call.span is not None and call.span.text in whole.text
+        inside = call.span is not None and call.span.text in error_span.text
         for argument in (a.span for a in call.args if inside and a.span):
             yield make_edit(argument, argument)
-            yield make_edit(whole, argument)
-    yield make_edit(whole, whole)
+            yield make_edit(error_span, argument)
+    yield make_edit(error_span, error_span)
 
 
 def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:

@@ -94,16 +94,16 @@ def _list_properties(schema: Schema) -> Mapping[str, object]:
 
 def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
     """Return the schemas of a path."""
-    here = _expand_schemas([load_schema()], text)
+    schemas = _expand_schemas([load_schema()], text)
     for key in path:
         below = [
             inner
-            for schema in here
+            for schema in schemas
             for inner in [_list_properties(schema).get(key, schema.get("additionalProperties"))]
             if isinstance(inner, dict)
         ]
-        here = _expand_schemas(below, text)
-    return here
+        schemas = _expand_schemas(below, text)
+    return schemas
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
@@ -157,6 +157,6 @@ def _complete_expression(
                 yield CompletionItem(offer.text.replace("=", ": "), "option", offer.detail)
             return
     prefix = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))
-    here = find_expected_tokens(prefix, len(prefix), EXPR.symbol)
-    if here is not None:
-        yield from complete_terminals(analysis, here, offset, is_incomplete=True)
+    expected = find_expected_tokens(prefix, len(prefix), EXPR.symbol)
+    if expected is not None:
+        yield from complete_terminals(analysis, expected, offset, is_incomplete=True)

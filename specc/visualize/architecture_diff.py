@@ -135,17 +135,17 @@ def _list_scopes(graph: Graph) -> dict[str, Facts]:
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
     """Yield an operation with its attributes; for attention also its heads and visible keys."""
-    plain = {
+    attributes = {
         name: value
         for name, value in node.op.attributes().items()
         if isinstance(value, bool | int | float | str | Dim)
     }
     if isinstance(node.op, ops.Arith | ops.Reduce):
-        plain.pop("fn")  # its label says that
+        attributes.pop("fn")  # its label says that
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return
-    yield operation_label(node), ", ".join(f"{n}={_format_value(v)}" for n, v in plain.items())
+    yield operation_label(node), ", ".join(f"{n}={_format_value(v)}" for n, v in attributes.items())
     if isinstance(node.op, ops.Attend):
         q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
         yield "heads", _count_heads(q[1], k[1])
@@ -179,13 +179,13 @@ def describe_visible_keys(node: Node) -> str:
 
 def _find_outermost(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[str]:
     """Yield the outermost paths that `other` lacks."""
-    there = {path for scope in right for path in _list_enclosing(scope)}
-    seen: dict[str, None] = {}
+    other_paths = {path for scope in right for path in _list_enclosing(scope)}
+    outermost: dict[str, None] = {}
     for scope in left:
-        top = next((path for path in _list_enclosing(scope) if path not in there), "")
+        top = next((path for path in _list_enclosing(scope) if path not in other_paths), "")
         if scope and top:
-            seen[top] = None
-    yield from seen
+            outermost[top] = None
+    yield from outermost
 
 
 def _list_enclosing(scope: str) -> Iterator[str]:

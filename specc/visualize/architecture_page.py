@@ -154,11 +154,11 @@ def _render_graph(n: int, name: str, tree: Block, view: ArchitectureView, anchor
     )
 
 
-def _render_ports(what: str, types: Mapping[str, Type], sizes: Mapping[str, int]) -> Iterator[str]:
+def _render_ports(kind: str, types: Mapping[str, Type], sizes: Mapping[str, int]) -> Iterator[str]:
     for name, type_ in types.items():
         shape = escape(format_type_with_sizes(type_, sizes))
         label = escape(printable_label(name, 60))
-        yield f'<li><span class="what">{what}</span> {label} <code>{shape}</code></li>'
+        yield f'<li><span class="what">{kind}</span> {label} <code>{shape}</code></li>'
 
 
 def _render_rows(

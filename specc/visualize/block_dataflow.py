@@ -282,11 +282,11 @@ def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], No
     return reaching
 
 
-def _relative_path(scope: str, here: str) -> str:
+def _relative_path(scope: str, base: str) -> str:
     """Return the name of another scope from here, with its parent if numeric; "" for an outer
     scope.
     """
-    common = common_scope(scope, here)
+    common = common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]
     around = common.rpartition(".")[2]
     return f"{around}.{name}" if name.isdecimal() and around else name

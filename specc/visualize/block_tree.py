@@ -143,7 +143,7 @@ class _BlockBuilder:
 
     def _list_lines(self, path: str, nodes: list[Node]) -> Iterator[SpecLine]:
         """Return the source lines of the nodes of a scope and of its direct children."""
-        seen: set[tuple[str, int]] = set()
+        listed: set[tuple[str, int]] = set()
         for node in nodes:
             merged_names = self._make_scope(node).removeprefix(path).strip(".")
             if merged_names.count(".") > 0 and path:
@@ -152,8 +152,8 @@ class _BlockBuilder:
             for span in origin.spans[:1] if origin else ():
                 span = span if path else _find_user_span(span)
                 name, number = span.source.name, span.line
-                if (name, number) not in seen:
-                    seen.add((name, number))
+                if (name, number) not in listed:
+                    listed.add((name, number))
                     text = span.source.line(number).strip()
                     yield SpecLine(file=name, number=number, text=text)
 

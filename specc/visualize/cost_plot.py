@@ -106,8 +106,8 @@ def _choose_sizes(
     examples: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
     """Return the sizes of one example, with fixed values for other axes."""
-    ones = {name: 1 for name in examples if name}
-    return lambda n: {**ones, **dict.fromkeys(symbols, n)}
+    fixed = {name: 1 for name in examples if name}
+    return lambda n: {**fixed, **dict.fromkeys(symbols, n)}
 
 
 def _choose_lengths(max_length: int) -> Iterator[int]:
@@ -123,10 +123,10 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     """Return the maximum length and its reason."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
-    least = min(found, key=lambda limit: limit.most, default=None)
-    if least is None or least.most >= MAX_LENGTH:
+    limit = min(found, key=lambda limit: limit.most, default=None)
+    if limit is None or limit.most >= MAX_LENGTH:
         return MAX_LENGTH, ""
-    return least.most, f"{least.symbol} is at most {least.most}: {least.reason}"
+    return limit.most, f"{limit.symbol} is at most {limit.most}: {limit.reason}"
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:
@@ -144,11 +144,11 @@ def _compute_saved(node: Node, sizes: Mapping[str, int]) -> float:
     else:
         assert isinstance(node.op, ops.Weigh)
         keys = node.op.weights(node).type.shape[-1]
-    seen, cost = (
+    key_count, cost = (
         _evaluate_formula(keys, sizes) or 0,
         _evaluate_formula(count_multiply_adds(node), sizes) or 0,
     )
-    return cost * (1 - COMPARED_WINDOW / seen) if seen > COMPARED_WINDOW else 0.0
+    return cost * (1 - COMPARED_WINDOW / key_count) if key_count > COMPARED_WINDOW else 0.0
 
 
 WIDTH, HEIGHT = 470.0, 300.0

@@ -99,7 +99,7 @@ class AstBuilder(ErrorCollector):
         return self.attacher.attach(children, self.span(opener).end, self.span(closer).start)
 
     def report_duplicates(
-        self, what: str, children: Iterable[object], help: str = "leave one of the two out"
+        self, description: str, children: Iterable[object], help: str = "leave one of the two out"
     ) -> None:
         """Report each name that occurs twice among the children."""
         seen: dict[str, Span | None] = {}
@@ -110,7 +110,7 @@ class AstBuilder(ErrorCollector):
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()
-                title = f"{what} `{name}` is duplicated"
+                title = f"{description} `{name}` is duplicated"
                 self.report_error("E0116", title, span, "again here", help, others=others)
             seen.setdefault(name, span)
 

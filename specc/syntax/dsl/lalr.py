@@ -215,21 +215,21 @@ class ParseRun:
         """Replace the children of a complete rule on the stack by its value."""
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
-            whole = self.stack[-1]
-            if whole.last - whole.first < lexer.MAX_EXPRESSION_TOKENS:
+            entry = self.stack[-1]
+            if entry.last - entry.first < lexer.MAX_EXPRESSION_TOKENS:
                 # two of three reductions are unit rules; a chain of them is one step
                 self.states[-1] = self.table.goto_unit_chain(self.states[-2], action, kind)
                 return
             self.states.pop()
         else:
             below = len(self.stack) - rule.length
-            whole = self.build_value(rule, self.stack[below:])
-            self.stack[below:] = [whole]
+            entry = self.build_value(rule, self.stack[below:])
+            self.stack[below:] = [entry]
             del self.states[len(self.states) - rule.length :]
         # a long call is as hard to traverse as a long sum; it is checked at its end
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
-        if long and whole.last - whole.first >= lexer.MAX_EXPRESSION_TOKENS:
-            self.stop_at_limit("E0111", whole.first)
+        if long and entry.last - entry.first >= lexer.MAX_EXPRESSION_TOKENS:
+            self.stop_at_limit("E0111", entry.first)
         state = self.table.goto(self.states[-1], rule.origin)
         assert state is not None
         self.states.append(state)

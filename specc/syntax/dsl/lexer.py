@@ -250,10 +250,10 @@ class Lexer:
 
 def _explain_bad_number(word: str) -> tuple[str, str]:
     """Explain a malformed number, with a fix."""
-    plain = word.replace("_", "")
+    digits = word.replace("_", "")
     fix = (
-        f"write `{truncate_token_text(plain)}`"  # 1_000
-        if plain.isdigit()
+        f"write `{truncate_token_text(digits)}`"  # 1_000
+        if digits.isdigit()
         else "a name starts with a letter or `_`"  # 3d
     )
     return f"`{truncate_token_text(word)}` is neither a number nor a name", fix

@@ -71,50 +71,50 @@ def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
 
 
 def explain_unbalanced_bracket(
-    here: UnexpectedToken, unbalanced: UnbalancedBrackets
+    error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
     """Explain an unclosed bracket around the token, or a closing one without an opening."""
-    enclosing = find_open_brackets(here.tokens, here.index)
+    enclosing = find_open_brackets(error.tokens, error.index)
     opener = enclosing[-1] if enclosing else None
-    if here.index in unbalanced.unopened and opener not in unbalanced.unclosed:
-        return _explain_stray_closer(here, None if opener is None else here.tokens[opener])
+    if error.index in unbalanced.unopened and opener not in unbalanced.unclosed:
+        return _explain_stray_closer(error, None if opener is None else error.tokens[opener])
     if opener is None or opener not in unbalanced.unclosed:
         return None
     return _explain_unclosed_bracket(
-        here, here.tokens[opener], min(here.index, unbalanced.unclosed[opener])
+        error, error.tokens[opener], min(error.index, unbalanced.unclosed[opener])
     )
 
 
-def _explain_stray_closer(here: UnexpectedToken, last_open: Token | None) -> Diagnostic:
+def _explain_stray_closer(error: UnexpectedToken, last_open: Token | None) -> Diagnostic:
     others: list[Label] = []
     if last_open is not None:
-        others.append(Label(here.span(last_open), "the last bracket that is open"))
+        others.append(Label(error.span(last_open), "the last bracket that is open"))
     return Diagnostic(
         "E0103",
-        f"a `{here.token.text}` without its opening bracket",
-        Label(here.span(here.token), "no bracket to close"),
+        f"a `{error.token.text}` without its opening bracket",
+        Label(error.span(error.token), "no bracket to close"),
         tuple(others),
         helps=("delete it, or open the bracket before",),
     )
 
 
-def _explain_unclosed_bracket(here: UnexpectedToken, opener: Token, index: int) -> Diagnostic:
+def _explain_unclosed_bracket(error: UnexpectedToken, opener: Token, index: int) -> Diagnostic:
     """Explain an opening bracket that is not closed before token `index`."""
     closer = OPENERS[opener.text]
-    token, before = here.tokens[index], here.tokens[index - 1]
+    token, before = error.tokens[index], error.tokens[index - 1]
     if token.kind == "$END":
-        last = here.get_end_span(before) if len(here.tokens) > 1 else here.span(token)
+        last = error.get_end_span(before) if len(error.tokens) > 1 else error.span(token)
         primary = Label(last, f"the file ends without `{closer}`")
-    elif here.is_on_new_line(token, before) and opener.text != "{":
+    elif error.is_on_new_line(token, before) and opener.text != "{":
         # a `)` belongs to the line where it is missing, a `}` to a line of its own
-        primary = Label(here.get_end_span(before), f"expected `{closer}` after this")
+        primary = Label(error.get_end_span(before), f"expected `{closer}` after this")
     else:
-        primary = Label(here.span(token), f"expected `{closer}` before this")
+        primary = Label(error.span(token), f"expected `{closer}` before this")
     return Diagnostic(
         "E0102",
         f"a `{opener.text}` that is never closed",
         primary,
-        (Label(here.span(opener), "opened here"),),
+        (Label(error.span(opener), "opened here"),),
         helps=(f"add the missing `{closer}`",),
     )
 
@@ -133,32 +133,32 @@ class SyntaxErrorExplainer:
         """Return the most specific explanation of the unexpected token `index`."""
         if self.unbalanced is None:
             self.unbalanced = find_unbalanced_brackets(run.tokens, run.restart_points)
-        here = UnexpectedToken(self.fragment, run, index)
+        error = UnexpectedToken(self.fragment, run, index)
         return (
-            explain_weights_without_call(here)
-            or explain_unbalanced_bracket(here, self.unbalanced)
-            or explain_missing_header(here)
-            or explain_foreign_syntax(here)
-            or explain_reserved_word(here)
-            or explain_misplaced_doc(here)
-            or explain_unfinished_line(here)
-            or explain_bare_name(here)
-            or explain_expected_tokens(here, self.description)
+            explain_weights_without_call(error)
+            or explain_unbalanced_bracket(error, self.unbalanced)
+            or explain_missing_header(error)
+            or explain_foreign_syntax(error)
+            or explain_reserved_word(error)
+            or explain_misplaced_doc(error)
+            or explain_unfinished_line(error)
+            or explain_bare_name(error)
+            or explain_expected_tokens(error, self.description)
         )
 
 
-def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
+def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
     """Explain `x @ w`."""
-    if here.token.kind != "AT":
+    if error.token.kind != "AT":
         return None
     fix = "a product of matrices is `matmul(x, w)`"
-    if here.previous is not None and here.previous.text == ")":
+    if error.previous is not None and error.previous.text == ")":
         # `(f(x)) @ name`: a call in parentheses is a value like any other
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
         "E0107",
         "`@` names the weights of a call; a product is matmul(x, w)",
-        Label(here.span(here.token), "not preceded by a call"),
+        Label(error.span(error.token), "not preceded by a call"),
         notes=(
             "`linear(x, out=d) @ q_proj` puts the weights of this `linear` under the name `q_proj`",
         ),
@@ -166,46 +166,46 @@ def explain_weights_without_call(here: UnexpectedToken) -> Diagnostic | None:
     )
 
 
-def explain_missing_header(here: UnexpectedToken) -> Diagnostic | None:
+def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a file that does not begin with `specc 1` and `model name`."""
     # at most `specc` and the version are on the stack, above the start state
-    if here.parse_run.start != "file" or here.index > 2 or len(here.parse_run.states) > 3:
+    if error.parse_run.start != "file" or error.index > 2 or len(error.parse_run.states) > 3:
         return None
     title = "a spec starts with `specc 1` and `model NAME`"
-    if here.token.kind == "$END" and here.index == 0:
+    if error.token.kind == "$END" and error.index == 0:
         title = "this spec is empty"
-    label = "`specc 1` belongs here" if here.index == 0 else "unexpected"
+    label = "`specc 1` belongs here" if error.index == 0 else "unexpected"
     return Diagnostic(
         "E0113",
         title,
-        Label(here.span(here.token), label),
+        Label(error.span(error.token), label),
         helps=('start with\n  specc 1\n  model my_model "what it is"',),
     )
 
 
-def explain_reserved_word(here: UnexpectedToken) -> Diagnostic | None:
+def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a reserved word in place of a name."""
-    token, expected = here.token, here.expected_terminals
+    token, expected = error.token, error.expected_terminals
     # where a number is allowed too, any value is, and the word was hardly meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     return Diagnostic(
         "E0115",
         f"`{token.text}` cannot be used as a name",
-        Label(here.span(token), "reserved word"),
+        Label(error.span(token), "reserved word"),
         helps=(f"another name, such as `{token.text}_`",),
     )
 
 
-def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
+def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a misplaced docstring."""
-    between_items = here.expected_terminals >= ITEM_TERMINALS
-    in_body = {"RETURN", "RBRACE"} <= here.expected_terminals
-    if here.token.kind != "STRING" or not (between_items or in_body):
+    between_items = error.expected_terminals >= ITEM_TERMINALS
+    in_body = {"RETURN", "RBRACE"} <= error.expected_terminals
+    if error.token.kind != "STRING" or not (between_items or in_body):
         return None
     place = "first inside the braces of a block or graph, or after the default of a config value"
     # tokens on the stack are not yet part of a rule, such as the keyword of an open definition
-    kinds = [p.value.kind for p in here.parse_run.stack if isinstance(p.value, Token)]
+    kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
     last = next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
     if last and between_items:
         word = last.lower()
@@ -213,81 +213,85 @@ def explain_misplaced_doc(here: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0117",
         "misplaced description",
-        Label(here.span(here.token), "no description is allowed here"),
+        Label(error.span(error.token), "no description is allowed here"),
         helps=(f"write a description {place}",),
     )
 
 
-def explain_unfinished_line(here: UnexpectedToken) -> Diagnostic | None:
+def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a line that ends with an operator before a new statement:
 
     x = a +
     y = b
       ^ the `=` does not fit, but the error is the `+`
     """
-    if here.index < 2:
+    if error.index < 2:
         return None
-    token, name, before = here.token, here.tokens[here.index - 1], here.tokens[here.index - 2]
-    starts = token.kind == "EQUAL" or here.index - 1 in here.parse_run.restart_points
+    token, name, before = (
+        error.token,
+        error.tokens[error.index - 1],
+        error.tokens[error.index - 2],
+    )
+    starts = token.kind == "EQUAL" or error.index - 1 in error.parse_run.restart_points
     unfinished = before.kind in {*OPERATOR_TERMINALS, "COMMA", "EQUAL"}
-    if not (starts and unfinished and here.is_on_new_line(name, before)):
+    if not (starts and unfinished and error.is_on_new_line(name, before)):
         return None
-    next_statement = here.span(name).to(here.span(token))
+    next_statement = error.span(name).to(error.span(token))
     return Diagnostic(
         "E0101",
         f"the line before `{name.text} {token.text}` is not finished",
-        Label(here.span(before), "a value is missing after this"),
+        Label(error.span(before), "a value is missing after this"),
         (Label(next_statement, "a new statement starts here"),),
         helps=(f"write the value after `{before.text}`, or delete it",),
     )
 
 
-def explain_bare_name(here: UnexpectedToken) -> Diagnostic | None:
+def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a name parsed as a result without `=`: an operator is missing before it, or its
     result has no name.
     """
-    if here.index < 2 or not {"EQUAL", "COLON"} <= here.expected_terminals:
+    if error.index < 2 or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
-    name, before = here.tokens[here.index - 1], here.tokens[here.index - 2]
-    if not here.is_on_new_line(name, before):
+    name, before = error.tokens[error.index - 1], error.tokens[error.index - 2]
+    if not error.is_on_new_line(name, before):
         if before.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
-            return explain_unnamed_result(here, name)
+            return explain_unnamed_result(error, name)
         return Diagnostic(  # `y = a b`
             "E0101",
             f"an operator is missing before `{name.text}`",
-            Label(here.span(name), "expected an operator before this"),
+            Label(error.span(name), "expected an operator before this"),
             helps=("write an operator between the two, or start a new statement: `name = …`",),
         )
-    if here.token.text == "(" or before.text in ("{", "}"):
-        return explain_unnamed_result(here, name)
+    if error.token.text == "(" or before.text in ("{", "}"):
+        return explain_unnamed_result(error, name)
     return Diagnostic(
         "E0101",
         f"`{name.text}` is neither part of the line before nor a statement",
-        Label(here.get_end_span(before), "is an operator missing at the end of this line?"),
-        (Label(here.span(name), "read as the name of a new result, and no `=` follows"),),
+        Label(error.get_end_span(before), "is an operator missing at the end of this line?"),
+        (Label(error.span(name), "read as the name of a new result, and no `=` follows"),),
         helps=(f"join the lines with an operator, or write `{name.text} = …`",),
     )
 
 
-def explain_unnamed_result(here: UnexpectedToken, name: Token) -> Diagnostic:
+def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
     """Explain `f(x)` as a statement."""
-    value = f"{name.text}(…)" if here.token.text == "(" else f"{name.text} …"
+    value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
     return Diagnostic(
         "E0101",
         "the result of a statement needs a name",
-        Label(here.span(name), "this value has no name"),
+        Label(error.span(name), "this value has no name"),
         helps=(f"write `name = {value}`, or `return …` for a result",),
     )
 
 
-def explain_expected_tokens(here: UnexpectedToken, description: str) -> Diagnostic:
+def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
     """Report the expected and the found token."""
-    token, before, expected = here.token, here.previous, here.expected_terminals
+    token, before, expected = error.token, error.previous, error.expected_terminals
     at_end = token.kind == "$END"
     missing = describe_terminals(expected)
     found = "the file ends" if at_end else f"found `{format_token(token)}`"
     title = f"expected {missing}, but {found}"
-    if at_end and here.index == 0:
+    if at_end and error.index == 0:
         missing = description
         title = f"this is empty; expected {missing}"
     elif expected - OPERATOR_TERMINALS == {"$END"}:
@@ -295,26 +299,26 @@ def explain_expected_tokens(here: UnexpectedToken, description: str) -> Diagnost
         missing = "an operator" if "PLUS" in expected else "the end"
         shown = format_token(token)
         title = f"{description} ends before `{shown}`; expected {missing} between them"
-    label = Label(here.span(token), f"expected {missing} here")
+    label = Label(error.span(token), f"expected {missing} here")
     if before is not None:
         # a missing token is shown at the end of its line, unless the next line may begin a new
         # statement or item and is itself wrong
         may_begin = "BLOCK" in expected or "RETURN" in expected
-        if at_end or (here.is_on_new_line(token, before) and not may_begin):
-            label = Label(here.get_end_span(before), f"expected {missing} after this")
-    return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(here)))
+        if at_end or (error.is_on_new_line(token, before) and not may_begin):
+            label = Label(error.get_end_span(before), f"expected {missing} after this")
+    return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(error)))
 
 
-def collect_syntax_hints(here: UnexpectedToken) -> Iterator[str]:
+def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
     """Yield help for misspelled keywords and the syntax of other languages."""
-    token, before = here.token, here.previous or Token("", "", 0, 0)
-    if token.kind == "NAME" and "NAME" not in here.expected_terminals:
-        words = [kind.lower() for kind in here.expected_terminals if kind in KEYWORD_TERMINALS]
+    token, before = error.token, error.previous or Token("", "", 0, 0)
+    if token.kind == "NAME" and "NAME" not in error.expected_terminals:
+        words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
         if meant := did_you_mean(token.text, words):
             yield format_suggestion(meant)
     for holds, hint in SYNTAX_HINTS:
-        if holds(here, token, before):
-            yield hint.format(token=token.text, whole=_join_hyphenated_name(here))
+        if holds(error, token, before):
+            yield hint.format(token=token.text, whole=_join_hyphenated_name(error))
 
 
 SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
@@ -351,6 +355,6 @@ SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], st
 """Conditions on the error, its token and the previous token, each with its hint."""
 
 
-def _join_hyphenated_name(here: UnexpectedToken) -> str:
+def _join_hyphenated_name(error: UnexpectedToken) -> str:
     """Return the unexpected token joined with its neighbors, e.g. `int8-weights`."""
-    return "".join(t.text for t in here.tokens[max(here.index - 1, 0) : here.index + 2])
+    return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])

@@ -180,14 +180,14 @@ FOREIGN_LOGICAL_OPERATORS = {"and": "&", "or": "|"}
 """Logical operators that are words in other languages."""
 
 
-def explain_foreign_syntax(here: UnexpectedToken) -> Diagnostic | None:
+def explain_foreign_syntax(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a word or sign of another language."""
     return (
-        _explain_module_call(here)
-        or _explain_foreign_statement(here)
-        or _explain_foreign_value(here)
-        or _explain_logical_word(here)
-        or _explain_in_place_operator(here)
+        _explain_module_call(error)
+        or _explain_foreign_statement(error)
+        or _explain_foreign_value(error)
+        or _explain_logical_word(error)
+        or _explain_in_place_operator(error)
     )
 
 
@@ -209,16 +209,16 @@ MODULE_CALLS: Mapping[str, str] = {
 """The call that replaces a PyTorch module and its call."""
 
 
-def _explain_module_call(here: UnexpectedToken) -> Diagnostic | None:
+def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
     """Explain `nn.Linear(8, 4)(x)`: a call of a call's result."""
-    if here.token.text != "(" or here.previous is None or here.previous.text != ")":
+    if error.token.text != "(" or error.previous is None or error.previous.text != ")":
         return None
-    module = _find_called_name(here.tokens[: here.index])
+    module = _find_called_name(error.tokens[: error.index])
     known = module if module in MODULE_CALLS else "LayerNorm"
     return Diagnostic(
         "E0101",
         "the result of a call cannot be called",
-        Label(here.span(here.token), "this would call it"),
+        Label(error.span(error.token), "this would call it"),
         helps=(
             "the input is the first argument, and `@` names the weights: "
             f"`{MODULE_CALLS[known]}` for `nn.{known}(…)(x)`",
@@ -236,69 +236,69 @@ def _find_called_name(tokens: Sequence[Token]) -> str:
     return ""
 
 
-def _explain_foreign_statement(here: UnexpectedToken) -> Diagnostic | None:
+def _explain_foreign_statement(error: UnexpectedToken) -> Diagnostic | None:
     """Explain `for i in range(3) { … }`, `let x = 3`."""
-    token, word = here.token, here.token
+    token, word = error.token, error.token
     # `for` and `if` are keywords; the other words are parsed as the name of a result, so that the
     # token after them is unexpected
-    if "RETURN" not in here.expected_terminals or token.kind not in ("FOR", "IF"):
-        if here.previous is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
+    if "RETURN" not in error.expected_terminals or token.kind not in ("FOR", "IF"):
+        if error.previous is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
             return None
-        word = here.previous
-    if word.text not in FOREIGN_STATEMENTS or here.token.text in ("=", ":", ","):
+        word = error.previous
+    if word.text not in FOREIGN_STATEMENTS or error.token.text in ("=", ":", ","):
         return None
     return Diagnostic(
         "E0101",
         f"`{word.text}` does not start a statement",
-        Label(here.span(word), "keyword of another language"),
+        Label(error.span(word), "keyword of another language"),
         helps=FOREIGN_STATEMENTS[word.text],
     )
 
 
-def _explain_foreign_value(here: UnexpectedToken) -> Diagnostic | None:
+def _explain_foreign_value(error: UnexpectedToken) -> Diagnostic | None:
     """Explain `y = if c: a`, a reversed `[f(i) for …]`, `repeat(x, 2)` as an operation."""
-    token = here.token
-    if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in here.expected_terminals:
+    token = error.token
+    if token.kind not in FOREIGN_VALUE_WORDS or "NUMBER" not in error.expected_terminals:
         return None
     return Diagnostic(
         "E0101",
         f"`{token.text}` does not start a value",
-        Label(here.span(token), "expected a value"),
+        Label(error.span(token), "expected a value"),
         helps=FOREIGN_VALUE_WORDS[token.kind],
     )
 
 
-def _explain_logical_word(here: UnexpectedToken) -> Diagnostic | None:
+def _explain_logical_word(error: UnexpectedToken) -> Diagnostic | None:
     """Explain `a and b`. The unexpected token is the word, or the one after it if the word was
     parsed as the name of a new result.
     """
-    word = here.token
+    word = error.token
     if word.text not in FOREIGN_LOGICAL_OPERATORS:
-        named = {"EQUAL", "COLON"} <= here.expected_terminals
+        named = {"EQUAL", "COLON"} <= error.expected_terminals
         if (
-            here.previous is None
+            error.previous is None
             or not named
-            or here.previous.text not in FOREIGN_LOGICAL_OPERATORS
+            or error.previous.text not in FOREIGN_LOGICAL_OPERATORS
         ):
             return None
-        word = here.previous
-    elif here.previous is None or here.previous.kind not in VALUE_END_TERMINALS:
+        word = error.previous
+    elif error.previous is None or error.previous.kind not in VALUE_END_TERMINALS:
         return None
     sign = FOREIGN_LOGICAL_OPERATORS[word.text]
     return Diagnostic(
         "E0101",
         f"`{word.text}` is written `{sign}`",
-        Label(here.span(word), f"expected `{sign}`"),
+        Label(error.span(word), f"expected `{sign}`"),
         helps=(f"write `a {sign} b` for `a {word.text} b`",),
-        fixes=(Fix(here.span(word), sign),),
+        fixes=(Fix(error.span(word), sign),),
     )
 
 
-def _explain_in_place_operator(here: UnexpectedToken) -> Diagnostic | None:
+def _explain_in_place_operator(error: UnexpectedToken) -> Diagnostic | None:
     """Explain `x += 1`."""
-    token, name = here.token, here.previous
-    after = here.tokens[here.index + 1] if here.index + 1 < len(here.tokens) else None
-    if name is None or after is None or not {"EQUAL", "COLON"} <= here.expected_terminals:
+    token, name = error.token, error.previous
+    after = error.tokens[error.index + 1] if error.index + 1 < len(error.tokens) else None
+    if name is None or after is None or not {"EQUAL", "COLON"} <= error.expected_terminals:
         return None
     if token.kind not in OPERATOR_TERMINALS or after.kind != "EQUAL" or after.start != token.end:
         return None
@@ -306,6 +306,6 @@ def _explain_in_place_operator(here: UnexpectedToken) -> Diagnostic | None:
     return Diagnostic(
         "E0101",
         f"`{sign}=` is not an operator of specs",
-        Label(here.span(token).to(here.span(after)), "here"),
+        Label(error.span(token).to(error.span(after)), "here"),
         helps=(f"write `{name.text} = {name.text} {sign} …`",),
     )

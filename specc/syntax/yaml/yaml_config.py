@@ -116,8 +116,8 @@ def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
     """Parse a path in config.json as bare text, or a call such as `len("id2label")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
-    what = "a place in config.json"
-    return parse_yaml_fragment(reader, node, SOURCE, what) or ast.TextLiteral("")
+    subject = "a place in config.json"
+    return parse_yaml_fragment(reader, node, SOURCE, subject) or ast.TextLiteral("")
 
 
 def is_bare_config_path(text: str) -> bool:

@@ -174,8 +174,8 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
         report_second_key(reader, node.entries)
         return None
     entry = node.entries[0]
-    what = "the name of a result"
-    targets = parse_yaml_fragment(reader, entry.key, TARGETS, what) or (ast.Target("_"),)
+    subject = "the name of a result"
+    targets = parse_yaml_fragment(reader, entry.key, TARGETS, subject) or (ast.Target("_"),)
     value = entry.value
     if isinstance(value, YamlMapping) and {e.name for e in value.entries} == {"type", "is"}:
         found = {e.name: e.value for e in value.entries}

@@ -66,13 +66,13 @@ def format_yaml_scalar(text: str, flow: bool) -> str:
     # only double quotes can express invisible characters
     if not all(map(is_visible_character, text)):
         return f'"{"".join(map(escape_yaml_character, text))}"'
-    plain = (
+    is_plain = (
         PLAIN_SCALAR.fullmatch(text)
         and ": " not in text
         and " #" not in text
         and not text.endswith(":")
     )
-    if plain and not (flow and re.search(r"[\[\]{},?:]", text)):
+    if is_plain and not (flow and re.search(r"[\[\]{},?:]", text)):
         return text
     # single quotes have one escape, so the text stays readable
     return "'" + text.replace("'", "''") + "'"

@@ -345,11 +345,11 @@ def reject_anchors_and_tags(
         reject_yaml_feature(span, "a tag")
 
 
-def reject_yaml_feature(span: Span, what: str) -> NoReturn:
+def reject_yaml_feature(span: Span, feature: str) -> NoReturn:
     """Raise E0122 for a YAML feature that specs do not support."""
     raise_error(
         "E0122",
-        f"{what} is not part of the language",
+        f"{feature} is not part of the language",
         span,
         "here",
         notes=["specs support no anchors, aliases, merge keys or tags"],

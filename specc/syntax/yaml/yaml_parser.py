@@ -148,9 +148,9 @@ def parse_yaml_generate(reader: YamlReader, entry: YamlEntry) -> ast.Generate | 
 
 def parse_yaml_quantize_entry(reader: YamlReader, entry: YamlEntry) -> ast.QuantizeEntry:
     """Parse a key of `quantize` with its value, or a list of patterns."""
-    value, what = entry.value, f"`{entry.name}`"
+    value, subject = entry.value, f"`{entry.name}`"
     nodes = value.items if isinstance(value, YamlSequence) else [value]
-    values = tuple(ast.TextLiteral(reader.read_scalar(n, what), span=n.span) for n in nodes)
+    values = tuple(ast.TextLiteral(reader.read_scalar(n, subject), span=n.span) for n in nodes)
     return ast.QuantizeEntry(entry.name, values, span=get_entry_span(entry))
 
 
@@ -179,12 +179,12 @@ def parse_yaml_weights(reader: YamlReader, entry: YamlEntry) -> Items:
 
 def parse_yaml_weight_rule(reader: YamlReader, node: YamlNode) -> ast.WeightRule | None:
     """Parse one rule; None after an error."""
-    what = "a rule of `weights`"
-    entries = reader.read_mapping(node, what, "`- {tie: a.weight, to: b.weight}`")
+    subject = "a rule of `weights`"
+    entries = reader.read_mapping(node, subject, "`- {tie: a.weight, to: b.weight}`")
     kind = next((e.name for e in entries if e.name in WEIGHT_RULE_FORMS), None)
     if kind is None:
         if entries:
-            reader.report_unknown_key(entries[0], WEIGHT_RULE_FORMS, what)
+            reader.report_unknown_key(entries[0], WEIGHT_RULE_FORMS, subject)
         return None
     return WEIGHT_RULE_FORMS[kind].parse(reader, node)
 

@@ -35,7 +35,7 @@ ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
 
 
 class YamlReader(ErrorCollector):
-    """Checks and error reports for the nodes of one YAML file."""
+    """Checks and error reports for the nodes of one YAML file. `subject` names a node in messages."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
@@ -49,60 +49,60 @@ class YamlReader(ErrorCollector):
         if len(self.errors) >= lexer.MAX_COLLECTED_ERRORS:
             raise Failed(*cap_diagnostics(self.errors))
 
-    def read_mapping(self, node: YamlNode, what: str, example: str) -> list[YamlEntry]:
+    def read_mapping(self, node: YamlNode, subject: str, example: str) -> list[YamlEntry]:
         """Return the entries of a map; an empty value is an empty map."""
         if isinstance(node, YamlMapping):
             return node.entries
         if not is_empty_node(node):
-            self.report_wrong_kind(node, what, "a map", example)
+            self.report_wrong_kind(node, subject, "a map", example)
         return []
 
-    def read_sequence(self, node: YamlNode, what: str, example: str) -> list[YamlNode]:
+    def read_sequence(self, node: YamlNode, subject: str, example: str) -> list[YamlNode]:
         """Return the entries of a list; an empty value is an empty list."""
         if isinstance(node, YamlSequence):
             return node.items
         if not is_empty_node(node):
-            self.report_wrong_kind(node, what, "a list", example)
+            self.report_wrong_kind(node, subject, "a list", example)
         return []
 
-    def report_wrong_kind(self, node: YamlNode, what: str, expected: str, example: str) -> None:
+    def report_wrong_kind(self, node: YamlNode, subject: str, expected: str, example: str) -> None:
         """Report E0125 for a node of the wrong kind, e.g. a list in place of a map."""
         found = NODE_KIND_NAMES[type(node)]
         self.report_error(
             "E0125",
-            f"{what} is {expected}, not {found}",
+            f"{subject} is {expected}, not {found}",
             get_first_line_span(node.span),
             f"this is {found}",
             f"write {example}",
         )
 
-    def read_scalar(self, node: YamlNode, what: str) -> str:
+    def read_scalar(self, node: YamlNode, subject: str) -> str:
         """Return the text of a scalar."""
         if not isinstance(node, YamlScalar):
             example = "it as a string, in quotes if it contains `: ` or brackets"
-            self.report_wrong_kind(node, what, "a string", example)
+            self.report_wrong_kind(node, subject, "a string", example)
             return ""
         if is_empty_node(node):
             self.report_error(
                 "E0101",
-                f"{what} is empty",
+                f"{subject} is empty",
                 node.span,
                 "expected a string here",
                 "write the string after the `:`",
             )
         return node.value
 
-    def read_strings(self, node: YamlNode, what: str) -> tuple[str, ...]:
+    def read_strings(self, node: YamlNode, subject: str) -> tuple[str, ...]:
         """Return the strings of a list; a single string is a list of one."""
         nodes = node.items if isinstance(node, YamlSequence) else [node]
-        return tuple(self.read_scalar(each, what) for each in nodes)
+        return tuple(self.read_scalar(each, subject) for each in nodes)
 
     def get_optional_text(self, entries: dict[str, YamlEntry], key: str) -> str:
         """Return the text of a key that may be absent."""
         return self.read_scalar(entries[key].value, f"`{key}`") if key in entries else ""
 
     def read_known_keys(
-        self, node: YamlNode, names: Iterable[str], what: str, required: Iterable[str] = ()
+        self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
         """Return the entries by key. Report E0201 for unknown keys, E0126 for missing ones."""
         allowed = tuple(names)
@@ -112,36 +112,38 @@ class YamlReader(ErrorCollector):
         for entry in entries:
             if entry.name not in allowed:
                 # a misspelled key is one error, not two
-                meant = self.report_unknown_key(entry, allowed, what)
+                meant = self.report_unknown_key(entry, allowed, subject)
                 if meant in missing:
                     missing.remove(meant)
         for name in missing:
             self.report_error(
                 "E0126",
-                f"{what} has no `{name}`",
+                f"{subject} has no `{name}`",
                 get_first_line_span(node.span),
                 f"`{name}` is missing here",
                 f"add `{name}: {REQUIRED_VALUES.get(name, '…')}`",
             )
         return found
 
-    def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], what: str) -> str:
+    def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
         """Report an unknown key; return the key probably meant, or ""."""
         names = list(allowed)
         meant = did_you_mean(entry.name, names)
-        hint = format_suggestion(meant) if meant else f"{what} takes: {format_name_list(names)}"
+        hint = format_suggestion(meant) if meant else f"{subject} takes: {format_name_list(names)}"
         if "items" in names and (item := did_you_mean(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
         self.report_error(
-            "E0201", f"{what} has no key `{entry.name}`", entry.key.span, "unknown key", hint
+            "E0201", f"{subject} has no key `{entry.name}`", entry.key.span, "unknown key", hint
         )
         return meant or ""
 
-    def report_duplicate(self, what: str, span: Span, first: Span | None = None) -> None:
+    def report_duplicate(self, subject: str, span: Span, first: Span | None = None) -> None:
         """Report a duplicate."""
         others = [Label(first, "first here")] if first is not None else []
         fix = "leave one of the two out"
-        self.report_error("E0116", f"{what} is duplicated", span, "again here", fix, others=others)
+        self.report_error(
+            "E0116", f"{subject} is duplicated", span, "again here", fix, others=others
+        )
 
 
 REQUIRED_VALUES = {"specc": "1", "model": "my_model"}

@@ -46,12 +46,12 @@ MISSING_TYPE = ast.TypeName(name="_")
 
 
 def parse_yaml_fragment(
-    reader: YamlReader, node: YamlNode, start: StartSymbol[T], what: str
+    reader: YamlReader, node: YamlNode, start: StartSymbol[T], subject: str
 ) -> T | None:
     """Parse the text of a scalar; None after an error."""
     if not isinstance(node, YamlScalar):
         example = "it as a string; quote it if it contains brackets"
-        reader.report_wrong_kind(node, what, "a string", example)
+        reader.report_wrong_kind(node, subject, "a string", example)
         return None
     try:
         return parse_fragment(scalar_to_fragment(node), start)
@@ -60,9 +60,9 @@ def parse_yaml_fragment(
         return None
 
 
-def parse_yaml_type(reader: YamlReader, node: YamlNode, what: str = "a type") -> ast.TypeName:
+def parse_yaml_type(reader: YamlReader, node: YamlNode, subject: str = "a type") -> ast.TypeName:
     """Parse a type."""
-    return parse_yaml_fragment(reader, node, TYPE, what) or MISSING_TYPE
+    return parse_yaml_fragment(reader, node, TYPE, subject) or MISSING_TYPE
 
 
 def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
@@ -70,23 +70,23 @@ def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
     return parse_yaml_fragment(reader, node, SIDED_TYPE, "a type") or MISSING_TYPE
 
 
-def parse_yaml_name(reader: YamlReader, node: YamlNode, what: str) -> str:
+def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
     """Parse a name, not a dotted one."""
     # also parses `x: type` and `a, b`, which get a message of their own
-    found = parse_yaml_fragment(reader, node, TARGETS, what) or (ast.Target("_"),)
+    found = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
         return found[0].name
     reader.report_error(
-        "E0101", f"{what} is one name", node.span, "expected one name", "write a single name"
+        "E0101", f"{subject} is one name", node.span, "expected one name", "write a single name"
     )
     return "_"
 
 
-def parse_yaml_names(reader: YamlReader, node: YamlNode, what: str) -> tuple[str, ...]:
+def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[str, ...]:
     """Parse one name, or a list of names."""
     found: dict[str, Span] = {}
     for item in list_nodes(node):
-        name = parse_yaml_name(reader, item, what)
+        name = parse_yaml_name(reader, item, subject)
         if name in found and name != "_":
             reader.report_duplicate(f"the name `{name}`", item.span, found[name])
         found[name] = item.span
@@ -133,8 +133,8 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
         )
         return ast.Name("_", span=node.span)
     entry = node.entries[0]
-    what = "the name of the function"
-    function = parse_yaml_fragment(reader, entry.key, DOTTED, what) or MISSING_NAME
+    subject = "the name of the function"
+    function = parse_yaml_fragment(reader, entry.key, DOTTED, subject) or MISSING_NAME
     args: tuple[ast.Expr, ...] = ()
     options: list[ast.Option] = []
     weights = None
@@ -189,7 +189,7 @@ class Several(tuple[object, ...]):
 class ValueKind:
     """A kind of value under a key.
 
-    `parse(reader, entry, what)` returns the value, or None after an error. `to_yaml(fields…)`
+    `parse(reader, entry, subject)` returns the value, or None after an error. `to_yaml(fields…)`
     returns None if the key is omitted.
     """
 
@@ -197,11 +197,11 @@ class ValueKind:
     to_yaml: Callable[..., YamlValue | None]
 
 
-def parse_flag(reader: YamlReader, entry: YamlEntry, what: str) -> bool:
+def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     """Parse `true` or `false`."""
-    text = reader.read_scalar(entry.value, what)
+    text = reader.read_scalar(entry.value, subject)
     if text not in ("true", "false"):
-        title = f"{what} is `true` or `false`"
+        title = f"{subject} is `true` or `false`"
         reader.report_error("E0125", title, entry.value.span, "expected a boolean", "write `true`")
     return text == "true"
 
@@ -211,8 +211,8 @@ def make_head_kind(
 ) -> ValueKind:
     """Make the kind of a string whose grammar symbol fills several fields."""
 
-    def parse(reader: YamlReader, entry: YamlEntry, what: str) -> Several | None:
-        head = parse_yaml_fragment(reader, entry.value, start, what)
+    def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> Several | None:
+        head = parse_yaml_fragment(reader, entry.value, start, subject)
         return None if head is None else Several(head)
 
     return ValueKind(parse, to_yaml)
@@ -233,11 +233,11 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
     return ast.BlockParameter(name, kind, default, span=span)
 
 
-def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, what: str) -> Parameters:
+def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
     """Parse a type for the only result, or a map of several."""
     node = entry.value
     if not isinstance(node, YamlMapping):
-        return (ast.BlockParameter("", parse_yaml_type(reader, node, what), span=node.span),)
+        return (ast.BlockParameter("", parse_yaml_type(reader, node, subject), span=node.span),)
     return tuple(
         ast.BlockParameter(
             parse_yaml_name(reader, e.key, "the name of a result"),
@@ -249,7 +249,7 @@ def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, what: str) -> Param
 
 
 def parse_yaml_equations(
-    reader: YamlReader, entry: YamlEntry, what: str
+    reader: YamlReader, entry: YamlEntry, subject: str
 ) -> tuple[ast.Equation, ...]:
     """Parse `where: {total: past + seq}`."""
     return tuple(
@@ -258,7 +258,7 @@ def parse_yaml_equations(
             parse_yaml_expression(reader, e.value),
             span=e.key.span.to(e.value.span),
         )
-        for e in reader.read_mapping(entry.value, what, "`where: {total: past + seq}`")
+        for e in reader.read_mapping(entry.value, subject, "`where: {total: past + seq}`")
     )
 
 
@@ -278,20 +278,20 @@ def outputs_to_yaml(results: Parameters) -> YamlValue:
     return YamlMap([parameter_to_yaml(r) for r in results])
 
 
-TEXT = ValueKind(lambda r, e, what: r.read_scalar(e.value, what), lambda text: text or None)
+TEXT = ValueKind(lambda r, e, subject: r.read_scalar(e.value, subject), lambda text: text or None)
 FILE = ValueKind(TEXT.parse, str)
 TEXTS = ValueKind(
-    lambda r, e, what: r.read_strings(e.value, what),
+    lambda r, e, subject: r.read_strings(e.value, subject),
     lambda texts: texts_to_yaml(texts) if texts else None,
 )
-FILES = ValueKind(lambda r, e, what: r.read_strings(e.value, what) or ("",), texts_to_yaml)
-NAME = ValueKind(lambda r, e, what: parse_yaml_name(r, e.value, what), str)
+FILES = ValueKind(lambda r, e, subject: r.read_strings(e.value, subject) or ("",), texts_to_yaml)
+NAME = ValueKind(lambda r, e, subject: parse_yaml_name(r, e.value, subject), str)
 BLOCK_NAME = ValueKind(
-    lambda r, e, what: Several((parse_yaml_name(r, e.value, what), e.value.span)),
+    lambda r, e, subject: Several((parse_yaml_name(r, e.value, subject), e.value.span)),
     lambda name, _: name,
 )
 NAMES = ValueKind(
-    lambda r, e, what: parse_yaml_names(r, e.value, what),
+    lambda r, e, subject: parse_yaml_names(r, e.value, subject),
     lambda names: make_yaml_list(names) if names else None,
 )
 WEIGHT_NAME = ValueKind(
@@ -304,9 +304,9 @@ EXPRESSION = ValueKind(
 EXPRESSIONS = ValueKind(lambda r, e, _: parse_yaml_expressions(r, e.value), values_to_yaml)
 FLAG = ValueKind(parse_flag, lambda is_set: "true" if is_set else None)
 INPUTS = ValueKind(
-    lambda r, e, what: tuple(
+    lambda r, e, subject: tuple(
         parse_yaml_parameter(r, each)
-        for each in r.read_mapping(e.value, what, "`in: {x: 'float[batch, n]'}`")
+        for each in r.read_mapping(e.value, subject, "`in: {x: 'float[batch, n]'}`")
     ),
     lambda params: YamlMap([parameter_to_yaml(p) for p in params]),
 )
