@@ -35,7 +35,7 @@ ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
 
 
 class YamlReader(ErrorCollector):
-    """Checks and error reports for the nodes of one YAML file. `subject` names a node in messages."""
+    """Checks and errors for the nodes of one YAML file. `subject` names a node in messages."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
