@@ -21,7 +21,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.verification.verify_model import random_inputs, sizes_for
+from specc.runtime.random_inputs import random_inputs, sizes_for
 from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
 WORST = re.compile(r"worst difference (\S+) ")

@@ -28,8 +28,8 @@ import specc
 from specc.cli.main import main as run_command
 from specc.runtime.attention_views import render_attention, run_with_attention
 from specc.runtime.attention_weights import find_attentions
+from specc.runtime.random_inputs import random_inputs
 from specc.verification.quantization_error import comparison_sizes
-from specc.verification.verify_model import random_inputs
 
 ROOT = Path(__file__).parents[1]
 TRAINED_INPUTS = {
