@@ -505,7 +505,7 @@ OWN = [
 
 
 @pytest.mark.parametrize(("name", "tiny", "typed"), OWN)
-def test_words_are_told_by_a_table_of_their_own(
+def test_untied_output_embeddings(
     name: str, tiny: Mapping[str, Any], typed: bool, tmp_path: Path
 ) -> None:
     case = ModelCase(

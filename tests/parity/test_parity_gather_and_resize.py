@@ -188,7 +188,7 @@ def test_group_norm_with_a_large_mean(mean: float) -> None:
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
-def test_unfold(mode: str) -> None:
+def test_pad(mode: str) -> None:
     x = drawn(2, 3, 5)
     op = ops.Pad(2, D(4), D(3), mode, 0.25 if mode == "constant" else 0)
     theirs = {"edge": "replicate"}.get(mode, mode)
