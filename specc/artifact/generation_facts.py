@@ -35,14 +35,14 @@ STATE_ROLES: tuple[StateRole, ...] = ("key", "value", "carry", "rows")
 
 @dataclass(frozen=True)
 class StreamChunks:
-    """The chunks of a streaming step. A step takes a multiple of `rows` time steps; `made` is the
-    length of each output for the whole stream. `alone` are inputs whose default at a position
-    depends only on that position of the other inputs.
+    """The chunks of a streaming step. A step takes a multiple of `step_length` time steps;
+    `output_lengths` are those of the whole stream. `per_step_inputs` are inputs whose default at a
+    position depends only on that position of the other inputs.
     """
 
-    rows: int
-    made: Mapping[str, Dim]
-    alone: tuple[str, ...] = ()
+    step_length: int
+    output_lengths: Mapping[str, Dim]
+    per_step_inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,8 @@ class GenerationFacts:
     limited by `table`. `chunks` are those of a streaming model. `first` names the output of
     `encode` from which the first token of an empty sequence is sampled. `bounds` are the bounds on
     other lengths. `in_place` are the states that are buffers, updated in place by a step
-    (`specc.runtime.steppers`). If `apart`, a batch of a step may have sequences of different
-    lengths (`specc.runtime.batch_slots`).
+    (`specc.runtime.steppers`). If `allows_mixed_lengths`, a batch of a step may have
+    sequences of different lengths (`specc.runtime.batch_slots`).
     """
 
     generation: GenerateSection
@@ -70,7 +70,7 @@ class GenerationFacts:
     random_init: RandomWeights | None = None
     in_place: tuple[str, ...] = ()
     bounds: Mapping[str, LengthBound] = field(default_factory=dict)
-    apart: bool = False
+    allows_mixed_lengths: bool = False
     chunks: StreamChunks | None = None
 
     def dump(self) -> dict[str, Json]:
@@ -79,9 +79,9 @@ class GenerationFacts:
         chunks: Json = None
         if self.chunks is not None:
             chunks = {
-                "rows": self.chunks.rows,
-                "made": {name: str(rows) for name, rows in self.chunks.made.items()},
-                "alone": to_json_value(self.chunks.alone),
+                "rows": self.chunks.step_length,
+                "made": {name: str(rows) for name, rows in self.chunks.output_lengths.items()},
+                "alone": to_json_value(self.chunks.per_step_inputs),
             }
         facts: dict[str, Json] = {
             "generation": to_json_value(self.generation),
@@ -97,7 +97,7 @@ class GenerationFacts:
             "drawn": self.random_init.count if self.random_init else 0,
             "in_place": to_json_value(self.in_place),
             "bounds": bounds_to_json(self.bounds),
-            "apart": self.apart,
+            "apart": self.allows_mixed_lengths,
             "chunks": chunks,
         }
         return {METADATA_KEY: facts}
@@ -171,7 +171,7 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
         random_init=None if seed is None else RandomWeights(seed, max(count or 0, 0)),
         in_place=_read_names(fields, "in_place", step, path),
         bounds=bounds_from_json(fields.get_optional("bounds")),
-        apart=fields.get_optional("apart") is True,
+        allows_mixed_lengths=fields.get_optional("apart") is True,
         chunks=chunks,
     )
 
@@ -266,7 +266,7 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         or name not in step.inputs
         or after not in step.outputs
     ):
-        _fail_damaged(path, f"the step has no state `{escape_text(str(name))[:200]}`")
+        _fail_damaged(path, f"the step has no state `{escape_text(name)[:200]}`")
     broken = f"the state `{escape_text(name)[:200]}` is broken"
     fields = JsonFields(data, complain=lambda *_: _fail_damaged(path, broken))
     type_ = step.inputs[name].type
@@ -295,7 +295,7 @@ def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str
     names = data.items(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
-            _fail_damaged(path, f"the step has no input `{escape_text(str(name))[:200]}`")
+            _fail_damaged(path, f"the step has no input `{escape_text(name)[:200]}`")
     return tuple(map(str, names))
 
 

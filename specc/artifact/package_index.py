@@ -232,15 +232,13 @@ def read_index(directory: Path, *, contents: bool = False) -> PackageIndex:
     except UnreadableFile as error:
         raise_error(
             "E0802",
-            f"the package `{escape_text(str(directory))}` cannot be read: its `{INDEX_FILE}`: "
+            f"the package `{escape_text(directory)}` cannot be read: its `{INDEX_FILE}`: "
             f"{error.reason}",
             helps=["`specc compile --graphs` writes a package directory"],
         )
-    index = parse_index(data, escape_text(str(where)))
+    index = parse_index(data, escape_text(where))
     if contents and not is_unmodified(data):
-        _fail_damaged(
-            escape_text(str(where)), "its content has changed since the package was written"
-        )
+        _fail_damaged(escape_text(where), "its content has changed since the package was written")
     return index
 
 

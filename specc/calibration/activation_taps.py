@@ -210,13 +210,13 @@ WeightInputs: TypeAlias = tuple[Value, ...]
 @dataclass(frozen=True)
 class WeightReaders:
     """The weights to calibrate. `tap_points` maps activations of `graph` to the weights that
-    multiply them: weights with the same activations share statistics. `left` are int4 weights that
-    are rounded to nearest.
+    multiply them: weights with the same activations share statistics. `uncalibrated` are int4
+    weights that are rounded to nearest.
     """
 
     graph: Graph
     tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]]
-    left: tuple[str, ...]
+    uncalibrated: tuple[str, ...]
 
     @property
     def experts(self) -> Mapping[str, int]:

@@ -26,7 +26,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
 from specc.runtime.open_model import open_compiled
 from specc.runtime.steppers import KVCacheStepper
-from specc.weights.int_quantization import cholesky_factor
+from specc.weights.int_quantization import MIN_SCALE, cholesky_factor
 from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
@@ -40,19 +40,19 @@ Made: TypeAlias = tuple[Node, tuple[Value, ...]]
 class CalibrationStage:
     """One stage of calibration. `graph` computes the activations in `activations_of`, by name, and
     values for later stages (`gives`) from the inputs and values of earlier stages (`takes`). No
-    later stage reads values in `over`.
+    later stage reads values in `released`.
     """
 
     graph: Graph
     activations_of: Mapping[str, Value]
     takes: tuple[str, ...]
     gives: tuple[str, ...]
-    over: tuple[str, ...]
+    released: tuple[str, ...]
 
 
 def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
     """Return the stages that compute the values of `readers`, in order."""
-    whole = _Whole(readers)
+    whole = _StagedGraph(readers)
     groups = list(whole.groups()) or [[]]
     first, last = _find_lifetimes(whole, groups)
     later = [v for v, n in last.items() if first[v] < n]
@@ -68,12 +68,12 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
             activations_of=activations_of,
             takes=tuple(takes),
             gives=tuple(gives),
-            over=tuple(name for v, name in names.items() if last[v] == n),
+            released=tuple(name for v, name in names.items() if last[v] == n),
         )
 
 
 def _find_lifetimes(
-    whole: "_Whole", groups: list[list[Made]]
+    whole: "_StagedGraph", groups: list[list[Made]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
     """Return the first stage that computes each value, and the last stage that reads it."""
     first: dict[Value, int] = {}
@@ -85,7 +85,7 @@ def _find_lifetimes(
 
 
 @dataclass
-class _Whole:
+class _StagedGraph:
     """The whole graph and its `heavy` nodes, those that depend on both inputs and weights."""
 
     readers: WeightReaders
@@ -180,34 +180,34 @@ class GramFactors:
         self.directory = directory
         self.spot_of = dict(every)
         self.count = Counter(matrix.name for matrix, _ in every)
-        self.there: Counter[str] = Counter()
+        self.seen: Counter[str] = Counter()
         self.places: dict[WeightInputs, Path] = {}
-        self.waiting = {spot: {m.name for m in names} for spot, names in tap_points.items()}
+        self.readers = {spot: {m.name for m in names} for spot, names in tap_points.items()}
 
     def add(self, spot: WeightInputs, factor: Array) -> Iterator[tuple[str, GetFactor]]:
         """Quantize the weights that have this factor. Raise E0810 to E0815."""
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[spot])
         for name in names:
-            self.there[name] += sum(m.name == name for m in self.tap_points[spot])
+            self.seen[name] += sum(m.name == name for m in self.tap_points[spot])
         if any(self.count[name] > 1 for name in names):
             self.places[spot] = self.directory / f"factor {len(self.places)}.npy"
             _save_array(self.places[spot], factor)
         for name in names:
             if self.count[name] == 1:
                 yield name, lambda _: factor
-            elif self.there[name] == self.count[name]:
-                yield name, partial(self._kept, name)
-                self._forget(name)
+            elif self.seen[name] == self.count[name]:
+                yield name, partial(self._load_factor, name)
+                self._remove_files(name)
 
-    def _kept(self, name: str, expert: int) -> Array:
+    def _load_factor(self, name: str, expert: int) -> Array:
         """Return the stored activations of one expert."""
         path = self.places[self.spot_of[WeightMatrix(name, expert)]]
         found: Array = np.load(path, allow_pickle=False)
         return found
 
-    def _forget(self, name: str) -> None:
+    def _remove_files(self, name: str) -> None:
         """Remove the files that no further weight needs."""
-        for spot, names in self.waiting.items():
+        for spot, names in self.readers.items():
             if name in names:
                 names.remove(name)
                 if not names:
@@ -235,7 +235,7 @@ def quantize_calibrated(
     `directory`. Raise E0859 if a value is not finite, E0810 to E0815 if a file cannot be written.
     """
     made: dict[str, PrequantizedWeight] = {}
-    sums, factors = _Sums(readers), GramFactors(readers.tap_points, directory)
+    sums, factors = _GramSums(readers), GramFactors(readers.tap_points, directory)
     for stage in split_stages(readers):
         _run(stage, open_part, samples(), directory, sums)
         for spot, total in sums.take_complete_sums(stage.activations_of.values()):
@@ -252,7 +252,7 @@ def _run(
     open_part: OpenSession,
     samples: Iterable[Sample],
     directory: Path,
-    sums: "_Sums",
+    sums: "_GramSums",
 ) -> None:
     """Run all samples through a stage and release its weights."""
     with open_part(stage.graph) as session:
@@ -264,7 +264,7 @@ def _run(
 
 
 @dataclass
-class _Sums:
+class _GramSums:
     """The Gram matrix of each weight while it is accumulated."""
 
     readers: WeightReaders
@@ -302,7 +302,7 @@ def _taken(directory: Path, stage: CalibrationStage, number: int) -> dict[str, A
     for name in stage.takes:
         path = _place(directory, name, number)
         found[name] = np.load(path, allow_pickle=False)
-        if name in stage.over:
+        if name in stage.released:
             path.unlink()
     return found
 
@@ -340,8 +340,6 @@ RANGE_MARGIN = 1.25
 """Factor between the largest observed value and the largest representable one; larger values
 saturate."""
 MAX_CODE = 127
-MIN_SCALE = np.finfo(np.float32).tiny
-"""Minimum scale, used if all values are zero."""
 
 
 def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, Array]:

@@ -156,7 +156,7 @@ def generation_facts(
         step_facts(job, derived, require_generation(job.model)),
         first=derived.initial_logits_output,
         in_place=in_place,
-        apart=can_batch_unequal_lengths(job.model, derived),
+        allows_mixed_lengths=can_batch_unequal_lengths(job.model, derived),
     )
 
 

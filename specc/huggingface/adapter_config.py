@@ -104,7 +104,7 @@ def _read_scaling(config: JsonObject) -> LoraScaling:
     return LoraScaling(
         r=_read_rank(config, "r", config.find("r"), 8),
         alpha=_read_number(config, "lora_alpha", config.find("lora_alpha"), 8.0),
-        root=_read_flag(config, "use_rslora"),
+        is_rank_stabilized=_read_flag(config, "use_rslora"),
         is_transposed=_read_flag(config, "fan_in_fan_out"),
         ranks={k: _read_rank(config, k, m, 0) for k, m in _read_table(config, "rank_pattern")},
         alphas={
@@ -122,8 +122,8 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     return LoraTargets(
         # the word for all may be in a list of its own
         named=None if named is None or "all-linear" in named else named,
-        whole=_read_list(config, "modules_to_save", str) or (),
-        without=_read_list(config, "exclude_modules", str) or (),
+        fully_trained=_read_list(config, "modules_to_save", str) or (),
+        excluded=_read_list(config, "exclude_modules", str) or (),
         # in other names a number before the last may be the layer index
         layers=_read_list(config, "layers_to_transform", int) if numbered else None,
     )

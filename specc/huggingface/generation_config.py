@@ -71,33 +71,31 @@ NEUTRAL_VALUES: Mapping[str, tuple[object, ...]] = {
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
     "guidance_scale": (1,),
-    "top_h": (),
-    "sequence_bias": (),
-    "exponential_decay_length_penalty": (),
-    "watermarking_config": (),
-    "constraints": (),
-    "force_words_ids": (),
-    "dola_layers": (),
+    **dict.fromkeys(
+        (
+            *("top_h", "sequence_bias", "exponential_decay_length_penalty"),
+            *("watermarking_config", "constraints", "force_words_ids", "dola_layers"),
+        ),
+        (),
+    ),
 }
 """Unsupported keys, with the values that have no effect."""
 
 
 KEY_TYPES: Mapping[str, tuple[type, str]] = {
-    "do_sample": (bool, "true or false"),
-    "return_timestamps": (bool, "true or false"),
-    "num_beams": (int, "an integer"),
-    "max_length": (int, "an integer"),
-    "max_new_tokens": (int, "an integer"),
-    "min_length": (int, "an integer"),
-    "min_new_tokens": (int, "an integer"),
-    "no_repeat_ngram_size": (int, "an integer"),
+    **dict.fromkeys(("do_sample", "return_timestamps"), (bool, "true or false")),
+    **dict.fromkeys(
+        (
+            *("num_beams", "max_length", "max_new_tokens", "min_length", "min_new_tokens"),
+            "no_repeat_ngram_size",
+        ),
+        (int, "an integer"),
+    ),
     "pad_token_id": (int, "a token id"),
     "bad_words_ids": (list, "a list of token lists"),
     "forced_decoder_ids": (list, "a list of position and token pairs"),
-    "lang_to_id": (dict, "a map of tokens"),
-    "task_to_id": (dict, "a map of tokens"),
-    "language": (str, "a string"),
-    "task": (str, "a string"),
+    **dict.fromkeys(("lang_to_id", "task_to_id"), (dict, "a map of tokens")),
+    **dict.fromkeys(("language", "task"), (str, "a string")),
 }
 """The type of each key's value if not null, and the error for any other."""
 

@@ -68,7 +68,7 @@ def read_gguf_config(path: str | Path) -> JsonObject:
     """Return the metadata of a GGUF file as a config.json. Raise the errors of `open_gguf`."""
     with open_gguf(path) as file:
         fields = _build_config(file, select_architecture(file.header, str(path)).model_type)
-    shown = f"metadata of {escape_text(str(path))}"
+    shown = f"metadata of {escape_text(path)}"
     return parse_config_json(Source(shown, json.dumps(fields, indent=2)))
 
 

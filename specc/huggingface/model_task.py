@@ -193,7 +193,7 @@ def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path
 
 def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
     """Raise E0427 for a setting of another type."""
-    title = f"`{escape_text(str(path))}`: `{key}` is not {expected}"
+    title = f"`{escape_text(path)}`: `{key}` is not {expected}"
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 

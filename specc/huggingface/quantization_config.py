@@ -76,7 +76,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         settings, activations = _METHOD_READERS[method](fields)
         return CheckpointQuantization(method=method, settings=settings, activations=activations)
     except _Unsupported as reason:
-        _fail_unsupported(member, f" by {method} with {escape_text(str(reason))}")
+        _fail_unsupported(member, f" by {method} with {escape_text(reason)}")
 
 
 def _find_section(data: JsonObject) -> JsonMember | None:

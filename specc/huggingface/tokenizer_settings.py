@@ -61,7 +61,7 @@ def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
 
 def describe_ignored_settings(directory: Path, text: str) -> Iterator[str]:
     """Yield a note for each unsupported setting of tokenizer_config.json."""
-    path = escape_text(str(directory / TOKENIZER))
+    path = escape_text(directory / TOKENIZER)
     for key in read_tokenizer_settings(directory, text).ignored:
         yield f"`{key}` in `{path}` has no effect"
 

@@ -142,7 +142,7 @@ def read_required_file(
     try:
         return read_regular_file(path, most)
     except UnreadableFile as error:
-        what = what or f"`{escape_text(str(path))}`"
+        what = what or f"`{escape_text(path)}`"
         raise_error("E0802", f"{what} cannot be read: {error.reason}", span)
 
 

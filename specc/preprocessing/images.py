@@ -98,7 +98,12 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
     if record.aligned:
         pixels = _rotate_to_target(pixels, record.size)
     if record.rounded or record.resized or record.fitted or record.centered:
-        pixels = _resize_published(pixels, record)
+        # as published processors do
+        if record.centered:
+            return _in_the_middle(pixels, record)
+        pixels = _to_size(pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record)
+        if not record.fitted:
+            pixels = _cut_out(pixels, record.size)
     return pixels
 
 
@@ -120,14 +125,6 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
     image = pillow.fromarray(np.ascontiguousarray(pixels))
     resized: Array = np.asarray(image.resize(size[::-1], pillow.Resampling[kind.upper()]))
     return resized
-
-
-def _resize_published(pixels: Array, record: ImageRecord) -> Array:
-    """Resize pixels `[rows, columns, 1|3]` as published processors do, and center-crop them."""
-    if record.centered:
-        return _in_the_middle(pixels, record)
-    pixels = _to_size(pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record)
-    return pixels if record.fitted else _cut_out(pixels, record.size)
 
 
 def _to_size(pixels: Array, wanted: ImageSize, record: ImageRecord) -> Array:

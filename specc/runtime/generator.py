@@ -256,7 +256,7 @@ def open_generator(
         stepper=make_stepper,
         drawn=sampled_vocabulary_size(opened.graph, facts.generation),
         begins=bool(facts.first),
-        apart=facts if facts.apart else None,
+        apart=facts if facts.allows_mixed_lengths else None,
     )
 
 

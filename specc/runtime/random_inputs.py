@@ -272,7 +272,7 @@ class StepInputs:
     @property
     def _get_chunk_size(self) -> int:
         """Number of input positions per step position."""
-        return self.facts.chunks.rows if self.facts.chunks else 1
+        return self.facts.chunks.step_length if self.facts.chunks else 1
 
     def most(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""

@@ -46,7 +46,7 @@ class StreamingModel(StepGraphs):
 
     def run(self, inputs: Mapping[str, object], rows: int = 0) -> dict[str, Array]:
         """Run on complete inputs, `rows` time steps at a time. Raise E0976 for partial chunks."""
-        size, at = self.chunks.rows, self.along
+        size, at = self.chunks.step_length, self.along
         if rows % size:
             more = (rows // size + 1) * size
             _fail_partial_chunk(self, rows, f"pass a multiple of {size}, as {more}")
@@ -151,7 +151,7 @@ class InputStream:
             raise_error("E0978", title, helps=["start another: `model.stream()`"])
         given, before, known = self._check_given(pieces)
         count = given[self.streamer.input_signature.growing].shape[1]
-        size = self.streamer.chunks.rows
+        size = self.streamer.chunks.step_length
         whole = count - count % size
         if last:
             _check_end(self.streamer, (self.rows + whole, self.rows + count), known)
@@ -174,7 +174,7 @@ class InputStream:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
                 raise_error("E0978", f"`{name}` is the same for all positions", helps=[fix])
         # a default may depend on all positions so far, not only on the new ones
-        if at.keys() - pieces.keys() - {*self.streamer.chunks.alone}:
+        if at.keys() - pieces.keys() - {*self.streamer.chunks.per_step_inputs}:
             return self._check_with_past(pieces)
         prepared = input_signature.prepared({**self.once, **pieces})
         known = self._lengths_of(prepared)
@@ -248,8 +248,8 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
     """Raise E0979 if leftover positions would produce results in the full forward: `rows` are the
     positions in whole chunks, and all.
     """
-    size, symbol = streamer.chunks.rows, str(streamer.input_signature.length)
-    for name, made in streamer.chunks.made.items():
+    size, symbol = streamer.chunks.step_length, str(streamer.input_signature.length)
+    for name, made in streamer.chunks.output_lengths.items():
         few, all_ = (made.evaluate({**known, symbol: count}) for count in rows)
         if few != all_:
             left = rows[1] - rows[0]
@@ -286,7 +286,7 @@ def _slice_rows(value: Array, axis: int, start: int, stop: int) -> Array:
 
 
 def _fail_partial_chunk(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
-    size, growing = streamer.chunks.rows, streamer.input_signature.growing
+    size, growing = streamer.chunks.step_length, streamer.input_signature.growing
     raise_error(
         "E0976",
         f"got {count} positions of `{growing}`, expected a multiple of {size}",

@@ -91,7 +91,7 @@ def warn_different_copies(
         Label.at(wanted.span, wanted.made_by),
         (Label(rule, "tied by this rule"),) if rule else (),
         notes=(
-            f"in `{escape_text(str(checkpoint.path))}`",
+            f"in `{escape_text(checkpoint.path)}`",
             "each is used as it is in the checkpoint, as transformers 5 does; before, "
             f"it used `{escape_text(root)}` for both",
         ),
@@ -104,7 +104,7 @@ def _nothing_fits(
     checkpoint: Checkpoint, missing: Sequence[MissingParameter], unused: Sequence[str]
 ) -> Diagnostic:
     first = missing[0][0]
-    have = f"`{escape_text(str(checkpoint.path))}` has {escape_text(format_names(sorted(unused)))}"
+    have = f"`{escape_text(checkpoint.path)}` has {escape_text(format_names(sorted(unused)))}"
     return Diagnostic(
         "E0501",
         f"the checkpoint has none of the {len(missing)} weights of the model",
@@ -137,7 +137,7 @@ def _describe_missing(
         if close
         else f"if another tensor has it, write  {rule}…  in `weights`"
     )
-    notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(str(checkpoint.path))}`"]
+    notes = [f"searched for `{escape_text(tensor)}` in `{escape_text(checkpoint.path)}`"]
     if naming != ParameterNaming():
         notes.append(f"names of this checkpoint are searched {naming}")
     if len(family) > 1:
@@ -253,8 +253,7 @@ def _describe_unused(checkpoint: Checkpoint, names: Sequence[str]) -> Diagnostic
         f"{'a tensor' if one else f'{len(names)} tensors'} in the checkpoint "
         f"{'is' if one else 'are'} unused",
         notes=(
-            f"in `{escape_text(str(checkpoint.path))}`: "
-            f"{escape_text(format_names(sorted(names), 8))}",
+            f"in `{escape_text(checkpoint.path)}`: {escape_text(format_names(sorted(names), 8))}",
             *([f"{len(short)} name patterns in total"] if len(short) > 8 else []),
         ),
         helps=(f"to ignore them, write in `weights`:   {ignores}{more}",),

@@ -167,15 +167,14 @@ def _names_in(directory: Path) -> list[str]:
     except OSError as error:
         raise_error(
             "E0802",
-            f"cannot list the directory `{escape_text(str(directory))}`: "
-            f"{str(error.strerror).lower()}",
+            f"cannot list the directory `{escape_text(directory)}`: {str(error.strerror).lower()}",
             helps=["check the permissions of the directory"],
         )
 
 
 def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
     """Raise an error for a directory with several sets of weights, or none."""
-    where = escape_text(str(directory))
+    where = escape_text(directory)
     listed = "found: " + ", ".join(map(escape_text, found[:8]))
     stems = {_SHARD_SUFFIX.sub("", name) for name in found if _SHARD_SUFFIX.search(name)}
     if len(stems) == 1 and all(map(_SHARD_SUFFIX.search, found)):
@@ -191,9 +190,7 @@ def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
             "E0518",
             f"the directory `{where}` has several sets of weights",
             notes=[listed],
-            helps=[
-                f"name the file you mean, e.g. --weights {escape_text(str(directory / found[0]))}"
-            ],
+            helps=[f"name the file you mean, e.g. --weights {escape_text(directory / found[0])}"],
         )
     raise_error(
         "E0518",
@@ -294,14 +291,14 @@ def _weight_map(path: Path) -> dict[str, str]:
         raise_unreadable(path, error.reason, "check the path")
     if found := identify_foreign_file(data[:64], escape_text(path.name)):
         raise_error(
-            "E0509", f"`{escape_text(str(path))}` is not an index but {found[0]}", helps=[found[1]]
+            "E0509", f"`{escape_text(path)}` is not an index but {found[0]}", helps=[found[1]]
         )
     try:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
         _bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
     except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
-        _bad_index(path, escape_text(str(error)))
+        _bad_index(path, escape_text(error))
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}
@@ -313,7 +310,7 @@ def _weight_map(path: Path) -> dict[str, str]:
 def _bad_index(path: Path, why: str) -> NoReturn:
     raise_error(
         "E0509",
-        f"the index `{escape_text(str(path))}` and its files do not match",
+        f"the index `{escape_text(path)}` and its files do not match",
         notes=[why],
         helps=["download the whole checkpoint again"],
     )

@@ -141,7 +141,7 @@ def _match_weight(
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.describe(parts, lengths, settings)
     except TensorMisfit as misfit:
-        _fail_undecodable(base, name, escape_text(str(misfit)))
+        _fail_undecodable(base, name, escape_text(misfit))
     return QuantizedWeight(name, format, tensors, layout)
 
 
@@ -163,7 +163,7 @@ def _check_complete(base: Checkpoint, method: str, left: Mapping[str, TensorEntr
 def _fail_undecodable(base: Checkpoint, name: str, why: str) -> NoReturn:
     raise_error(
         "E0532",
-        f"the quantized weight `{escape_text(name)}` in `{escape_text(str(base.path))}` "
+        f"the quantized weight `{escape_text(name)}` in `{escape_text(base.path)}` "
         "cannot be decoded",
         notes=[why],
         helps=["download the whole checkpoint again, or use one with 16- or 32-bit weights"],

@@ -100,10 +100,9 @@ def link_location(path: Path, directory: Path) -> str | tuple[str]:
         file, home = os.path.realpath(path), os.path.realpath(directory)
     except OSError as error:
         return (
-            f"`{escape_text(str(path))}` cannot be read: "
-            f"{(error.strerror or 'unknown error').lower()}"
+            f"`{escape_text(path)}` cannot be read: {(error.strerror or 'unknown error').lower()}"
         )
-    name = escape_text(str(path))
+    name = escape_text(path)
     if not stat.S_ISREG(status.st_mode):
         return f"`{name}` is not a regular file"
     # another name of the same file could lead outside the directory

@@ -39,11 +39,11 @@ Wide = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterChange:
-    """The change of one tensor: replaced by `instead`, then `scale` × the product of `left` and
+    """The change of one tensor: replaced by `replacement`, then `scale` × the product of `left` and
     `right` (transposed if `is_transposed`), or × `vector`, is added.
     """
 
-    instead: str = ""
+    replacement: str = ""
     left: str = ""
     right: str = ""
     is_transposed: bool = False
@@ -52,8 +52,8 @@ class AdapterChange:
 
 
 class LoraAdapter:
-    """An adapter file with its config: changes by parameter name. `whole`: its tensors have the
-    checkpoint's own names and replace them.
+    """An adapter file with its config: changes by parameter name. `replaces_tensors`: its
+    tensors have the checkpoint's own names and replace them.
     """
 
     def __init__(
@@ -62,24 +62,24 @@ class LoraAdapter:
         scaling: LoraScaling,
         targets: LoraTargets | None = None,
         *,
-        whole: bool = False,
+        replaces_tensors: bool = False,
     ) -> None:
         self.file = file
         self.scaling = scaling
         self.targets = targets
-        self.whole = whole
+        self.replaces_tensors = replaces_tensors
         if not file.tensors:
             self._fail_broken("it has no tensors")
         self.changes = (
-            {name: AdapterChange(instead=name) for name in file.tensors}
-            if whole
+            {name: AdapterChange(replacement=name) for name in file.tensors}
+            if replaces_tensors
             else self._read_changes()
         )
 
     @classmethod
     def make_language_adapter(cls, file: TensorFile) -> "LoraAdapter":
         """Make a language adapter: its tensors replace the checkpoint's, unscaled."""
-        return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), whole=True)
+        return cls(file, LoraScaling(r=1, alpha=1.0, ranks={}, alphas={}), replaces_tensors=True)
 
     def _read_changes(self) -> dict[str, AdapterChange]:
         """Assign every tensor of the file to a change. E0530 for an unknown tensor."""
@@ -99,7 +99,7 @@ class LoraAdapter:
             else:
                 # a tensor that was trained in full, under its own name; peft nests a module that it
                 # wraps one level deeper
-                found[rest.replace(".base_layer.", ".")] = AdapterChange(instead=name)
+                found[rest.replace(".base_layer.", ".")] = AdapterChange(replacement=name)
         for module, of_module in parts.items():
             self._add_module(module, of_module, found)
         return found
@@ -146,7 +146,7 @@ class LoraAdapter:
     def _fail_broken(self, why: str) -> NoReturn:
         raise_error(
             "E0530",
-            f"the adapter `{escape_text(str(self.file.path))}` cannot be read",
+            f"the adapter `{escape_text(self.file.path)}` cannot be read",
             notes=[escape_text(why)],
             helps=["save it again with `save_pretrained` of peft"],
         )
@@ -154,7 +154,7 @@ class LoraAdapter:
     def read_float64(self, name: str) -> Wide:
         """Read a tensor in float64. E0507 if it is not finite."""
         array = self.file.read(name)
-        check_finite(array, f"`{escape_text(name)}` in `{escape_text(str(self.file.path))}`")
+        check_finite(array, f"`{escape_text(name)}` in `{escape_text(self.file.path)}`")
         return array.astype(np.float64)
 
 
@@ -182,7 +182,7 @@ class AdaptedCheckpoint(Checkpoint):
     def file_of(self, name: str) -> TensorFile:
         """Return the file of a tensor: the adapter's if it adds or replaces it."""
         change = self.changes.get(name)
-        brought = name not in self.base.tensors or (change is not None and change.instead)
+        brought = name not in self.base.tensors or (change is not None and change.replacement)
         return self.adapter.file if brought else self.base.file_of(name)
 
     def array(self, name: str) -> Array:
@@ -198,9 +198,9 @@ class AdaptedCheckpoint(Checkpoint):
 
     def _apply_change(self, name: str, change: AdapterChange) -> Array:
         """Return a tensor that the adapter changes."""
-        if change.instead:
-            whole = self.adapter.file.read(change.instead)
-            check_finite(whole, f"`{escape_text(change.instead)}`")
+        if change.replacement:
+            whole = self.adapter.file.read(change.replacement)
+            check_finite(whole, f"`{escape_text(change.replacement)}`")
         else:
             whole = self.base.read(name)
         kind = NUMPY_DTYPES[self.tensors[name].dtype]
@@ -247,22 +247,26 @@ class AdaptedCheckpoint(Checkpoint):
 
 def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, AdapterChange]:
     """Return the changes by the names of the checkpoint's tensors. E0531 for one that it lacks."""
-    added = [n for n, c in adapter.changes.items() if not c.instead]
+    added = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(added, base.tensors.keys(), base.path)
     placed = {
         naming.name(name, base.tensors.keys()): change for name, change in adapter.changes.items()
     }
     if adapter.targets is not None:
-        absent = [n for n in base.tensors if adapter.targets.is_whole(n) and n not in placed]
+        absent = [
+            n for n in base.tensors if adapter.targets.is_fully_trained(n) and n not in placed
+        ]
         if absent:
             # the checkpoint's own would be used silently
             names = escape_text(format_names(sorted(absent)))
             why = f"it lacks {names}, which its config says was trained"
             _fail_unfit(base, adapter, why, "is it all of the adapter? Save it again")
-    if adapter.whole and (left := find_missing_language_weights(base.tensors, placed)):
+    if adapter.replaces_tensors and (left := find_missing_language_weights(base.tensors, placed)):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
         _fail_unfit(base, adapter, why, "is it the adapter of this model, all of it?")
-    replaced = set() if adapter.whole else {n for n, c in placed.items() if c.instead}
+    replaced = (
+        set() if adapter.replaces_tensors else {n for n, c in placed.items() if c.replacement}
+    )
     lost = placed.keys() - replaced - base.tensors.keys()
     if lost:
         _fail_unfit(
@@ -284,15 +288,15 @@ def _describe_entry(
     """
     brought = adapter.file.tensors
     there = base.tensors.get(name)
-    first = brought.get(change.instead) or there
+    first = brought.get(change.replacement) or there
     assert first is not None, f"{name} is neither there nor brought along"
     # a replacement tensor may have a larger or smaller vocabulary
-    met = [first] if adapter.whole or there is None else [first, there]
+    met = [first] if adapter.replaces_tensors or there is None else [first, there]
     for (what, shape), entry in product(_read_pair(change, brought), met):
         if shape != entry.shape:
             why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
             _fail_unfit(base, adapter, why, "is it the adapter of this model?")
-    read = [n for n in (change.instead, change.left, change.right, change.vector) if n]
+    read = [n for n in (change.replacement, change.left, change.right, change.vector) if n]
     kinds = [first.dtype, *(brought[n].dtype for n in read)]
     if not CONVERTIBLE_FLOATS.issuperset(kinds):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
@@ -306,7 +310,7 @@ def _read_pair(
     change: AdapterChange, brought: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the tensors of a change with description and shape."""
-    alone = [name for name in (change.instead, change.vector) if name]
+    alone = [name for name in (change.replacement, change.vector) if name]
     found = [(name, brought[name].shape) for name in alone]
     if change.left:
         b, a = brought[change.left].shape, brought[change.right].shape
@@ -329,8 +333,7 @@ def _get_product_shape(
 def _fail_unfit(base: Checkpoint, adapter: LoraAdapter, why: str, help: str) -> NoReturn:
     raise_error(
         "E0531",
-        f"the adapter `{escape_text(str(adapter.file.path))}` does not fit "
-        f"`{escape_text(str(base.path))}`",
+        f"the adapter `{escape_text(adapter.file.path)}` does not fit `{escape_text(base.path)}`",
         notes=[why],
         helps=[help],
     )

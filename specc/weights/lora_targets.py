@@ -15,13 +15,13 @@ from specc.weights.weight_expressions import list_tensors
 @dataclass(frozen=True, kw_only=True)
 class LoraScaling:
     """Scaling of an adapter's config: rank `r` and `alpha`, for all modules except those in the
-    tables; `root`: divided by the square root of the rank (rsLoRA). `is_transposed`: linear
-    weights are stored [in, out].
+    tables; `is_rank_stabilized`: divided by the square root of the rank (rsLoRA).
+    `is_transposed`: linear weights are stored [in, out].
     """
 
     r: int
     alpha: float
-    root: bool = False
+    is_rank_stabilized: bool = False
     is_transposed: bool = False
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
@@ -31,10 +31,10 @@ class LoraScaling:
         return int(_get_special(self.ranks, module, self.r))
 
     def scale(self, module: str) -> float:
-        """Return the scale of a module's product (Kalajdzievski, 2023, for `root`)."""
+        """Return the scale of a module's product (rsLoRA: Kalajdzievski, 2023)."""
         rank = self.rank(module)
         alpha = _get_special(self.alphas, module, self.alpha)
-        return alpha / (math.sqrt(rank) if self.root else rank)
+        return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,23 +46,23 @@ class LoraTargets:
     """
 
     named: Sequence[str] | None
-    whole: Sequence[str] = ()
+    fully_trained: Sequence[str] = ()
     """Modules that were trained in full, whose tensors are stored completely."""
-    without: Sequence[str] = ()
+    excluded: Sequence[str] = ()
     layers: Sequence[int] | None = None
 
     def has(self, module: str) -> bool:
         """Return whether the config targets the module."""
-        if _ends_with(module, self.without):
+        if _ends_with(module, self.excluded):
             return False
         if self.named is not None and not _ends_with(module, self.named):
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
         return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
 
-    def is_whole(self, name: str) -> bool:
+    def is_fully_trained(self, name: str) -> bool:
         """Return whether a tensor belongs to a fully trained module (modules_to_save)."""
-        return any(f".{module}." in f".{name}" for module in self.whole)
+        return any(f".{module}." in f".{name}" for module in self.fully_trained)
 
 
 def _ends_with(module: str, names: Sequence[str]) -> bool:
@@ -72,7 +72,7 @@ def _ends_with(module: str, names: Sequence[str]) -> bool:
 def _get_special(table: Mapping[str, float], module: str, usual: float) -> float:
     """Return the entry of the first key that ends a module's name, else the default."""
     for key, value in table.items():
-        if module == key or module.endswith(f".{key}"):
+        if _ends_with(module, [key]):
             return value
     return usual
 

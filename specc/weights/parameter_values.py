@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -131,13 +131,8 @@ class BoundParameter:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A byte range of a tensor that is checked in place, and its description for messages."""
-
-    view: TensorView
-    dtype: str
-    place: str
+CheckedRange: TypeAlias = tuple[TensorView, str, str]
+"""A byte range of a tensor that is checked in place, its dtype and its description for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,17 +191,16 @@ class CheckpointBinding:
 
     def look_through(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of every file of these parameters. Fails with E0507 or E0512."""
-        runs: dict[TensorFile, dict[str, list[_Seen]]] = {}
+        runs: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
             view, bound = self._view_tensor(name), self._get_own(name)
             assert view is not None, f"{name} is not stored unchanged in a file"
             of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
-            of_file.setdefault(view.tensor, []).append(
-                _Seen(view, bound.dtype, self._describe_location(bound))
-            )
-        return {file.path: self._looked_through(file, tensors) for file, tensors in runs.items()}
+            checked = view, bound.dtype, self._describe_location(bound)
+            of_file.setdefault(view.tensor, []).append(checked)
+        return {file.path: self._check_file(file, tensors) for file, tensors in runs.items()}
 
-    def _looked_through(self, file: TensorFile, runs: Mapping[str, list["_Seen"]]) -> str:
+    def _check_file(self, file: TensorFile, runs: Mapping[str, list[CheckedRange]]) -> str:
         digest = hashlib.sha256()
         # Hashing takes most of the time and releases the GIL: a chunk is hashed while it is checked
         # and while the next one is read.
@@ -214,11 +208,10 @@ class CheckpointBinding:
         with ThreadPoolExecutor(1) as hashing:
             for name, at, chunk in file.read_all_bytes():
                 before, hashed = hashed, hashing.submit(digest.update, chunk)
-                for seen in runs.get(name, ()):
-                    begin = seen.view.offset
-                    end = begin + seen.view.nbytes
-                    inside = chunk[max(begin - at, 0) : max(end - at, 0)]
-                    check_finite(np.frombuffer(inside, NUMPY_DTYPES[seen.dtype]), seen.place)
+                for view, dtype, place in runs.get(name, ()):
+                    begin = view.offset - at
+                    inside = chunk[max(begin, 0) : max(begin + view.nbytes, 0)]
+                    check_finite(np.frombuffer(inside, NUMPY_DTYPES[dtype]), place)
                 if before is not None:
                     before.result()
         return digest.hexdigest()

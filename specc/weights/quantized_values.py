@@ -322,28 +322,22 @@ def _quantize_piece(given: RowsAndFactor, one: QuantizedStream) -> _Piece:
         part = slice(start, start + max(1, many))
         some = rows[part]
         blocks = int_quantization.split_groups(some, one.form.group_size)
-        if one.recipe == "stored":
+        if one.recipe == "gptq":
+            assert known is not None, "GPTQ without the factor of the matrix"
+            numbers, unit = int_quantization.quantize_gptq(some, known, one.form.group_size)
+            whole = numbers.astype(np.float32)
+        elif one.recipe == "stored":
             assert known is not None, "stored codes without their scales"
             unit = int_quantization.split_groups(known[part], one.form.group_size)[..., 0]
             whole = int_quantization.round_to_grid(blocks, unit, one.form.bits)
         else:
-            whole, unit = _quantize_rows(some, blocks, one.form, known)
+            unit = int_quantization.group_scales(blocks, one.form.bits)
+            whole = int_quantization.round_to_grid(blocks, unit, one.form.bits)
         parts.append(int_quantization.pack_quantized(whole.astype(np.int8), one.wide, one.form))
         units.append(unit)
         whole *= unit[..., None]
         loss.see(blocks, whole)
     return _Piece(np.concatenate(parts), np.concatenate(units), loss)
-
-
-def _quantize_rows(
-    rows: Array, blocks: Array, form: QuantizationFormat, factor: Array | None
-) -> tuple[Array, Array]:
-    """Return the integers of some rows as f32 `[out, blocks, block]`, and their scales."""
-    if factor is None:
-        units = int_quantization.group_scales(blocks, form.bits)
-        return int_quantization.round_to_grid(blocks, units, form.bits), units
-    numbers, units = int_quantization.quantize_gptq(rows, factor, form.group_size)
-    return numbers.astype(np.float32), units
 
 
 def _in_order(

@@ -5,12 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from specc.ir.signature import (
-    AxisGroup,
-    RearrangePattern,
-    RearrangePatternError,
-    parse_rearrange_pattern,
-)
+from specc.ir.signature import AxisGroup, RearrangePatternError, parse_rearrange_pattern
 from specc.weights.parameter_names import group_names
 
 if TYPE_CHECKING:  # a spec is checked without NumPy
@@ -316,22 +311,6 @@ class RearrangePlan:
 
 def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> RearrangePlan:
     """Return the plan of the pattern for an array of that shape. Raises PatternMismatch."""
-    pattern = _pattern(text)
-    if len(pattern.left) != len(shape):
-        axes = f"the pattern is for {len(pattern.left)} axes"
-        raise PatternMismatch(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
-    known: dict[str, int] = {}
-    for axis, length in zip(pattern.left, shape, strict=True):
-        _solve(axis, length, sizes, known)
-    return RearrangePlan(
-        tuple(known[n] for n in pattern.left_names),
-        pattern.find_permutation(),
-        tuple(math.prod(known[n] for n in axis) for axis in pattern.right),
-    )
-
-
-def _pattern(text: str) -> RearrangePattern:
-    """Parse the pattern; each name must occur once per side. Raises PatternMismatch."""
     try:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as fault:
@@ -343,7 +322,17 @@ def _pattern(text: str) -> RearrangePattern:
                 raise PatternMismatch(f"duplicate `{name}` on one side of the pattern")
     if odd := pattern.find_unbalanced_names():
         raise PatternMismatch(f"`{odd[0]}` is on one side of the pattern only")
-    return pattern
+    if len(pattern.left) != len(shape):
+        axes = f"the pattern is for {len(pattern.left)} axes"
+        raise PatternMismatch(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
+    known: dict[str, int] = {}
+    for axis, length in zip(pattern.left, shape, strict=True):
+        _solve(axis, length, sizes, known)
+    return RearrangePlan(
+        tuple(known[n] for n in pattern.left_names),
+        pattern.find_permutation(),
+        tuple(math.prod(known[n] for n in axis) for axis in pattern.right),
+    )
 
 
 def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]) -> None:

@@ -68,7 +68,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
         job = plan_lowering(opened)
         weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
         readers = find_weight_readers(job.simplified, job.decision.plan, {})
-    assert not readers.left
+    assert not readers.uncalibrated
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
         directory = tmp_path / f"{least}"

@@ -51,7 +51,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
         job = plan_lowering(opened)
         weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
         readers = find_weight_readers(job.simplified, job.decision.plan, {})
-    assert not readers.left
+    assert not readers.uncalibrated
     wanted = met_by_hand(weights)
     for least in (1, 1 << 30):
         monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)

@@ -113,7 +113,7 @@ def select_architecture(header: GGUFHeader, path: str) -> Architecture:
         return ARCHITECTURES[name]
     raise_error(
         "E0419",
-        f"no spec reads GGUF files of the architecture `{escape_text(str(name))[:60]}`",
+        f"no spec reads GGUF files of the architecture `{escape_text(name)[:60]}`",
         notes=[f"`{escape_text(path)}` is of it; supported: {', '.join(ARCHITECTURES)}"],
         helps=["compile the checkpoint directory (config.json, safetensors) that it was made from"],
     )

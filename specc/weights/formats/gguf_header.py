@@ -183,7 +183,7 @@ def _read_metadata(reader: _Reader, count: int) -> Metadata:
 def _read_alignment(metadata: Metadata) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise _Wrong(f"its alignment is {escape_text(str(alignment))[:40]}, not a power of 2")
+        raise _Wrong(f"its alignment is {escape_text(alignment)[:40]}, not a power of 2")
     return alignment
 
 

@@ -116,7 +116,7 @@ def _parse_number(text: str) -> float | None:
 def _refuse_file(path: str | Path, why: str) -> NoReturn:
     raise_error(
         "E0524",
-        f"`{escape_text(str(path))}` is not a file of word vectors",
+        f"`{escape_text(path)}` is not a file of word vectors",
         notes=[why],
         helps=[
             "in the GloVe format each line is a word and its values, separated by one "

@@ -171,9 +171,7 @@ class TensorFile(Closeable):
             raise_error(
                 "E0508",
                 f"specc cannot read tensors of dtype {entry.dtype}",
-                notes=[
-                    f"`{escape_text(entry.name)}` in `{escape_text(str(self.path))}` is {entry}"
-                ],
+                notes=[f"`{escape_text(entry.name)}` in `{escape_text(self.path)}` is {entry}"],
                 helps=["use the checkpoint in f32, f16 or bf16"],
             )
         return NUMPY_DTYPES[entry.dtype]
@@ -181,7 +179,7 @@ class TensorFile(Closeable):
     def _changed(self, how: str) -> NoReturn:
         raise_error(
             "E0512",
-            f"`{escape_text(str(self.path))}` changed while it was read",
+            f"`{escape_text(self.path)}` changed while it was read",
             notes=[how, "nothing was written"],
             helps=["wait until the file is complete, then run the command again"],
         )
@@ -194,7 +192,7 @@ def open_weights_file(path: Path) -> int:
     except UnreadableFile as error:
         raise_error(
             "E0802",
-            f"cannot read the weights `{escape_text(str(path))}`: {error.reason}",
+            f"cannot read the weights `{escape_text(path)}`: {error.reason}",
             helps=[
                 "download the file again"
                 if path.is_symlink()
@@ -288,4 +286,4 @@ def refuse_foreign_file(path: Path, head: bytes, wanted: str) -> None:
     found = identify_foreign_file(head, escape_text(path.name))
     if found:
         what, help = found
-        raise_error("E0502", f"`{escape_text(str(path))}` is not {wanted} but {what}", helps=[help])
+        raise_error("E0502", f"`{escape_text(path)}` is not {wanted} but {what}", helps=[help])
