@@ -118,6 +118,8 @@ starting a thread costs as much as the call.
 """
 SECONDS = 20
 """Time limit of a call, to which 20 µs per character are added; usual tokenizers take 1 µs."""
+MAX_OVERDUE_CALLS = 2
+"""Maximum number of calls that go on in their threads after the time limit (E0941)."""
 
 
 def check_tokenizer_limits(
@@ -165,8 +167,12 @@ def call_with_time_limit(
 ) -> Result:
     """Return the result of a call that releases the GIL, for a text of `size` characters or ids.
 
-    Complain after the time limit: the thread ends with the call or with the process.
+    Complain after the time limit: a call of the package cannot be interrupted, so its thread ends
+    with the call or with the process. Complain at once while `MAX_OVERDUE_CALLS` still run.
     """
+    _overdue_calls[:] = [thread for thread in _overdue_calls if thread.is_alive()]
+    if len(_overdue_calls) >= MAX_OVERDUE_CALLS:
+        complain(f"{len(_overdue_calls)} earlier calls that exceeded the time limit still run")
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -183,8 +189,13 @@ def call_with_time_limit(
     if errors:
         raise errors[0]
     if not results:
+        _overdue_calls.append(thread)
         complain(f"it takes more than {seconds:.0f} seconds")
     return results[0]
+
+
+_overdue_calls: list[Thread] = []
+"""Threads of calls that exceeded the time limit."""
 
 
 Tokenizer = Any

@@ -91,19 +91,23 @@ def _plan_lengths(
 def _plan_decisions(
     graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
 ) -> Iterator[_PlannedRound]:
-    """Yield a round of many positions if results or inputs other than ids are integers, and one of
-    large inputs if values are compared with constants or bounded by them.
+    """Yield a round of many positions if results or inputs other than ids are integers or values
+    are selected, and one of large inputs if values are compared with constants or bounded by them.
     """
     near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
     many = next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
-    if _has_integers(graph, usual):
+    if _has_decisions(graph, usual):
         yield _PlannedRound(many)
     if not half_format_of(graph) and (bound := _find_largest_bound(graph)):
         yield _PlannedRound(many, scale=BEYOND_BOUND * bound)
 
 
-def _has_integers(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return whether a result is an integer, or an input that is no index of a table."""
+def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Return whether a result is an integer, or an input that is no index of a table, or values are
+    selected by rank.
+    """
+    if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
+        return True
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     looked_up = shortest_tables(graph, env)
     plain = [

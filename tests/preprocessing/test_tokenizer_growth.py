@@ -3,7 +3,9 @@ before any text is read.
 """
 
 import json
-from typing import Any
+from functools import partial
+from threading import Event, Thread
+from typing import Any, NoReturn
 
 import pytest
 from support.tokenizer_files import train_tokenizer
@@ -13,6 +15,8 @@ from specc.preprocessing import tokenizer_library
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import (
     MAX_GROWTH,
+    MAX_OVERDUE_CALLS,
+    call_with_time_limit,
     check_tokenizer_file,
     count_trie_nodes,
     max_text_growth,
@@ -150,6 +154,35 @@ def test_texts_that_take_too_long(
         tokenize_text(text, record)
     assert failed.value.diagnostics[0].code == "E0941"
     assert why in failed.value.diagnostics[0].title
+
+
+def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many texts take too long, few threads run at a time; afterwards texts are read."""
+    monkeypatch.setattr(tokenizer_library, "SECONDS", 0.01)
+    overdue: list[Thread] = []
+    monkeypatch.setattr(tokenizer_library, "_overdue_calls", overdue)
+    ends, started, whys = Event(), list[int](), list[str]()
+
+    def complain(why: str) -> NoReturn:
+        whys.append(why)
+        raise ValueError
+
+    def wait(number: int) -> bool:
+        started.append(number)
+        return ends.wait(60)
+
+    for number in range(20):
+        with pytest.raises(ValueError):
+            call_with_time_limit(partial(wait, number), 1, complain)
+    assert started == [*range(MAX_OVERDUE_CALLS)]
+    assert [("takes more than" in why) for why in whys] == [
+        n < MAX_OVERDUE_CALLS for n in range(20)
+    ]
+    ends.set()
+    for thread in overdue:
+        thread.join()
+    monkeypatch.setattr(tokenizer_library, "SECONDS", 20)
+    assert call_with_time_limit(lambda: 7, 1, complain) == 7
 
 
 def test_long_texts_have_the_ids_of_the_library() -> None:
