@@ -99,14 +99,21 @@ def search_beams(
         live = [search for search in live if not search.over]
         if not live:
             return [s.found[: settings.num_return_sequences] for s in searches]
-        rows = np.array([row for search in live for row in search.parents], np.int64)
-        newest = np.array([beam.tokens[-1] for search in live for beam in search.beams], np.int64)
-        stepper.reorder(rows)
-        every = np.ones(len(rows), np.bool_)
-        if seen is not None:
-            seen = seen[rows]
-            seen[np.arange(len(rows)), newest] = True
-        logits = check_logits(stepper.step(newest[:, None]), every, _list_prompt_rows(live))
+        logits, seen = _feed_newest(stepper, live, seen)
+
+
+def _feed_newest(
+    stepper: Stepper, live: Sequence[_Search], seen: Bools | None
+) -> tuple[Floats, Bools | None]:
+    """Feed the newest token of each beam; return the next logits, and the tokens of each beam."""
+    rows = np.array([row for search in live for row in search.parents], np.int64)
+    newest = np.array([beam.tokens[-1] for search in live for beam in search.beams], np.int64)
+    stepper.reorder(rows)
+    if seen is not None:
+        seen = seen[rows]
+        seen[np.arange(len(rows)), newest] = True
+    every = np.ones(len(rows), np.bool_)
+    return check_logits(stepper.step(newest[:, None]), every, _list_prompt_rows(live)), seen
 
 
 def _list_prompt_rows(live: Sequence[_Search]) -> list[int]:

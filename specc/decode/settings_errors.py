@@ -51,19 +51,18 @@ def fail_unknown_setting(
 
 def _suggest_owner(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
     """Suggest where an option belongs; `inside` a strategy it may belong to another one."""
-    strategies = [
-        strategy
-        for option in GENERATION_OPTIONS
-        if option.word and word in (option.word, option.name)
-        for strategy in option.strategies
-    ]
-    owners = [strategy for strategy in STRATEGIES if strategy in strategies]
+    owners = [strategy for strategy in STRATEGIES if _has_option(strategy, word)]
     if owners and not inside:
         return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)
     helps = [f"expected one of {', '.join(known)}"] if known else []
     if owners:
         helps.append(f"`{word}` belongs to {' and '.join(f'`{o}`' for o in owners)}")
     return tuple(helps)
+
+
+def _has_option(strategy: str, word: str) -> bool:
+    """Return whether a strategy has an option of that word, or Python name."""
+    return any(word in (o.word, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 
 def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:

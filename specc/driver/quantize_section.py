@@ -272,15 +272,17 @@ def _choose_calibration(program: Program, asked: QuantizeOptions) -> Calibration
                 notes=["calibration inputs are self-generated or read from a file"],
                 helps=["leave out one of the two"],
             )
-        for name, entry in said.items():
+        if said:
             # checked even if an option overrides it
-            found = (
-                _read_samples(entry)
-                if name == "calibration_samples"
-                else _read_calibration_file(entry, module)
-            )
+            found = _read_calibration(next(iter(said.values())), module)
             return chosen if option else found
     return chosen
+
+
+def _read_calibration(entry: ast.QuantizeEntry, module: SpecModule) -> CalibrationSource:
+    if entry.name == "calibration_samples":
+        return _read_samples(entry)
+    return _read_calibration_file(entry, module)
 
 
 def _read_samples(entry: ast.QuantizeEntry) -> CalibrationSource:

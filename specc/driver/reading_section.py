@@ -245,8 +245,7 @@ def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]
     `text(characters("x.vocab"))` or `choice(labels)`.
     """
     made = {k: v for k, v in data.items() if k != "args"}
-    args = list(data.get("args", ()))
-    kind = made["kind"]
+    args, kind = list(data.get("args", ())), made["kind"]
     if args and kind in OPTIONS_ONLY:
         example = f"{kind}({OPTIONS_ONLY[kind]})"
         raise_error("E0211", f"`{kind}` takes options only: {example}", place.span)
@@ -383,16 +382,19 @@ def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> It
             span = spans.get(name)
             shown = ", ".join(f"`{escape_text(word[:40])}`" for word in words[:MAX_SHOWN])
             more = f" and {len(words) - MAX_SHOWN} more" if len(words) > MAX_SHOWN else ""
-            notes = []
-            if any(c.isspace() for word in words for c in word):
-                notes.append("texts are split at white space, so no token contains any")
-            if record.lower and any(word != word.lower() for word in words):
-                notes.append("`lower=true` lowercases every text")
             yield Diagnostic(
                 "W0756",
                 f"the tokenizer of `{name}` can never produce the tokens {shown}{more}",
                 Label.at(span, "tokenized with this vocabulary"),
-                notes=tuple(notes),
+                notes=tuple(_explain_unreachable(record, words)),
                 helps=("write the tokens as they occur in texts",),
                 severity="warning",
             )
+
+
+def _explain_unreachable(record: TextWords, words: list[str]) -> Iterator[str]:
+    """Yield the reasons why no text produces some of the tokens: white space, upper case."""
+    if any(c.isspace() for word in words for c in word):
+        yield "texts are split at white space, so no token contains any"
+    if record.lower and any(word != word.lower() for word in words):
+        yield "`lower=true` lowercases every text"

@@ -107,9 +107,7 @@ def load_parameter_values(
         {w.name: w for w in wanted},
         lambda: merge_required_parameters(elaborate_other_graphs(spec, graph.name)),
     )
-    for seed in (sources.init, sources.missing):
-        if seed is not None and not 0 <= seed < 2**64:
-            raise_error("E0525", f"the seed {seed} is not an integer from 0 to 2^64 - 1")
+    _check_seeds(sources)
     if sources.init is not None:
         _check_only_seed(sources)
         return random_values(graph, wanted, rules, sources.init)
@@ -135,6 +133,12 @@ def load_parameter_values(
         )
     # a model without parameters needs no values, whatever the seed
     return random_values(graph, wanted, rules, 0)
+
+
+def _check_seeds(sources: WeightSources) -> None:
+    for seed in (sources.init, sources.missing):
+        if seed is not None and not 0 <= seed < 2**64:
+            raise_error("E0525", f"the seed {seed} is not an integer from 0 to 2^64 - 1")
 
 
 def _check_only_seed(sources: WeightSources) -> None:

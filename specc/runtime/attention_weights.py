@@ -1,6 +1,6 @@
 """Find the attentions of a graph and compute their weights."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -39,20 +39,26 @@ def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
     return found
 
 
+def _get_weights_and_mask(
+    node: Node, results: Sequence[Value | None]
+) -> tuple[Value | None, Value | None]:
+    """Return the weights and the mask of an attention, as far as it has them."""
+    if isinstance(node.op, ops.Attend):
+        return results[1], node.op.mask(node)
+    if not isinstance(node.op, ops.Weigh):
+        return None, None
+    softmax = node.first.node if node.first else None
+    if softmax is None or not isinstance(softmax.op, ops.MaskedWeights):
+        return node.first, None
+    return node.first, softmax.op.mask(softmax)
+
+
 def _find_places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, AttentionLocation]]:
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Scan):
             yield from _find_places(node.op.body, (*loops, node))
             continue
-        value: Value | None = None
-        mask: Value | None = None
-        if isinstance(node.op, ops.Attend):
-            value, mask = results[1], node.op.mask(node)
-        elif isinstance(node.op, ops.Weigh):
-            value = node.first
-            softmax = value.node if value else None
-            if softmax and isinstance(softmax.op, ops.MaskedWeights):
-                mask = softmax.op.mask(softmax)
+        value, mask = _get_weights_and_mask(node, results)
         if value is None:
             continue
         queries, keys = value.type.shape[-2:]

@@ -41,10 +41,7 @@ def training_inputs(
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
-        # image files are given by path
-        images = [Path(value) if isinstance(value, str) else value for value in values]
-        arrays = _convert_rows(images, partial(_read_array, reading, name))
-        return {name: np.concatenate([a if a.ndim == 4 else a[None] for a in arrays])}
+        return {name: np.concatenate(_convert_rows(values, partial(_read_image, reading, name)))}
     arrays = _convert_rows(values, partial(_read_array, reading, name))
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
@@ -69,6 +66,12 @@ def _convert_rows(values: list[object], convert: Callable[[object], Array]) -> l
             found = (replace(d, notes=(*d.notes, note)) for d in failed.diagnostics)
             raise Failed(*found) from None
     return rows
+
+
+def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
+    """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
+    array = _read_array(reading, name, Path(value) if isinstance(value, str) else value)
+    return array if array.ndim == 4 else array[None]
 
 
 def _read_array(reading: PreprocessingConfig, name: str, value: object) -> Array:

@@ -59,18 +59,13 @@ def build_genai_config(
         | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("present")},
     }
     longest = _max_sequence_length(model, generation)
-    start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
-    tokens = {
-        "bos_token_id": start[0] if start else None,
-        "eos_token_id": stop[0] if len(stop) == 1 else stop or None,
-        "pad_token_id": settings.get("pad", stop[0] if stop else None),
-    }
+
     return {
         "model": {
             "type": "decoder",
             "vocab_size": graph.outputs[LOGITS].type.shape[-1].number,
             "context_length": longest,
-            **{name: value for name, value in tokens.items() if value is not None},
+            **_special_tokens(settings),
             "decoder": decoder,
         },
         "search": {
@@ -90,6 +85,17 @@ def _max_sequence_length(model: ModelDefinition, generation: GenerateSection) ->
         return limit.most
     context = as_exact_integer(model.config.get("context"))
     return context if context is not None and context > 0 else DEFAULT_MAX_LENGTH
+
+
+def _special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the special tokens that the settings name; the first stop token pads by default."""
+    start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
+    tokens = {
+        "bos_token_id": start[0] if start else None,
+        "eos_token_id": stop[0] if len(stop) == 1 else stop or None,
+        "pad_token_id": settings.get("pad", stop[0] if stop else None),
+    }
+    return {name: value for name, value in tokens.items() if value is not None}
 
 
 def _list_tokens(setting: object) -> list[object]:

@@ -61,9 +61,7 @@ class GraphReplay:
         for node, results in graph.nodes:
             if node not in live:
                 continue
-            for a in node.args:
-                if a in names and a not in self.now:
-                    self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
+            self._copy_parameters(graph, names, node)
             made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
             self.now.update(zip(results, made, strict=True))
             if (known := graph.node_origins.get(node)) and made[0].node:
@@ -71,6 +69,11 @@ class GraphReplay:
         self.b.names |= {n: self.now[v] for n, v in graph.names.items() if v in self.now}
         self.least |= graph.min_lengths
         self.facts |= graph.length_equations
+
+    def _copy_parameters(self, graph: Graph, names: Mapping[Value, str], node: Node) -> None:
+        for a in node.args:
+            if a and a in names and a not in self.now:
+                self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
 
     def _uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
