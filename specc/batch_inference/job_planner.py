@@ -192,23 +192,24 @@ def _infer_columns(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[
         return named
     # missing values are filled in from the columns that identify rows
     beside = {find_mask_input(input_signature.graph, n) for n in input_signature.asked}
-    asked = [n for n in input_signature.asked if n not in beside]
+    required = [n for n in input_signature.asked if n not in beside]
     usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
-    open_inputs = find_text_inputs(opened) or asked
+    open_inputs = find_text_inputs(opened) or required
     if usual and len(open_inputs) == 1:
         return {open_inputs[0]: usual}
-    _fail_unmapped(columns, asked)
+    _fail_unmapped(columns, required)
 
 
-def _fail_unmapped(columns: Mapping[str, TableColumn], asked: Sequence[str]) -> NoReturn:
+def _fail_unmapped(columns: Mapping[str, TableColumn], required: Sequence[str]) -> NoReturn:
     """Raise E0880 with a `--map` option for each input that has no column."""
     column = next(iter(columns)) if len(columns) == 1 else ""
     column = column if column.isidentifier() else "COLUMN"
+    inputs = ", ".join(f"`{escape_text(name)}`" for name in required)
     raise_error(
         "E0880",
-        f"no column is mapped to {', '.join(f'`{escape_text(n)}`' for n in asked) or 'any input'}",
+        f"no column is mapped to {inputs or 'any input'}",
         notes=[_describe_columns(columns)],
-        helps=[f"--column {column}={n}" for n in asked],
+        helps=[f"--column {column}={n}" for n in required],
     )
 
 

@@ -65,7 +65,7 @@ class _Search:
     parents: list[int] = field(default_factory=list)
     """The row of the logits that each beam continues."""
     found: list[BeamHypothesis] = field(default_factory=list)
-    over: bool = False
+    is_finished: bool = False
 
 
 def search_beams(
@@ -96,7 +96,7 @@ def search_beams(
         _advance_beams(live, logits, seen, settings, place, ends)
         # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
-        live = [search for search in live if not search.over]
+        live = [search for search in live if not search.is_finished]
         if not live:
             return [s.found[: settings.num_return_sequences] for s in searches]
         logits, seen = _feed_newest(stepper, live, seen)
@@ -198,7 +198,7 @@ def _sort_candidates(
     search.found = sorted(search.found, key=lambda h: -h.score)[: settings.num_beams]
     going = going[: settings.num_beams]
     search.parents, search.beams = [row for row, _ in going], [beam for _, beam in going]
-    search.over = not going or _is_decided(search, settings)
+    search.is_finished = not going or _is_decided(search, settings)
 
 
 def _finish_hypotheses(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:

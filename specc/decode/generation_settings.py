@@ -129,7 +129,7 @@ class GenerationSettings:
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
-def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSettings:
+def merge_settings(spec_settings: Mapping[str, object], **given: object) -> GenerationSettings:
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
     which take precedence. None means not given.
 
@@ -139,38 +139,40 @@ def merge_settings(said: Mapping[str, object], **given: object) -> GenerationSet
     Reports all errors: E0731 for unknown names, E0732 for values out of range, E0733 for
     conflicting settings.
     """
-    wanted = {k: v for k, v in given.items() if v is not None}
-    if faults := [*check_spec_settings(said), *_given_faults(wanted)]:
+    given_settings = {k: v for k, v in given.items() if v is not None}
+    if faults := [*check_spec_settings(spec_settings), *_given_faults(given_settings)]:
         raise Failed(*faults)
-    values = _joined(said, wanted)
-    if faults := _find_conflicts(values["strategy"], wanted, values):
+    values = _joined(spec_settings, given_settings)
+    if faults := _find_conflicts(values["strategy"], given_settings, values):
         raise Failed(*faults)
     return GenerationSettings(
         **{name: _to_plain_values(name, value) for name, value in values.items()}
     )
 
 
-def _given_faults(wanted: Mapping[str, object]) -> Iterator[Diagnostic]:
+def _given_faults(given_settings: Mapping[str, object]) -> Iterator[Diagnostic]:
     """Yield E0731 for unknown names first, then E0732 for values out of range."""
     names = [option.name for option in GENERATION_OPTIONS]
-    for name in wanted:
+    for name in given_settings:
         if name not in OPTIONS_BY_NAME:
             yield fail_unknown_setting(name, names, "setting of generation called")
-    for name, value in wanted.items():
+    for name, value in given_settings.items():
         if name in OPTIONS_BY_NAME and (
             fault := fail_bad_value(OPTIONS_BY_NAME[name], name, value)
         ):
             yield fault
 
 
-def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[str, Any]:
+def _joined(
+    spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
+) -> dict[str, Any]:
     """Merge the settings of spec and caller by Python name; values are checked already."""
-    kind, inside = parse_strategy(said.get("strategy") or "greedy")
-    strategy = wanted.get("strategy") or _infer_strategy(wanted) or kind
-    values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, said)
+    kind, inside = parse_strategy(spec_settings.get("strategy") or "greedy")
+    strategy = given_settings.get("strategy") or _infer_strategy(given_settings) or kind
+    values: dict[str, Any] = _rename_settings(GENERAL_OPTIONS, spec_settings)
     if strategy == kind:
         values |= _rename_settings(STRATEGY_OPTIONS[str(kind)], inside)
-    values |= {**wanted, "strategy": strategy}
+    values |= {**given_settings, "strategy": strategy}
     if strategy == "beam":
         # five requested sequences without further settings need five beams
         values.setdefault(
@@ -180,13 +182,13 @@ def _joined(said: Mapping[str, object], wanted: Mapping[str, object]) -> dict[st
 
 
 def _rename_settings(
-    options: Mapping[str, GenerationOption], said: Mapping[str, object]
+    options: Mapping[str, GenerationOption], spec_settings: Mapping[str, object]
 ) -> dict[str, object]:
     """Rename a spec's settings to Python names."""
-    return {options[w].name: value for w, value in said.items() if value is not None}
+    return {options[w].name: value for w, value in spec_settings.items() if value is not None}
 
 
-def _infer_strategy(wanted: Mapping[str, object]) -> str | None:
+def _infer_strategy(given_settings: Mapping[str, object]) -> str | None:
     """Return the strategy that the given options imply, if unique.
 
     A seed alone implies none, nor does `renormalize_logits`, which has no effect outside beam
@@ -194,18 +196,18 @@ def _infer_strategy(wanted: Mapping[str, object]) -> str | None:
     """
     owners = {
         OPTIONS_BY_NAME[name].strategies
-        for name in wanted
+        for name in given_settings
         if name not in ("seed", "renormalize_logits") and len(OPTIONS_BY_NAME[name].strategies) == 1
     }
     return next(iter(owners))[0] if len(owners) == 1 else None
 
 
 def _find_conflicts(
-    strategy: str, wanted: Mapping[str, object], values: Mapping[str, Any]
+    strategy: str, given_settings: Mapping[str, object], values: Mapping[str, Any]
 ) -> list[Diagnostic]:
     """Return E0733 for options of another strategy, and for more sequences than beams."""
     found = []
-    for name in wanted:
+    for name in given_settings:
         owners = OPTIONS_BY_NAME[name].strategies
         if owners and strategy not in owners:
             helps = [f'use strategy="{owners[0]}", or leave `{name}` out']

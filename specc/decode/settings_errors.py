@@ -154,10 +154,10 @@ def check_spec_settings(
     return [*filter(None, found)]
 
 
-def _strategy_faults(said: object, at: Mapping[str, Span | None]) -> list[Diagnostic | None]:
-    if said is None:
+def _strategy_faults(setting: object, at: Mapping[str, Span | None]) -> list[Diagnostic | None]:
+    if setting is None:
         return []
-    kind, inside = parse_strategy(said)
+    kind, inside = parse_strategy(setting)
     if kind not in STRATEGIES:
         span = at.get("strategy name", at.get("strategy"))
         if not isinstance(kind, str):
@@ -188,11 +188,11 @@ def _option_fault(
     return None if value is None else fail_bad_value(known[word], word, value, span)
 
 
-def parse_strategy(said: object) -> tuple[object, Mapping[str, object]]:
+def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:
     """Return name and options of `"greedy"` or `{"kind": "beam", "num_beams": 4}`."""
-    if isinstance(said, Mapping):
-        return said.get("kind"), {str(k): v for k, v in said.items() if k != "kind"}
-    return said, {}
+    if isinstance(setting, Mapping):
+        return setting.get("kind"), {str(k): v for k, v in setting.items() if k != "kind"}
+    return setting, {}
 
 
 def _suggest_instead(option: GenerationOption, value: object) -> tuple[str, ...]:

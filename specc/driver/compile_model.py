@@ -31,11 +31,11 @@ def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]
         return job, ()
     if model.generation is None and model.streaming is None:
         parts = tuple(part for part in parts if part == "score")
-    if not (why := _explain_no_generate_graph(job)):
+    if not (reason := _explain_no_generate_graph(job)):
         return job, ()
     parts = tuple(part for part in parts if part != "generate")
     left = [part for part in job.options.graphs if part not in parts]
-    remark = f"not exported: {', '.join(left)}; {why}"
+    remark = f"not exported: {', '.join(left)}; {reason}"
     return replace(job, options=replace(job.options, graphs=parts)), (remark,)
 
 

@@ -93,13 +93,13 @@ class CompileOptions:
         return bool(self.graphs) and not self.is_generator_file
 
 
-def parse_graph_names(said: object) -> tuple[str, ...]:
+def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
     """Return the graphs of a package, from a list of names, a comma-separated string or
     `all`. Raise E0754 for unknown names.
     """
-    if said == "all":
+    if names_or_text == "all":
         return PACKAGE_GRAPHS
-    listed = said.split(",") if isinstance(said, str) else said
+    listed = names_or_text.split(",") if isinstance(names_or_text, str) else names_or_text
     names = listed if isinstance(listed, list | tuple | set | frozenset) else (listed,)
     for name in names:
         if name not in PACKAGE_GRAPHS:

@@ -78,7 +78,7 @@ INT4_SINCE = 21
 
 def plan_quantization(
     graph: Graph,
-    told: QuantizeRequest,
+    request: QuantizeRequest,
     target: Target,
     opset: int,
     ties: Mapping[str, str],
@@ -90,7 +90,7 @@ def plan_quantization(
     E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
     invalid group size, E0963 if no layer can share activation scales.
     """
-    wish = told.wish
+    wish = request.wish
     if wish is None:
         return QuantizationDecision({}, {})
     check_group_size(wish.block)
@@ -103,7 +103,7 @@ def plan_quantization(
         return choose_weight_formats(graph, wish, layout, ties, rounds=rounds, layers=layers)
 
     found = choose_for_request(wish)
-    check_patterns_match(found.unmatched, found.names, told.places, others)
+    check_patterns_match(found.unmatched, found.names, request.places, others)
     if not found.plan:
         _fail_nothing_to_quantize(graph, found)
     if TENSOR_SCALED_KIND in wish.kinds and not has_shared_scales(found.plan):
@@ -115,7 +115,7 @@ def plan_quantization(
             helps=["compile with `--quantize int8`"],
         )
     lines = find_ineffective_options(
-        wish, told.said, found.plan, lambda other: choose_for_request(other).plan
+        wish, request.said, found.plan, lambda other: choose_for_request(other).plan
     )
     return replace(found, without_effect=tuple(lines))
 
@@ -127,7 +127,7 @@ def plan_stored_codes(
     return choose_weight_formats(graph, QuantizationRequest(kind=None, stored=stored), "rows", ties)
 
 
-def check_unquantized_export(target: Target, told: QuantizeRequest) -> Target:
+def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target:
     """Return a target whose models other quantizers can read. Raise E0753 for a target with
     contrib operators, and if the weights are already quantized.
     """
@@ -138,7 +138,7 @@ def check_unquantized_export(target: Target, told: QuantizeRequest) -> Target:
             f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
-    if told.wish is not None:
+    if request.wish is not None:
         raise_error(
             "E0753",
             "weights are quantized here or by another tool, not by both",
@@ -155,7 +155,7 @@ def has_shared_scales(plan: QuantizationPlan) -> bool:
 def quantization_notes(
     found: QuantizationDecision,
     folds: Sequence[NormFold],
-    told: QuantizeRequest,
+    request: QuantizeRequest,
     target: Target,
     parts: Sequence[str],
 ) -> tuple[str, ...]:
@@ -167,14 +167,14 @@ def quantization_notes(
         *found.without_effect,
         *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else []),
     ]
-    if told.fold:
+    if request.fold:
         maps = sum(len(fold.linear_weights) for fold in folds)
         moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
-        why = (
+        reason = (
             "no norm was folded: none is read only by quantized linear layers, or it is in a "
             "loop, where norms are not folded"
         )
-        remarks.append(moved if folds else why)
+        remarks.append(moved if folds else reason)
     has_groups = any(form.group_size for form in found.plan.values())
     if has_groups and "generate" in parts and not target.quantized_operators:
         remarks.append(DEQUANTIZED_AT_RUN_TIME)
@@ -205,7 +205,7 @@ def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None
 
 def _fail_nothing_to_quantize(graph: Graph, found: QuantizationDecision) -> NoReturn:
     """Raise E0852."""
-    reasons = [f"`{escape_text(n)}`: {escape_text(why)}" for n, why in found.kept.items()][:8]
+    reasons = [f"`{escape_text(n)}`: {escape_text(reason)}" for n, reason in found.kept.items()][:8]
     raise_error(
         "E0852",
         f"`{graph.name}` has no weight that can be quantized",
@@ -264,14 +264,14 @@ def precision_facts(
     return {
         "rounded": facts,
         "recipe": recipe,
-        "kept": {n: why for n, why in kept.items() if n in graph.parameters},
+        "kept": {n: reason for n, reason in kept.items() if n in graph.parameters},
     }
 
 
 def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
     """Yield how each attention of a graph is lowered; consecutive equal ones share a line."""
-    told = ((a["how"], a["scope"]) for a in emitted.attentions if "how" in a)
-    for how, alike in groupby(told, key=lambda one: one[0]):
+    lowered = ((a["how"], a["scope"]) for a in emitted.attentions if "how" in a)
+    for how, alike in groupby(lowered, key=lambda one: one[0]):
         scopes = [scope for _, scope in alike]
         few = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
         yield f"{graph}: {' '.join(few)}: {how}"

@@ -144,7 +144,7 @@ class QuantizeRequest:
     dequantizes: bool = False
 
 
-def merge_quantize_options(program: Program, asked: QuantizeOptions) -> QuantizeRequest:
+def merge_quantize_options(program: Program, options: QuantizeOptions) -> QuantizeRequest:
     """Merge the spec's `quantize` section with the options.
 
     Raise E0201, E0858, E0950 and file errors for the section, E0753 for options without
@@ -152,26 +152,26 @@ def merge_quantize_options(program: Program, asked: QuantizeOptions) -> Quantize
     """
     words = _list_entries(program)
     wish, places = _read_section(words)
-    by = _choose_calibration(program, asked)
-    cache = _choose_cache(words, asked)
-    remarks = tuple(_override_remarks(words, asked))
-    wish = None if asked.quantize == UNQUANTIZED else _apply_options(wish, asked)
-    options = {w: option_flag(w) for w in OPTIONAL_ENTRIES if asked.given(w)}
+    by = _choose_calibration(program, options)
+    cache = _choose_cache(words, options)
+    remarks = tuple(_override_remarks(words, options))
+    wish = None if options.quantize == UNQUANTIZED else _apply_options(wish, options)
+    flags = {w: option_flag(w) for w in OPTIONAL_ENTRIES if options.given(w)}
     if wish is None:
-        _check_quantizes(asked, cache)
+        _check_quantizes(options, cache)
     else:
-        check_known_options(wish, options)
+        check_known_options(wish, flags)
     told = parse_choice(words, "fold_norms", BOOLEAN_WORDS) == "true"
-    fold = wish is not None and (told if asked.fold_norms is None else asked.fold_norms)
+    fold = wish is not None and (told if options.fold_norms is None else options.fold_norms)
     return QuantizeRequest(
         wish=wish,
-        said=requested_options(words, options),
+        said=requested_options(words, flags),
         places=places,
         remarks=remarks,
         by=by,
         cache=cache,
         fold=fold,
-        dequantizes=asked.quantize == UNQUANTIZED,
+        dequantizes=options.quantize == UNQUANTIZED,
     )
 
 
@@ -239,28 +239,28 @@ def _read_section(
     return (wish if wish.kind or wish.own else None), places
 
 
-def _choose_cache(words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions) -> CacheOption:
+def _choose_cache(words: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions) -> CacheOption:
     """Return the KV cache dtype: that of the option, else that of the spec, unless
     `--quantize none` is given. Raise E0858.
     """
     entry = parse_choice(words, "kv_cache", KV_CACHE_TYPES)
-    if asked.kv_cache or asked.quantize == UNQUANTIZED:
-        return CacheOption("" if asked.kv_cache == UNQUANTIZED else asked.kv_cache)
+    if options.kv_cache or options.quantize == UNQUANTIZED:
+        return CacheOption("" if options.kv_cache == UNQUANTIZED else options.kv_cache)
     return CacheOption(entry, words["kv_cache"].span) if entry == "int8" else CacheOption()
 
 
-def _choose_calibration(program: Program, asked: QuantizeOptions) -> CalibrationSource:
+def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
     """Return the calibration data: that of the options, else of the nearest spec. Raise
     E0753 and E0950 if both kinds are given.
     """
-    if all(map(asked.given, CALIBRATION_SETTINGS)):
+    if all(map(options.given, CALIBRATION_SETTINGS)):
         raise_error(
             "E0753",
             "calibration inputs are self-generated or read from a file, not both",
             helps=["leave out --calibration-samples or --calibration-data"],
         )
-    option = next((option_flag(name) for name in CALIBRATION_SETTINGS if asked.given(name)), "")
-    chosen = CalibrationSource(asked.calibration_samples, asked.calibration_data, option)
+    option = next((option_flag(name) for name in CALIBRATION_SETTINGS if options.given(name)), "")
+    chosen = CalibrationSource(options.calibration_samples, options.calibration_data, option)
     for item, module in program.iterate_items(ast.Quantize):
         said = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
         if len(said) > 1:
@@ -333,49 +333,49 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 
 
 def _apply_options(
-    wish: QuantizationRequest | None, asked: QuantizeOptions
+    wish: QuantizationRequest | None, options: QuantizeOptions
 ) -> QuantizationRequest | None:
     """Return the request with the given options in place of its entries."""
-    if wish is None and not asked.quantize:
+    if wish is None and not options.quantize:
         return None
     wish = wish or QuantizationRequest(kind=None)
     return replace(
         wish,
-        kind=KINDS_BY_NAME[asked.quantize] if asked.quantize else wish.kind,
-        keep=asked.quantize_exclude or wish.keep,
-        block=wish.block if asked.group_size is None else asked.group_size,
-        head=HEAD_KIND[asked.lm_head_bits] if asked.lm_head_bits else wish.head,
-        every=wish.every if asked.quantize_all is None else asked.quantize_all,
+        kind=KINDS_BY_NAME[options.quantize] if options.quantize else wish.kind,
+        keep=options.quantize_exclude or wish.keep,
+        block=wish.block if options.group_size is None else options.group_size,
+        head=HEAD_KIND[options.lm_head_bits] if options.lm_head_bits else wish.head,
+        every=wish.every if options.quantize_all is None else options.quantize_all,
     )
 
 
 def _override_remarks(
-    words: Mapping[str, ast.QuantizeEntry], asked: QuantizeOptions
+    words: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> Iterator[str]:
     """Yield a note for each setting of the spec that an option overrides."""
-    if asked.quantize == UNQUANTIZED and words.keys() - {"kv_cache"}:
+    if options.quantize == UNQUANTIZED and words.keys() - {"kv_cache"}:
         yield "`--quantize none`: no weight is quantized, although the spec has `quantize`"
     for name, entry in words.items():
-        if flag := _overriding_flag(name, asked):
+        if flag := _overriding_flag(name, options):
             values = escape_text(", ".join(v.value for v in entry.values)) or "no value"
             yield f"`{flag}` overrides `{name}` in the spec, which has {values}"
 
 
-def _overriding_flag(name: str, asked: QuantizeOptions) -> str:
+def _overriding_flag(name: str, options: QuantizeOptions) -> str:
     """Return the flag that overrides a setting of the spec; empty if none does."""
-    if asked.quantize == UNQUANTIZED:
+    if options.quantize == UNQUANTIZED:
         none = "--quantize none" if name == "kv_cache" else ""
-        return "--kv-cache" if none and asked.kv_cache else none
+        return "--kv-cache" if none and options.kv_cache else none
     alike = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
-    return next((option_flag(each) for each in alike if asked.given(each)), "")
+    return next((option_flag(each) for each in alike if options.given(each)), "")
 
 
-def _check_quantizes(asked: QuantizeOptions, cache: CacheOption) -> None:
+def _check_quantizes(options: QuantizeOptions, cache: CacheOption) -> None:
     """Raise E0753 if an option that needs quantized weights is given without any."""
     # the scales of an int8 KV cache are calibrated as well
     useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.kind else ()))
     for name in QUANTIZE_SETTINGS:
-        if name not in useful and asked.given(name):
+        if name not in useful and options.given(name):
             raise_error(
                 "E0753",
                 f"`{option_flag(name)}` needs quantized weights, and no quantization is requested",

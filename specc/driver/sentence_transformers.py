@@ -143,8 +143,8 @@ def _module_kind(root: Path, type: str) -> str:
     """Return the class name of a module. Raise E0427 for a class of the repository."""
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
-        why = "is a class of the repository, whose code specc does not run"
-        _fail_unsupported(root / MODULES_FILE, f"`{escape_text(type)[:60]}` {why}")
+        reason = "is a class of the repository, whose code specc does not run"
+        _fail_unsupported(root / MODULES_FILE, f"`{escape_text(type)[:60]}` {reason}")
     return kind
 
 
@@ -179,8 +179,8 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
         ids = block.params[0]
         if block.architectures and HIDDEN_OUTPUT in names and ids.name == "input_ids":
             return block
-    why = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
-    _fail_unsupported(encoder / CONFIG_FILE, why)
+    reason = f"no graph of `{program.name}` computes `{HIDDEN_OUTPUT}` from text only"
+    _fail_unsupported(encoder / CONFIG_FILE, reason)
 
 
 def _format_spec(base: str, block: ast.Block, body: _Body) -> str:
@@ -243,8 +243,8 @@ def _add_pooling(body: _Body, file: Path, number: int) -> None:
         _fail_unsupported(file, "`pooling_mode` has no mode")
     unknown = [str(mode) for mode in listed if mode not in POOLING_EQUATIONS]
     if unknown:
-        why = f"the pooling mode `{unknown[0]}` is not supported"
-        _fail_unsupported(file, why, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
+        reason = f"the pooling mode `{unknown[0]}` is not supported"
+        _fail_unsupported(file, reason, [f"supported: {', '.join(POOLING_EQUATIONS)}"])
     width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
     if not isinstance(width, int):
         _fail_unsupported(file, "`embedding_dimension` is not an integer")
@@ -265,8 +265,8 @@ def _add_dense(body: _Body, file: Path, number: int) -> None:
     named = str(config.get("activation_function", "torch.nn.Tanh"))
     form = ACTIVATION_EQUATIONS.get(named.rpartition(".")[2] if named.startswith("torch.") else "")
     if form is None:
-        why = f"the activation_function `{named}` is not supported"
-        _fail_unsupported(file, why, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"])
+        reason = f"the activation_function `{named}` is not supported"
+        _fail_unsupported(file, reason, [f"supported: {', '.join(ACTIVATION_EQUATIONS)}"])
     width = config.get("out_features")
     if not isinstance(width, int):
         _fail_unsupported(file, "`out_features` is not an integer")
@@ -363,10 +363,10 @@ def _module_directory(root: Path, module: Mapping[str, Json]) -> Path:
     return path
 
 
-def _fail_unsupported(path: Path, why: str, notes: Sequence[str] = ()) -> NoReturn:
+def _fail_unsupported(path: Path, reason: str, notes: Sequence[str] = ()) -> NoReturn:
     raise_error(
         "E0427",
-        f"`{escape_text(path)}`: {why}",
+        f"`{escape_text(path)}`: {reason}",
         notes=notes,
         helps=[
             "compile only the encoder, which ignores modules.json: "

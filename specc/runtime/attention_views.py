@@ -93,11 +93,11 @@ def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap
 
 
 def _check_known(
-    what: str, asked: Sequence[int], maps: Sequence[AttentionMap], known: Set[int | None]
+    what: str, selected: Sequence[int], maps: Sequence[AttentionMap], known: Set[int | None]
 ) -> None:
     """Raise E0954 for an index that no map has."""
     indices = {n for n in known if n is not None}
-    strange = [n for n in asked if n not in indices]
+    strange = [n for n in selected if n not in indices]
     if not strange:
         return
     names = escape_text(", ".join(m.scope for m in maps[:6]))
@@ -151,23 +151,23 @@ class AttentionRun:
         every = {m.scope: m for m in self.looks.maps}
         some = len(maps) < len(every)
         is_, its = ("is", "its") if len(maps) == 1 else ("are", "their")
-        said = []
+        parts = []
         if some:
             names = escape_text(", ".join(m.scope for m in maps[:12]))
-            said.append(f"plotted {is_} `{names}`")
+            parts.append(f"plotted {is_} `{names}`")
         heads = sum(len(every[m.scope].heads) for m in maps)
         if (drawn := sum(len(m.heads) for m in maps)) < heads:
-            said.append(f"{drawn} of {its} {heads} heads")
+            parts.append(f"{drawn} of {its} {heads} heads")
         if self.rows > 1:
             verb = "" if some else "plotted is "
-            said.append(f"{verb}the first of {self.rows} batch elements")
+            parts.append(f"{verb}the first of {self.rows} batch elements")
         if some:
             plotted = {m.scope for m in maps}
             left = [scope for scope in every if scope not in plotted]
             more = f" and {len(left) - 12} more" if len(left) > 12 else ""
             names = escape_text(", ".join(left[:12]))
-            said.append(f"--scope and --layers plot others: {names}{more}")
-        return "; ".join(said)
+            parts.append(f"--scope and --layers plot others: {names}{more}")
+        return "; ".join(parts)
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
@@ -207,9 +207,9 @@ def run_with_attention(
             raise_error("E0931", "this model has no readable attention weights")
         maps, rows = _make_maps(given, weights, scope), len(next(iter(weights.values())))
     answer = given.answer()
-    said = f"{given.describe_inputs()} → {answer}" if answer else given.describe_inputs()
+    text = f"{given.describe_inputs()} → {answer}" if answer else given.describe_inputs()
     looks = AttentionMaps(
-        model=model.manifest.name, input_text=said, maps=tuple(maps), image=given.image()
+        model=model.manifest.name, input_text=text, maps=tuple(maps), image=given.image()
     )
     return AttentionRun(looks, results, rows)
 
@@ -244,13 +244,13 @@ def _make_maps(given: AttendedInputs, weights: Arrays, scope: str) -> list[Atten
     its weights are not [batch, heads, query, key].
     """
     graph, model = given.model.manifest.graph, given.model
-    asked = select_scopes(list(weights), scope)
+    selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
     # four axes can be plotted, none of them empty
     shapes = {n: shape for n, shape in all_shapes.items() if len(shape) == 4 and all(shape)}
-    if not shapes.keys() & {*asked}:
-        title = f"the attention `{escape_text(asked[-1])}` has weights that cannot be plotted"
-        raise_error("E0931", title, notes=[f"{list(np.shape(weights[asked[-1]]))}"])
+    if not shapes.keys() & {*selected}:
+        title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
+        raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
     hidden = find_masked_positions(graph, given.arrays, shapes, model.weights)
     places = find_attentions(graph)
     maps = []

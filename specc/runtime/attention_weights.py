@@ -80,14 +80,14 @@ def _get_length(loop: Node) -> Dim:
 
 
 def compute_attention_weights(
-    graph: Graph, given: Arrays, told: Arrays, parameters: Callable[[], Arrays]
+    graph: Graph, given: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> dict[str, Array]:
     """Compute the weights of every attention by scope, [batch, heads, query, key], for prepared
-    inputs. `told` are those that the compiled model returns; `parameters` loads its weights if the
-    rest need them.
+    inputs. `returned` are those that the compiled model returns; `parameters` loads its weights if
+    the rest need them.
     """
     places = find_attentions(graph)
-    found = {n: told[n] for n, p in places.items() if _is_told(n, p, told, places)}
+    found = {n: returned[n] for n, p in places.items() if _is_returned(n, p, returned, places)}
     rest = {n: (p.loops, p.value) for n, p in places.items() if n not in found}
     computed = _evaluate_values(graph, rest, given, parameters)
     found |= {n: np.asarray(weights, np.float32) for n, weights in computed.items()}
@@ -158,15 +158,15 @@ def _evaluate_values(
     return backend.load_reference().evaluate_graph(tapped, given, parameters() if needed else {})
 
 
-def _is_told(
-    name: str, place: AttentionLocation, told: Arrays, places: Mapping[str, AttentionLocation]
+def _is_returned(
+    name: str, place: AttentionLocation, returned: Arrays, places: Mapping[str, AttentionLocation]
 ) -> bool:
     """Return whether the model's output under a name is this attention's weights."""
     # A loop returns a slice per iteration, and of two attentions of one scope a model compiled by
     # another version may mean either.
-    if place.loops or name not in told or {f"{name} 2"} & {*told, *places}:
+    if place.loops or name not in returned or {f"{name} 2"} & {*returned, *places}:
         return False
-    return np.ndim(told[name]) == place.value.type.rank
+    return np.ndim(returned[name]) == place.value.type.rank
 
 
 def _with_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:

@@ -47,7 +47,7 @@ class BatchSlot(Generic[T]):
 
     number: int
     given: T
-    asked: GenerationStream
+    stream: GenerationStream
     settings: GenerationSettings
     prompt: int
     seen: Bools | None
@@ -56,28 +56,28 @@ class BatchSlot(Generic[T]):
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     complete: bool = False
-    over: bool = False
+    is_finished: bool = False
 
     @staticmethod
-    def of(number: int, given: T, asked: GenerationStream, row: int, vocab: int) -> "BatchSlot[T]":
+    def of(number: int, given: T, stream: GenerationStream, row: int, vocab: int) -> "BatchSlot[T]":
         """Create the slot of a row of a new batch, for a model with `vocab` tokens."""
-        settings, own = asked.settings, slice(row, row + 1)
-        prompt, keep = (asked.prompt[own], None if asked.keep is None else asked.keep[own])
+        settings, own = stream.settings, slice(row, row + 1)
+        prompt, keep = (stream.prompt[own], None if stream.keep is None else stream.keep[own])
         length = int(prompt_lengths(prompt, keep)[0])
         columns = prompt.shape[1] - (0 if keep is None else _count_padding(keep[0]))
-        most = min(settings.max_tokens, max_new_tokens(asked.writer, settings, columns))
+        most = min(settings.max_tokens, max_new_tokens(stream.writer, settings, columns))
         seen = initial_seen_tokens(prompt, vocab, settings.repetition_penalty, keep)
         texts = prompt_tokens(prompt, keep) if settings.reads_texts else [[]]
         strings = settings.stop_strings
         return BatchSlot(
             number=number,
             given=given,
-            asked=asked,
+            stream=stream,
             settings=replace(settings, max_tokens=most),
             prompt=length,
             seen=None if seen is None else seen[0],
             text=texts[0],
-            watch=BatchDetokenizer(asked.decode, 1, strings) if strings else None,
+            watch=BatchDetokenizer(stream.decode, 1, strings) if strings else None,
         )
 
     def take(self, token: int, log_prob: float | None) -> None:
@@ -94,14 +94,14 @@ class BatchSlot(Generic[T]):
             ended = np.array([self.complete])
             met = self.watch.take(np.array([token]), ended)
             self.complete = self.complete or bool(met[0])
-        self.over = self.complete or len(self.tokens) >= self.settings.max_tokens
+        self.is_finished = self.complete or len(self.tokens) >= self.settings.max_tokens
 
     def result(self) -> GenerationResult:
         """Return the finished generation."""
         scored = self.settings.log_probs
         return GenerationResult(
             tokens=tuple(self.tokens),
-            text=decode_tokens(self.asked, self.tokens),
+            text=decode_tokens(self.stream, self.tokens),
             complete=self.complete,
             log_probs=tuple(self.log_probs) if scored else None,
         )
@@ -152,7 +152,7 @@ class ContinuousBatch(Generic[T]):
     @property
     def active_rows(self) -> list[int]:
         """Batch indices of unfinished sequences."""
-        return [row for row, lane in enumerate(self.lanes) if not lane.over]
+        return [row for row, lane in enumerate(self.lanes) if not lane.is_finished]
 
     @property
     def free(self) -> int:
@@ -172,15 +172,15 @@ class ContinuousBatch(Generic[T]):
         live = self.active_rows
         self.began([*(self.lanes[row].number for row in live), *(n for n, _ in fresh)])
         try:
-            stepper, asked, logits = self._read_logits([text for _, text in fresh])
+            stepper, stream, logits = self._read_logits([text for _, text in fresh])
         except Failed as failed:
             yield from self._run_alone(fresh, failed)
             return
         vocab = logits.shape[1]
-        lanes = [BatchSlot.of(n, t, asked, row, vocab) for row, (n, t) in enumerate(fresh)]
+        lanes = [BatchSlot.of(n, t, stream, row, vocab) for row, (n, t) in enumerate(fresh)]
         self.used += sum(lane.prompt for lane in lanes)
         yield from _choose_tokens(lanes, logits)
-        going = np.array([n for n, lane in enumerate(lanes) if not lane.over], np.int64)
+        going = np.array([n for n, lane in enumerate(lanes) if not lane.is_finished], np.int64)
         self.lanes = [*(self.lanes[row] for row in live), *(lanes[n] for n in going)]
         if live and self.stepper is not None:
             merge_stepper_rows(self.stepper, np.array(live), stepper, going)
@@ -192,19 +192,19 @@ class ContinuousBatch(Generic[T]):
         """Prefill the prompts of fresh sequences → f32[batch vocab]."""
         facts, input_signature = self.writer.apart, self.writer.input_signature
         assert facts is not None, "sequences of different lengths need a step that supports them"
-        asked = self.ask(fresh)
-        self._count(asked)
+        stream = self.ask(fresh)
+        self._count(stream)
         prepared = prepend_spare_columns(
-            input_signature, asked.prepared, spare_columns(facts.states)
+            input_signature, stream.prepared, spare_columns(facts.states)
         )
         stepper = self.writer.stepper(prepared)
         assert isinstance(stepper, KVCacheStepper), "a step has states"
-        return stepper, asked, self._fed(stepper, prepared[input_signature.growing])
+        return stepper, stream, self._fed(stepper, prepared[input_signature.growing])
 
-    def _count(self, asked: GenerationStream) -> None:
+    def _count(self, stream: GenerationStream) -> None:
         """Count the source tokens fed, padding included."""
-        facts, growing = asked.writer.input_signature.graph.input_facts, asked.keep
-        for name, value in asked.prepared.items():
+        facts, growing = stream.writer.input_signature.graph.input_facts, stream.keep
+        for name, value in stream.prepared.items():
             if facts[name].keep and value is not growing:
                 self.fed += value.size
                 self.used += int(value.sum())
@@ -212,8 +212,8 @@ class ContinuousBatch(Generic[T]):
     def step(self) -> Iterator[EndedSequence]:
         """Generate one token for every sequence."""
         assert self.stepper is not None, "there are unfinished sequences"
-        live, over = self.active_rows, np.array([lane.over for lane in self.lanes])
-        self.stepper.rows.over = over
+        live = self.active_rows
+        self.stepper.rows.finished = np.array([lane.is_finished for lane in self.lanes])
         # tokens after the end of a sequence are not read
         tokens = np.array([[lane.tokens[-1]] for lane in self.lanes], np.int64)
         lanes = [self.lanes[row] for row in live]
@@ -250,13 +250,13 @@ def _choose_tokens(lanes: Sequence[BatchSlot[T]], logits: Floats) -> Iterator[En
     best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
     fine = np.isfinite(best)
     for row in np.flatnonzero(~fine).tolist():
-        lanes[row].over = True
+        lanes[row].is_finished = True
         yield lanes[row].number, invalid_logits_error(lanes[row].number)
     for rows in _group_by_rules(lanes, np.flatnonzero(fine).tolist()):
         some = [lanes[n] for n in rows]
         for lane, token, score in _iterate_tokens(some, logits[rows]):
             lane.take(token, score)
-            if lane.over:
+            if lane.is_finished:
                 yield lane.number, [lane.result()]
 
 

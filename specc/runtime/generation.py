@@ -152,38 +152,38 @@ def _convert_hypothesis(writing: GenerationStream, text: BeamHypothesis) -> Gene
     )
 
 
-def decode_tokens(asked: GenerationRequest, tokens: Sequence[int]) -> str | None:
+def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
     """Decode tokens to text up to a stop; None if the model has no detokenizer."""
-    if asked.writer.decode is None:
+    if request.writer.decode is None:
         return None
-    stop, strings = asked.settings.stop, asked.settings.stop_strings
+    stop, strings = request.settings.stop, request.settings.stop_strings
     # The stop token is among the tokens, where callers expect it, and not in the text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
-    return cut_at_stop(asked.writer.decode(shown), strings)
+    return cut_at_stop(request.writer.decode(shown), strings)
 
 
-def _texts(asked: GenerationRequest) -> BatchDetokenizer:
-    return BatchDetokenizer(asked.decode, len(asked.prompt), asked.settings.stop_strings)
+def _texts(request: GenerationRequest) -> BatchDetokenizer:
+    return BatchDetokenizer(request.decode, len(request.prompt), request.settings.stop_strings)
 
 
-def _tokens(asked: GenerationRequest) -> Iterator[DecodeStep]:
+def _tokens(request: GenerationRequest) -> Iterator[DecodeStep]:
     """Yield the steps of greedy decoding or sampling, also of a standalone generator."""
-    texts = _texts(asked) if asked.settings.stop_strings else None
+    texts = _texts(request) if request.settings.stop_strings else None
     watch = texts.take if texts else None
-    if asked.writer.itself is not None:
+    if request.writer.itself is not None:
         # run lazily: it may take minutes, and Ctrl-C must find a generation that has begun
         yield from iterate_standalone_steps(
-            run_standalone(asked.writer.itself, asked), asked, watch
+            run_standalone(request.writer.itself, request), request, watch
         )
         return
-    stepper = asked.writer.stepper(asked.prepared)
+    stepper = request.writer.stepper(request.prepared)
     yield from decode_steps(
         stepper,
-        asked.prompt,
-        asked.limited_settings,
-        keep=asked.keep,
+        request.prompt,
+        request.limited_settings,
+        keep=request.keep,
         watch=watch,
-        numbers=asked.numbers,
+        numbers=request.numbers,
     )
 
 
@@ -198,15 +198,17 @@ def _iterate_beams(writing: GenerationStream) -> Iterator[DecodeStep]:
         yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
 
-def _search_beams(asked: GenerationRequest) -> list[list[BeamHypothesis]]:
-    strings = asked.settings.stop_strings
-    ends = make_stop_check(asked.decode, strings) if strings else None
-    if asked.writer.itself is not None:
+def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
+    strings = request.settings.stop_strings
+    ends = make_stop_check(request.decode, strings) if strings else None
+    if request.writer.itself is not None:
         return standalone_hypotheses(
-            run_standalone(asked.writer.itself, asked), asked.settings.stop
+            run_standalone(request.writer.itself, request), request.settings.stop
         )
-    stepper = asked.writer.stepper(asked.prepared)
-    return search_beams(stepper, asked.prompt, asked.limited_settings, keep=asked.keep, ends=ends)
+    stepper = request.writer.stepper(request.prepared)
+    return search_beams(
+        stepper, request.prompt, request.limited_settings, keep=request.keep, ends=ends
+    )
 
 
 def results_as_arrays(

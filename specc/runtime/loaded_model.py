@@ -94,8 +94,8 @@ class LoadedModel:
         session, names = self._find_attentions
         prepared = self.prepared(inputs)
         results = session.run(prepared)
-        told = {scope: results[n] for scope, n in names.items()}
-        weights = compute_attention_weights(self.manifest.graph, prepared, told, self.weights)
+        returned = {scope: results[n] for scope, n in names.items()}
+        weights = compute_attention_weights(self.manifest.graph, prepared, returned, self.weights)
         return {n: results[n] for n in self.session.outputs}, AttentionWeights(weights)
 
     @cached_property
@@ -178,24 +178,24 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
             f"the description inside `{escape_text(file.path)}` cannot be used: "
             f"`beside` is damaged",
         )
-    if why := beside.find_misplaced_tensors(
+    if reason := beside.find_misplaced_tensors(
         file.outside(), {n: f.bytes for n, f in recorded.items()}
     ):
-        _fail_changed(file.path, name, why)
+        _fail_changed(file.path, name, reason)
     # with external weights the file is the graph and their offsets
     cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
     if (contents or cheap) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if why := beside.explain_mismatch(directory, location, facts, contents=contents):
-            _fail_changed(file.path, location, why)
+        if reason := beside.explain_mismatch(directory, location, facts, contents=contents):
+            _fail_changed(file.path, location, reason)
 
 
-def _fail_changed(path: Path, name: str, why: str) -> NoReturn:
+def _fail_changed(path: Path, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0929",
         f"`{escape_text(name)[:200]}` has changed since `{escape_text(path)}` was compiled",
-        notes=[why],
+        notes=[reason],
         helps=["compile the model again, or restore its files"],
     )
 

@@ -190,7 +190,7 @@ class PerTokenInputs:
     recomputed from the whole sequence. A padding mask is true there if it has no default or
     declares a side. Other inputs are errors. `given` has all positions, the newest `count` being
     new, `once` the other inputs, `tokens` i64[batch n] the sequences; `tables` cache token-wise
-    defaults. For finished sequences `over`, bool[batch], the mask is false.
+    defaults. For `finished` sequences, bool[batch], the mask is false.
     """
 
     input_signature: ModelInputs
@@ -199,7 +199,7 @@ class PerTokenInputs:
     tokens: Ints
     count: int = 0
     tables: dict[str, Array] = field(default_factory=dict)
-    over: Bools | None = None
+    finished: Bools | None = None
 
     @classmethod
     def of(cls, input_signature: ModelInputs, prepared: Arrays) -> "PerTokenInputs":
@@ -231,8 +231,8 @@ class PerTokenInputs:
         for name, axes in self._order_inputs:
             whole = self._append_positions(name, axes, tokens)
             # A finished sequence is continued next to the others with padded positions.
-            if self.over is not None and inputs[name].type.dtype == "bool":
-                whole[self.over, -count:] = False
+            if self.finished is not None and inputs[name].type.dtype == "bool":
+                whole[self.finished, -count:] = False
             self.given[name] = whole
 
     def newest(self, name: str) -> Array:

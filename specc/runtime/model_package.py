@@ -140,8 +140,8 @@ def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPa
         if contents and name not in graphs and file_sha256(directory / name) != facts.sha256:
             _fail_mixed(directory, name, "its content has changed since the package was written")
     for name, linked in index.linked.items():
-        if why := explain_mismatch(directory, name, linked, contents=contents):
-            _fail_mixed(directory, name, why)
+        if reason := explain_mismatch(directory, name, linked, contents=contents):
+            _fail_mixed(directory, name, reason)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
     for role, name in index.graphs.items():
@@ -181,20 +181,20 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     # Linked checkpoints count too; files in neither list would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked.items()}
-    if why := find_misplaced_tensors(file.outside(), sizes):
-        _fail_mixed(directory, name, why)
+    if reason := find_misplaced_tensors(file.outside(), sizes):
+        _fail_mixed(directory, name, reason)
     for location, _ in file.outside():
         if (found := index.files.get(location)) is not None:
             facts = WeightFileFacts(found.bytes, found.sha256)
-            if why := explain_mismatch(directory, location, facts):
-                _fail_mixed(directory, location, why)
+            if reason := explain_mismatch(directory, location, facts):
+                _fail_mixed(directory, location, reason)
 
 
-def _fail_mixed(directory: Path, name: str, why: str) -> NoReturn:
+def _fail_mixed(directory: Path, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0830",
         f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",
-        notes=[why, f"its files are listed in `{INDEX_FILE}`"],
+        notes=[reason, f"its files are listed in `{INDEX_FILE}`"],
         helps=["compile the package again, or copy its whole directory"],
     )
 

@@ -33,12 +33,12 @@ class StandaloneOutput:
     log_probs: Array | None
 
 
-def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutput:
+def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOutput:
     """Run a standalone decode graph. E0912 for padding that the graph would not detect, E0732 and
     E0733 for settings.
     """
-    scalars = _make_scalars(session, asked.limited_settings, asked.prepared)
-    given = {**_make_inputs(session, asked), **scalars}
+    scalars = _make_scalars(session, request.limited_settings, request.prepared)
+    given = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(given)
     tokens, other = np.asarray(results[names[0]]), np.asarray(results[names[1]])
@@ -49,16 +49,16 @@ def run_standalone(session: Session, asked: GenerationRequest) -> StandaloneOutp
     return StandaloneOutput(tokens[:, None], None, other)
 
 
-def _make_inputs(session: Session, asked: GenerationRequest) -> dict[str, Array]:
+def _make_inputs(session: Session, request: GenerationRequest) -> dict[str, Array]:
     """Return the prepared inputs that the graph takes; it computes the rest itself."""
-    input_signature, takes = asked.writer.input_signature, {*session.inputs, *session.optional}
+    input_signature, takes = request.writer.input_signature, {*session.inputs, *session.optional}
     known = takes
-    if asked.begun and input_signature.growing in session.optional:
+    if request.begun and input_signature.growing in session.optional:
         # the generator provides the start token, whose position is valid
         begun = {input_signature.growing, input_signature.mask}
         takes, known = takes - begun, takes | begun
-    _check_computed(known, input_signature, asked.prepared)
-    return {n: v for n, v in asked.prepared.items() if n in takes}
+    _check_computed(known, input_signature, request.prepared)
+    return {n: v for n, v in request.prepared.items() if n in takes}
 
 
 def _make_scalars(
@@ -80,14 +80,14 @@ def _make_scalars(
 
 
 def iterate_standalone_steps(
-    made: StandaloneOutput, asked: GenerationRequest, watch: DecodeObserver | None
+    made: StandaloneOutput, request: GenerationRequest, watch: DecodeObserver | None
 ) -> Iterator[Step]:
     """Yield the tokens of a standalone generator as if they came one by one."""
-    ended = np.zeros(len(asked.prompt), np.bool_)
+    ended = np.zeros(len(request.prompt), np.bool_)
     for step in range(made.tokens.shape[2]):
         tokens = made.tokens[:, 0, step]
         _check_numbers(tokens)
-        ended = ended | np.isin(tokens, asked.settings.stop)
+        ended = ended | np.isin(tokens, request.settings.stop)
         if watch is not None:
             ended = ended | watch(tokens, ended.copy())
         scores = made.log_probs[:, step] if made.log_probs is not None else None
@@ -149,9 +149,9 @@ def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     )
 
 
-def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, object]) -> None:
+def check_compiled_settings(request: GenerationSettings, compiled: Mapping[str, object]) -> None:
     """Raise E0733 if a setting differs from the compiled one."""
-    values, defaults = asdict(asked), asdict(GenerationSettings())
+    values, defaults = asdict(request), asdict(GenerationSettings())
     for name in FIXED_SETTINGS:
         known = compiled.get(FIXED_SETTINGS[name], defaults[name])
         if isinstance(defaults[name], tuple) and not isinstance(known, list):
@@ -159,7 +159,7 @@ def check_compiled_settings(asked: GenerationSettings, compiled: Mapping[str, ob
             known = list(defaults[name]) if known in (None, ()) else [known]
         value = to_json_value(values[name])
         strategies = OPTIONS_BY_NAME[name].strategies
-        if value != known and not (strategies == ("beam",) and asked.strategy != "beam"):
+        if value != known and not (strategies == ("beam",) and request.strategy != "beam"):
             _fail_fixed(name, known, value)
 
 

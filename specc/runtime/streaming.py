@@ -214,9 +214,9 @@ class InputStream:
     def _lengths_of(self, prepared: Arrays) -> Lengths:
         """Return all lengths but the streamed one. Raise E0912 if one differs from before."""
         signature = self.streamer.input_signature
-        told = infer_lengths(signature.graph, prepared)
-        told.pop(str(signature.length), None)
-        for name, length in told.items():
+        lengths = infer_lengths(signature.graph, prepared)
+        lengths.pop(str(signature.length), None)
+        for name, length in lengths.items():
             if self.lengths.get(name, length) != length:
                 raise_error(
                     "E0912",
@@ -224,7 +224,7 @@ class InputStream:
                     notes=["a stream has a fixed batch"],
                     helps=["start another stream for other sequences: `model.stream()`"],
                 )
-        return told
+        return lengths
 
     def _step(self, given: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and carry its states."""

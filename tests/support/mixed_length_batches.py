@@ -251,7 +251,7 @@ def find_logit_difference(aged: GenerativeModel, seed: int, steps: int = 12) -> 
             batch_slots.merge_stepper_rows(batch, np.array(stay), None, none)
             rows = [rows[n] for n in stay]
         over = np.array([count >= MAX_TOKENS for _, count in rows])
-        batch.rows.over = over
+        batch.rows.finished = over
         tokens = np.array([[t.tokens[min(c, MAX_TOKENS - 1)]] for t, c in rows])
         rows = [(t, min(c + 1, MAX_TOKENS)) for t, c in rows]
         made = np.asarray(batch.step(tokens), np.float64)
