@@ -61,8 +61,8 @@ class CrashJournal:
         found = _read_last_line(path)
         if isinstance(found, dict):
             died, now = found.get("died"), found.get("now")
-            told = died.items() if isinstance(died, dict) else ()
-            journal.died = {k: n for k, n in told if isinstance(n, int)}
+            counts = died.items() if isinstance(died, dict) else ()
+            journal.died = {k: n for k, n in counts if isinstance(n, int)}
             # the process that began this did not complete it and holds no lock any more
             if isinstance(now, str) and now:
                 journal.died[now] = journal.died.get(now, 0) + 1

@@ -216,8 +216,10 @@ class LocalEngine:
             self.answers.unregister(worker.answers)
             yield from self._handle_exit(worker)
 
-    def _take_progress(self, worker: _Worker, said: dict[str, object]) -> Iterator[BlockProgress]:
-        match said:
+    def _take_progress(
+        self, worker: _Worker, message: dict[str, object]
+    ) -> Iterator[BlockProgress]:
+        match message:
             case {"ready": True}:
                 worker.ready = True
                 yield BlockProgress(ready=True)
@@ -293,14 +295,14 @@ class RayActor:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
         """Compute the blocks with these numbers; return statistics or an error of each as JSON."""
-        told = []
+        results = []
         for number in batch["id"]:
             try:
                 self.blocks = self.blocks or BlockRunner.open(self.plan, self.out)
-                told.append(json.dumps(self.blocks.do(int(number)).to_json()))
+                results.append(json.dumps(self.blocks.do(int(number)).to_json()))
             except Failed as failed:
-                told.append(json.dumps({"failed": _encode_failure(failed)}))
-        return {"told": told}
+                results.append(json.dumps({"failed": _encode_failure(failed)}))
+        return {"results": results}
 
 
 @dataclass
@@ -327,10 +329,10 @@ class RayEngine:
                 num_gpus=self.gpus or None,
             )
             for row in done.iter_rows():
-                told = json.loads(row["told"])
-                if "failed" in told:
-                    raise _decode_failure(told["failed"])
-                finished = BlockStatistics.from_fields(JsonFields(told))
+                results = json.loads(row["results"])
+                if "failed" in results:
+                    raise _decode_failure(results["failed"])
+                finished = BlockStatistics.from_fields(JsonFields(results))
                 yield BlockProgress(rows=finished.rows, done=finished)
         finally:
             ray.shutdown()
@@ -377,11 +379,11 @@ class RayEngine:
         except (OSError, OverflowError) as fault:
             self._fail_unreachable(str(fault))
 
-    def _fail_unreachable(self, why: str) -> NoReturn:
+    def _fail_unreachable(self, reason: str) -> NoReturn:
         raise_error(
             "E0888",
             f"the Ray cluster `{escape_text(self.address) or 'local'}` cannot be reached",
-            notes=[escape_text(why)[:200]],
+            notes=[escape_text(reason)[:200]],
             helps=["check the address, and that the cluster runs"],
         )
 

@@ -231,8 +231,8 @@ def _write_errors(report: JobReport) -> None:
         done = read_block_statistics(plan, report.out, number)
         for row, code, text in done.errors if done else ():
             path = plan.files[block.file].path
-            told = {"file": path, "row": block.start + row, "code": code, "why": text}
-            lines.append(json.dumps(told, ensure_ascii=False))
+            error = {"file": path, "row": block.start + row, "code": code, "why": text}
+            lines.append(json.dumps(error, ensure_ascii=False))
     if lines or (report.out / ERRORS_FILE).exists():
         data = [f"{line}\n".encode("utf-8", "backslashreplace") for line in lines]
         write_file_atomically(report.out / ERRORS_FILE, data)

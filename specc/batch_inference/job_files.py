@@ -246,10 +246,10 @@ def write_part(
     }
     results = {c.name: [v.get(c.name) for v in values] for c in plan.results}
     data, done.nulls = encode_part(plan.to, (*plan.kept, *plan.results), kept | results)
-    says = json.dumps(done.to_json(), ensure_ascii=False)
+    text = json.dumps(done.to_json(), ensure_ascii=False)
     # the part file comes last: if it exists, so does its description
-    told = out / PLAN_DIRECTORY / f"{done.number:06}.json"
-    write_file_atomically(told, [says.encode("utf-8", "backslashreplace")])
+    description = out / PLAN_DIRECTORY / f"{done.number:06}.json"
+    write_file_atomically(description, [text.encode("utf-8", "backslashreplace")])
     write_file_atomically(out / plan.get_part_file(done.number), [data])
 
 

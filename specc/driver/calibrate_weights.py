@@ -126,8 +126,8 @@ def explain_no_int8_cache(job: LoweringJob) -> str:
     by = job.quantize.by
     # without generated samples a calibration file may still be given
     if by.samples == 0 and (by.option or by.span) and not by.data:
-        said = "--calibration-samples 0" if by.option else "calibration_samples = 0"
-        return f"its scales are calibrated on generated samples, and `{said}` allows none"
+        setting = "--calibration-samples 0" if by.option else "calibration_samples = 0"
+        return f"its scales are calibrated on generated samples, and `{setting}` allows none"
     return ""
 
 

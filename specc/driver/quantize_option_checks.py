@@ -165,7 +165,7 @@ def find_ineffective_options(
             yield f"{called} has no effect: {NO_EFFECT_REASONS[word]}"
 
 
-def fail_no_int8_cache(why: str, span: Span | None) -> NoReturn:
+def fail_no_int8_cache(reason: str, span: Span | None) -> NoReturn:
     """Raise E0951; `span` is the `kv_cache` entry of the spec if that requested it."""
     fix = "compile with `--kv-cache none`" if span else "leave out `--kv-cache`"
     raise_error(
@@ -173,6 +173,6 @@ def fail_no_int8_cache(why: str, span: Span | None) -> NoReturn:
         "the KV cache cannot be int8",
         span,
         "requested here" if span else "",
-        notes=[why],
+        notes=[reason],
         helps=[fix],
     )

@@ -161,8 +161,8 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
         _check_quantizes(options, cache)
     else:
         check_known_options(wish, flags)
-    told = parse_choice(words, "fold_norms", BOOLEAN_WORDS) == "true"
-    fold = wish is not None and (told if options.fold_norms is None else options.fold_norms)
+    fold = parse_choice(words, "fold_norms", BOOLEAN_WORDS) == "true"
+    fold = wish is not None and (fold if options.fold_norms is None else options.fold_norms)
     return QuantizeRequest(
         wish=wish,
         said=requested_options(words, flags),
@@ -181,12 +181,12 @@ def check_quantize_request(
     """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that
     match nothing in this graph or the others.
     """
-    told = merge_quantize_options(program, QuantizeOptions())
-    if told.wish is None:
+    request = merge_quantize_options(program, QuantizeOptions())
+    if request.wish is None:
         return
     names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fused=False))
-    missing = find_unmatched_patterns(told.wish.patterns, names)
-    check_patterns_match(missing, names, told.places, others)
+    missing = find_unmatched_patterns(request.wish.patterns, names)
+    check_patterns_match(missing, names, request.places, others)
 
 
 def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
@@ -262,19 +262,19 @@ def _choose_calibration(program: Program, options: QuantizeOptions) -> Calibrati
     option = next((option_flag(name) for name in CALIBRATION_SETTINGS if options.given(name)), "")
     chosen = CalibrationSource(options.calibration_samples, options.calibration_data, option)
     for item, module in program.iterate_items(ast.Quantize):
-        said = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
-        if len(said) > 1:
+        entries = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
+        if len(entries) > 1:
             raise_error(
                 "E0950",
                 "`quantize` sets both `calibration_samples` and `calibration_data`",
-                said["calibration_data"].span,
+                entries["calibration_data"].span,
                 "conflicts with `calibration_samples`",
                 notes=["calibration inputs are self-generated or read from a file"],
                 helps=["leave out one of the two"],
             )
-        if said:
+        for entry in entries.values():
             # checked even if an option overrides it
-            found = _read_calibration(next(iter(said.values())), module)
+            found = _read_calibration(entry, module)
             return chosen if option else found
     return chosen
 

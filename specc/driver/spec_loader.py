@@ -372,8 +372,8 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
     _check_context_used(spec, model)
     if trials:
         _check_shares(spec, trials, model)
-    told = (*model.warnings, *_unreachable_word_warnings(spec, model))
-    model = replace(model, warnings=(*find_unused_names(spec.program), *told))
+    warnings_of_model = (*model.warnings, *_unreachable_word_warnings(spec, model))
+    model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
     return mark_ties(spec.program, spec.library, spec.reader, model)
 
 

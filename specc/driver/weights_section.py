@@ -41,10 +41,10 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     that it extends, then those of the specs that it uses.
     """
     rules = _own_rules(context, program, env)
-    for used, use, there in iterate_used_specs(program, env.config):
+    for used, use, used_env in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):
             rules = rules.add_fallback_rules(
-                _own_rules(context, used, there).add_prefix(there.scope)
+                _own_rules(context, used, used_env).add_prefix(used_env.scope)
             )
     return rules
 
@@ -108,7 +108,7 @@ def required_parameters(
                     "the size is from here",
                 )
             sizes.append(number)
-        said = tuple(_find_config_name(dim, config) for dim in facts.type.shape)
+        size_names = tuple(_find_config_name(dim, config) for dim in facts.type.shape)
         found.append(
             RequiredParameter(
                 name=name,
@@ -116,7 +116,7 @@ def required_parameters(
                 dtype=facts.type.dtype,
                 span=facts.span,
                 made_by=facts.made_by,
-                sizes=said,
+                sizes=size_names,
             )
         )
     return found

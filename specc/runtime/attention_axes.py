@@ -53,8 +53,8 @@ class AttendedInputs:
         """Return the axes of a map of `shape` [… query, key] with these symbolic lengths."""
         queries, keys = lengths
         down, across = self.axis(queries, shape[-2]), self.axis(keys, shape[-1])
-        told = self.written is not None and self.written.shape[1] == shape[-2]
-        if told and queries != keys:
+        is_generated = self.written is not None and self.written.shape[1] == shape[-2]
+        if is_generated and queries != keys:
             down = self._label_generated_tokens() or down
         return down, across
 

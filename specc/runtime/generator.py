@@ -262,8 +262,10 @@ def open_generator(
 
 def _parse_strides(data: object) -> dict[str, int]:
     """Parse strides from JSON data; invalid entries are dropped."""
-    told = data if isinstance(data, dict) else {}
-    return {name: stride for name, stride in told.items() if isinstance(stride, int) and stride > 1}
+    strides = data if isinstance(data, dict) else {}
+    return {
+        name: stride for name, stride in strides.items() if isinstance(stride, int) and stride > 1
+    }
 
 
 def _step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:

@@ -247,8 +247,10 @@ class StepInputs:
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new)
         # A step without a state of the past length gets it as a number.
-        told = self.most(step).get(PAST_LENGTH_INPUT, 3) if PAST_LENGTH_INPUT in step.inputs else 0
-        count = sizes.get(past, told)
+        default_past = (
+            self.most(step).get(PAST_LENGTH_INPUT, 3) if PAST_LENGTH_INPUT in step.inputs else 0
+        )
+        count = sizes.get(past, default_past)
         # values from `encode` are the same for the first call and the next
         made = random_inputs(step, sizes, rng, density)
         once = self._draw_encoder_outputs(made, sizes, rng)

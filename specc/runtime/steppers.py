@@ -110,7 +110,7 @@ class KVCacheStepper:
         self.past = 0
         # values that are bound once, as long as they do not change
         self.bound_run: BoundRun | None = None
-        self.there: tuple[DeviceTensor, ...] = ()
+        self.bound_values: tuple[DeviceTensor, ...] = ()
 
     def step(self, tokens: Ints) -> Floats:
         """Feed tokens i64[batch n] → logits f32[batch vocab]; with n = 0, the initial logits."""
@@ -149,15 +149,15 @@ class KVCacheStepper:
         """Run the step on these inputs and the states."""
         if not self.buffers:
             return self.run.tensors({**given, **self.static_inputs, **self.states})
-        there = {**self.static_inputs, **{s.name: self.states[s.name] for s in self.buffers}}
-        moving = {n: v for n, v in self.states.items() if n not in there}
+        bound = {**self.static_inputs, **{s.name: self.states[s.name] for s in self.buffers}}
+        moving = {n: v for n, v in self.states.items() if n not in bound}
         # batch elements may have been selected, and buffers have grown, since it was bound
-        same = all(a is b for a, b in zip(there.values(), self.there, strict=False))
+        same = all(a is b for a, b in zip(bound.values(), self.bound_values, strict=False))
         if self.bound_run is None or not same:
             into = {s.next_output: self.states[s.name] for s in self.buffers}
             rows = len(self.rows.tokens)
-            self.bound_run = self.run.bind(there, {**into, **self._allocate_places(rows)})
-            self.there = (*there.values(),)
+            self.bound_run = self.run.bind(bound, {**into, **self._allocate_places(rows)})
+            self.bound_values = (*bound.values(),)
         return self.bound_run.run({**given, **moving})
 
     def _allocate_places(self, rows: int) -> DeviceTensors:

@@ -118,9 +118,9 @@ def causal_targets(
                 notes=[f"`{name}` needs at least two tokens"],
                 helps=["leave it out"],
             )
-        said = [IGNORE_INDEX] * (len(start) - 1) + ids
+        targets = [IGNORE_INDEX] * (len(start) - 1) + ids
         given.append(np.array(whole[:-1], np.int64))
-        wanted.append(np.array(said if start else ids[1:], np.int64))
+        wanted.append(np.array(targets if start else ids[1:], np.int64))
     keep = find_mask_input(graph, name)
     left = bool(keep) and graph.input_facts[keep].keep == "left"
     # No earlier position depends on later ones, so right padding teaches nothing wrong even
@@ -151,11 +151,11 @@ def _make_targets(name: str, value: object, record: OutputReading | None) -> Arr
         if not isinstance(record, LabelsOutput):
             _fail_no_tokenizer(name)
         if value not in record.labels:
-            there = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
+            known_labels = f"the labels are {', '.join(record.labels[:20]) or 'numbers'}"
             raise_error(
                 "E0947",
                 f"`{escape_text(value)[:60]}` is not a label of `{name}`",
-                helps=suggest_similar_name(value, record.labels, there),
+                helps=suggest_similar_name(value, record.labels, known_labels),
             )
         return np.array(record.labels.index(value), np.int64)
     array = np.array(value) if isinstance(value, int | float) else convert_to_array(value, name)
