@@ -81,7 +81,7 @@ def _get_length(loop: Node) -> Dim:
 
 def compute_attention_weights(
     graph: Graph, given: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
-) -> dict[str, Array]:
+) -> Arrays:
     """Compute the weights of every attention by scope, [batch, heads, query, key], for prepared
     inputs. `returned` are those that the compiled model returns; `parameters` loads its weights if
     the rest need them.
@@ -100,7 +100,7 @@ def find_masked_positions(
     given: Arrays,
     shapes: Mapping[str, tuple[int, ...]],
     parameters: Callable[[], Arrays],
-) -> dict[str, Array]:
+) -> Arrays:
     """Compute the masked-out positions, bool[batch, heads, query, key] by scope, for attentions
     whose weights have these `shapes`. Attentions without a mask are left out.
     """
@@ -147,7 +147,7 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 
 def _evaluate_values(
     graph: Graph, wanted: NestedValues, given: Arrays, parameters: Callable[[], Arrays]
-) -> dict[str, Array]:
+) -> Arrays:
     """Compute values, stacked by their loops; `parameters` is called if they need any."""
     if not wanted:
         return {}

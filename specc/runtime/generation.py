@@ -10,7 +10,7 @@ from specc.decode.decode_loop import BatchDetokenizer, cut_at_stop, decode_steps
 from specc.decode.token_choice import DecodeStep
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.render import format_repr
-from specc.ir.array import Array
+from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.standalone_generator import (
     iterate_standalone_steps,
@@ -211,9 +211,7 @@ def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
     )
 
 
-def results_as_arrays(
-    writing: GenerationStream, results: list[list[GenerationResult]]
-) -> dict[str, Array]:
+def results_as_arrays(writing: GenerationStream, results: list[list[GenerationResult]]) -> Arrays:
     """Return the tokens i64[batch, num_return_sequences, longest], i64[batch, longest] if
     one sequence per prompt was requested, and the scores if there are any.
     """

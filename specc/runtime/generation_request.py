@@ -133,7 +133,7 @@ def prepare_prompts(
     inputs: Mapping[str, object],
     start: Sequence[int],
     begins: bool = False,
-) -> dict[str, Array]:
+) -> Arrays:
     """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
     given; none if the sequence `begins` from prefix positions.
     """
@@ -161,9 +161,7 @@ def _add_start_tokens(
     return {**exists, **inputs, input_signature.growing: first}
 
 
-def _as_alone(
-    input_signature: ModelInputs, prepared: dict[str, Array], keep: str
-) -> dict[str, Array]:
+def _as_alone(input_signature: ModelInputs, prepared: dict[str, Array], keep: str) -> Arrays:
     """Compute the padding mask of batched prompts as if each stood in a batch of one."""
     defaults, growing = input_signature.defaults, input_signature.growing
     if defaults is None or keep not in defaults.outputs:

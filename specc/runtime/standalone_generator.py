@@ -49,7 +49,7 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOu
     return StandaloneOutput(tokens[:, None], None, other)
 
 
-def _make_inputs(session: Session, request: GenerationRequest) -> dict[str, Array]:
+def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
     """Return the prepared inputs that the graph takes; it computes the rest itself."""
     input_signature, takes = request.writer.input_signature, {*session.inputs, *session.optional}
     known = takes
@@ -63,7 +63,7 @@ def _make_inputs(session: Session, request: GenerationRequest) -> dict[str, Arra
 
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
-) -> dict[str, Array]:
+) -> Arrays:
     """Return settings that are graph inputs, by name; `seed_2` if the spec has an input `seed`."""
     values, found = asdict(settings), {}
     for name in SCALAR_SETTINGS:
