@@ -23,7 +23,7 @@ from specc.analysis.query_key_grids import QueryKeyGrid, align_operand, follow_v
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 EXACT_INDEX_DTYPES = ("i64", "i32", "f64")
 """Element types that represent every position exactly; f32 does so only below 2^24."""

@@ -21,8 +21,8 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.ir.graph import Graph, collect_needed_nodes
-from specc.ir.interval import Interval
 from specc.ir.model import inline_defaults, resolve_absent_inputs
+from specc.ir.types import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from specc.ir import ops
 from specc.ir.dependence import find_dependences, get_read_length
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
 from specc.ir.graph import Graph, Node, NodeResults, Value
-from specc.ir.interval import SAME_POSITION
 from specc.ir.op import Op
+from specc.ir.types import SAME_POSITION
 
 
 def find_batch_symbol(graph: Graph) -> str | None:

@@ -6,6 +6,7 @@ otherwise it says that causality was not proved.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from specc.analysis.causality_message_parts import (
     LeakMessage,
@@ -22,10 +23,8 @@ from specc.analysis.query_key_grids import MAX_TRAVERSAL_STEPS
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.interval import Interval
 from specc.ir.op import Op
-
-UNBOUNDED_REACH = float("inf")
+from specc.ir.types import Interval
 
 NORM_MESSAGE = LeakMessage(
     "E0711",
@@ -257,7 +256,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
         )
     # A number of future positions was found, so the mask was understood: it is too wide.
-    if leak.reach.lo > -UNBOUNDED_REACH and leak.why != "all":
+    if leak.reach.lo > -inf and leak.why != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
         return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
     doubt = explain_mask_doubt(grid)
@@ -285,7 +284,7 @@ def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
     if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
     doubt = explain_mask_doubt(grid)
-    if leak.reach.lo == -UNBOUNDED_REACH and doubt and doubt.spent:
+    if leak.reach.lo == -inf and doubt and doubt.spent:
         what = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=helps)
     return LeakMessage(
@@ -311,12 +310,12 @@ def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
 
 
 def _format_window_help(reach: Interval) -> tuple[str, ...]:
-    if reach.is_empty or reach.lo == -UNBOUNDED_REACH:
+    if reach.is_empty or reach.lo == -inf:
         return ()
     return (f"q - k can be as low as {int(reach.lo)} here",)
 
 
 def _format_position_count(reach: Interval) -> str:
-    if reach.is_empty or reach.lo == -UNBOUNDED_REACH:
+    if reach.is_empty or reach.lo == -inf:
         return "every later one"
     return f"{-int(reach.lo)} later position{'s' if reach.lo < -1 else ''}"

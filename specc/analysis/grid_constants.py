@@ -28,8 +28,8 @@ from specc.analysis.value_ranges import COMPARISON_FUNCTIONS, find_uniform_value
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.graph import Node, Value
-from specc.ir.interval import FULL_INTERVAL, SAME_POSITION, Interval
 from specc.ir.op import Op
+from specc.ir.types import FULL_INTERVAL, SAME_POSITION, Interval
 
 SUM_OF_PRODUCTS_OPS: tuple[type[Op], ...] = (ops.Einsum, ops.Linear, ops.MatMul, ops.Conv)
 ELEMENTWISE_OPS: tuple[type[Op], ...] = (

@@ -34,7 +34,7 @@ from specc.analysis.query_key_grids import (
 from specc.ir import ops
 from specc.ir.dim import Dim, floor_divide_dims
 from specc.ir.graph import Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 
 @dataclass(frozen=True, slots=True)

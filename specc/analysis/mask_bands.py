@@ -63,7 +63,7 @@ from specc.analysis.query_key_grids import (
 from specc.analysis.time_axis import TimeAxis
 from specc.ir import ops
 from specc.ir.graph import Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
 
 _ZERO_PRESERVING = (
     "abs ceil erf expm1 floor gelu gelu_tanh log1p neg quick_gelu relu relu2 round sign "

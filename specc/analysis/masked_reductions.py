@@ -27,8 +27,8 @@ from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
 from specc.ir.graph import Node
-from specc.ir.interval import FULL_INTERVAL, Interval
 from specc.ir.op_dependence import Dependence
+from specc.ir.types import FULL_INTERVAL, Interval
 
 VisibleKeys = tuple[int, Interval]
 """An axis of the result, and the keys that each of its positions depends on."""
@@ -48,14 +48,10 @@ def iterate_neutral_reads(
         if query != key and timed:
             reach = _find_relevant_keys(node, link, find_masked_values(x, query, key, clock), clock)
             if reach != FULL_INTERVAL:
-                yield _to_result_axis(node, query, key), reach
+                gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
+                yield query - gone, reach
     if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.index:
         yield from _iterate_argmax_reads(node, node.op.axis, key, clock)
-
-
-def _to_result_axis(node: Node, query: int, key: int) -> int:
-    gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
-    return query - gone
 
 
 def _find_relevant_keys(

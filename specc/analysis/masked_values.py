@@ -79,7 +79,7 @@ from specc.analysis.value_ranges import (
 )
 from specc.ir import ops
 from specc.ir.graph import Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 MaskedValueRule: TypeAlias = Generator[QueryKeyGrid, MaskedValues, MaskedValues]
 """Computes the masked pairs of one grid; it may request those of others."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from specc.analysis.length_limits import find_max_lengths
@@ -271,21 +272,12 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
 
 def _count_saved_work(node: Node, padded: Collection[Value], most: Mapping[str, int]) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
-    local = _find_local_attention(node, padded, most)
-    return (
-        count_multiply_adds(node) - count_blocked_multiply_adds(node, local) if local else Dim.of(0)
-    )
-
-
-def _find_local_attention(
-    node: Node, padded: Collection[Value], most: Mapping[str, int]
-) -> LocalAttention | None:
-    found = plan_local_attention(node, padded)
-    if found is None or node.args[0] is None:
-        return None
-    rows = most.get(node.args[0].shape[2].name or "")
+    local = plan_local_attention(node, padded)
     # If a length is unlimited, the input can be long enough.
-    return found if rows is None or rows > found.above else None
+    rows = most.get(node.operand().shape[2].name or "", inf) if local else 0
+    if local is None or rows <= local.above:
+        return Dim.of(0)
+    return count_multiply_adds(node) - count_blocked_multiply_adds(node, local)
 
 
 def _get_or_add_part(root: SummaryNode, scope: str) -> SummaryNode:

@@ -26,8 +26,8 @@ from specc.analysis.padding_facts import PaddedResult, PaddingFacts
 from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node, Value
-from specc.ir.interval import EMPTY_INTERVAL
 from specc.ir.op_dependence import Dependence
+from specc.ir.types import EMPTY_INTERVAL
 
 MAX_POSITION_SEARCH_DEPTH = 20
 """Maximum depth of the search for position indices."""

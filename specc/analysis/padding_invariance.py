@@ -20,7 +20,7 @@ from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node
-from specc.ir.interval import SAME_POSITION
+from specc.ir.types import SAME_POSITION
 
 
 def is_unaffected_by_padding(reading: PaddedRead) -> bool:

@@ -15,10 +15,9 @@ from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.interval import Interval
 from specc.ir.length_constraints import is_never_negative, iterate_nested_nodes
 from specc.ir.op import Op
-from specc.ir.types import Type
+from specc.ir.types import Interval, Type
 
 MAX_REPEAT_COUNT = 32
 """Multiples of a length below it are selected exactly by `resize`, whose positions are computed

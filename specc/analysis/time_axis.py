@@ -53,9 +53,9 @@ from specc.ir import ops
 from specc.ir.dependence import find_dependences, get_read_length
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value, collect_needed_nodes, substitute_graph_symbols
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
 from specc.ir.length_constraints import is_never_negative
 from specc.ir.op_dependence import Dependence
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
 
 
 @dataclass(frozen=True, slots=True)

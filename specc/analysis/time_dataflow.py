@@ -34,7 +34,7 @@ holds the newest position and has no time axis:
     leak at %2 conv: ahead
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
@@ -66,7 +66,7 @@ from specc.analysis.time_dataflow_facts import (
 from specc.ir import ops
 from specc.ir.dependence import Dependence, find_dependences, get_read_length
 from specc.ir.graph import Graph, Node, NodeResults
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interval
 
 
 @lru_cache(maxsize=4)
@@ -116,7 +116,8 @@ def _visit_node(node: Node, results: NodeResults, along: TimeFlow) -> None:
     judge = _visit_loop if isinstance(node.op, ops.Scan) else _judge_node
     states, found = judge(node, results, along)
     if found:
-        along.leaks.append(_select_worst_leak(found))
+        # the most informative leak of the op
+        along.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.why), k.reach.lo)))
     along.states.update(zip(results, states, strict=True))
 
 
@@ -175,10 +176,10 @@ def _follow_dependence(
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
 
 
-def _select_worst_leak(found: Sequence[Leak]) -> Leak:
-    """Return the most informative leak of an op."""
-    order: list[LeakReason] = [*("captured", "length", "all", "ahead", "newest", "first", "shape")]
-    return min(found, key=lambda leak: (order.index(leak.why), leak.reach.lo))
+LEAK_ORDER: tuple[LeakReason, ...] = (
+    *("captured", "length", "all", "ahead", "newest", "first", "shape"),
+)
+"""The reasons of leaks, the most informative first."""
 
 
 def _find_mixing_leaks(

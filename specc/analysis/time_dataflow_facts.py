@@ -15,7 +15,7 @@ from specc.analysis.time_axis import TimeAxis, is_prefix_slice
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, Interval
+from specc.ir.types import EMPTY_INTERVAL, Interval
 
 LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
 

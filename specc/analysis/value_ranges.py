@@ -131,7 +131,8 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            return _convert_range(_merge_ranges(given), value.dtype)
+            low, high = (convert_number(end, value.dtype) for end in _merge_ranges(given))
+            return low, high
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
@@ -201,11 +202,6 @@ def _bound_increasing(fn: str, low: float, high: float) -> ValueRange:
         return 0.0, high
     power = exp(min(low, 80.0))
     return {"exp": power, "softplus": log1p(power)}.get(fn, power / (1 + power)), high
-
-
-def _convert_range(bounds: ValueRange, dtype: str) -> ValueRange:
-    """Return the bounds in another element type."""
-    return convert_number(bounds[0], dtype), convert_number(bounds[1], dtype)
 
 
 def convert_number(number: float, dtype: str) -> float:

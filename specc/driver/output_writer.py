@@ -33,7 +33,6 @@ from specc.io.atomic_write import sanitize_file_stem
 from specc.io.output_paths import MODEL_OUTPUT, normalize_output_path, resolve_output_path
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
-from specc.ir.interval import SAME_POSITION
 from specc.ir.model import (
     DerivedGraphs,
     GenerateSection,
@@ -42,6 +41,7 @@ from specc.ir.model import (
     SelfDecodingGraph,
     StreamSection,
 )
+from specc.ir.types import SAME_POSITION
 from specc.preprocessing.tokenizer_files import TOKENIZER_SUFFIX
 from specc.transforms import pass_pipeline
 from specc.weights.parameter_values import CheckpointBinding

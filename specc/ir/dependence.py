@@ -12,13 +12,6 @@ from functools import lru_cache
 
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.interval import (
-    EMPTY_INTERVAL,
-    FUTURE_POSITIONS,
-    PAST_POSITIONS,
-    SAME_POSITION,
-    Interval,
-)
 from specc.ir.op import Op
 from specc.ir.op_dependence import (
     GATE_OPERANDS,
@@ -29,7 +22,14 @@ from specc.ir.op_dependence import (
     make_dependence,
 )
 from specc.ir.ops import Scan
-from specc.ir.types import Type
+from specc.ir.types import (
+    EMPTY_INTERVAL,
+    FUTURE_POSITIONS,
+    PAST_POSITIONS,
+    SAME_POSITION,
+    Interval,
+    Type,
+)
 
 __all__ = [
     "GATE_OPERANDS",

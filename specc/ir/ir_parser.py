@@ -327,12 +327,8 @@ def _has_type(value: object, type: object) -> bool:
         item = get_args(type)[0]
         return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
     if type is int:
-        return _is_integer(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return abs(value) < MAX_DIM_INTEGER
     # exact types: in a graph's text True is not a number, nor 1 a float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
-
-
-def _is_integer(value: object) -> bool:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return False
-    return abs(value) < MAX_DIM_INTEGER

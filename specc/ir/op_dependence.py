@@ -9,11 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, PAST_POSITIONS, SAME_POSITION, Interval
 from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Share, Weigh
 from specc.ir.signature import SignatureAxis, assign_axis_marks, assign_result_axes
-from specc.ir.types import Type
+from specc.ir.types import (
+    EMPTY_INTERVAL,
+    FULL_INTERVAL,
+    PAST_POSITIONS,
+    SAME_POSITION,
+    Interval,
+    Type,
+)
 
 DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent", "all"]
 

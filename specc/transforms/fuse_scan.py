@@ -38,28 +38,18 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 """Biases of a pattern that a body may omit."""
 
 
-def _is_layer_like_scan(op: ops.Scan) -> bool:
-    """Return True if a scan has axis 1, one or two states, and no early exit."""
-    return op.axis == 1 and op.carries in (1, 2) and op.until == -1
-
-
-def _have_batch_shapes(row: Value, state: Value) -> bool:
-    """Return True if the scanned element and the state are both `[batch, n]`."""
-    return row.rank == 2 and row.shape[0] == state.type.shape[0]
-
-
 def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Rewrite a scan over a known cell to a recurrent layer, or return None."""
-    if not isinstance(op, ops.Scan) or not _is_layer_like_scan(op):
+    if not isinstance(op, ops.Scan) or op.axis != 1 or op.until != -1:
         return None
     inputs = list(op.body.inputs.values())
     states = inputs[op.scanned : op.scanned + op.carries]
-    if any(s.rank != 2 for s in states):
+    if not 1 <= op.carries <= 2 or any(s.rank != 2 for s in states):
         return None
     next_states = list(op.body.outputs.values())[: op.carries]
     # Any of the scanned values may be the cell's input; the others are for other outputs.
     for row in inputs[: op.scanned]:
-        if not _have_batch_shapes(row, states[0]):
+        if row.rank != 2 or row.shape[0] != states[0].shape[0]:
             continue
         for cell in _iterate_patterns(row.type, [s.type for s in states]):
             bound = _match_cell(cell, row, states, next_states)

@@ -94,7 +94,7 @@ def choose_weight_formats(
     choice = _FormatChooser(
         wish=wish,
         layout=layout,
-        heads=_find_output_weights(loops),
+        heads=frozenset(_iterate_upstream_weights(loops, list(loops.outputs.values()))),
         first=_find_first_attention_weights(loops),
         graph=loops,
         rounds=rounds,
@@ -299,11 +299,6 @@ def _explain_unsupported(uses: WeightUses) -> str:
 
 
 # --- where in the graph ---------------------------------------------------------------
-
-
-def _find_output_weights(graph: Graph) -> frozenset[str]:
-    """Return the weights of output projections: linear layers followed by nothing expensive."""
-    return frozenset(_iterate_upstream_weights(graph, list(graph.outputs.values())))
 
 
 def _find_first_attention_weights(graph: Graph) -> frozenset[str]:

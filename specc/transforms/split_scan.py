@@ -84,18 +84,6 @@ def _count_trailing_axes(op: Op) -> int:
     return 0 if isinstance(op, ops.Embedding | ops.OneHot) else 1
 
 
-def _vectorize_concat(
-    b: Builder, op: ops.Concat, args: NodeOperands, moving: Sequence[bool], axis: int, length: Dim
-) -> Value:
-    """Vectorize a concatenation. It does not broadcast, so constant parts are expanded."""
-    rows = [
-        a if m else _repeat_operand(b, a, axis, length)
-        for a, m in zip(args, moving, strict=True)
-        if a
-    ]
-    return b.one(replace(op, axis=op.axis + 1), *rows)
-
-
 def _align_operands(
     b: Builder, args: NodeOperands, moving: Sequence[bool], axis: int
 ) -> list[Value | None]:
@@ -114,7 +102,10 @@ def vectorize_op(
     """Apply `op` to all elements at once; varying operands already have them along `axis`."""
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
-        return _vectorize_concat(b, op, args, moving, axis, length)
+        # It does not broadcast: parts that do not vary are expanded.
+        pairs = [(a, moves) for a, moves in zip(args, moving, strict=True) if a]
+        rows = [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
+        return b.one(_shift_op_axis(op), *rows)
     if isinstance(op, ops.Transpose):
         # `can_vectorize_op` has checked that the axes before the time axis stay.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))

@@ -11,8 +11,7 @@ from specc.analysis.local_attention import GlobalTokenCondition, MaskParts, deco
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Input, Value
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL, Interval
-from specc.ir.types import Type
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval, Type
 
 ROWS = Dim.symbol("n")
 

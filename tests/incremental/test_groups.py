@@ -16,7 +16,7 @@ from specc.analysis.mask_bands import find_band_interval
 from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
-from specc.ir.interval import Interval
+from specc.ir.types import Interval
 
 SPEC = """specc 1
 model grouped

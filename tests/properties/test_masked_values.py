@@ -21,9 +21,8 @@ from specc.analysis.time_dataflow import trace_time_dataflow
 from specc.ir import ops
 from specc.ir.dependence import find_dependences
 from specc.ir.graph import Graph, Input, Value, collect_needed_nodes
-from specc.ir.interval import EMPTY_INTERVAL, FULL_INTERVAL
 from specc.ir.op_dependence import Dependence
-from specc.ir.types import Type
+from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Type
 
 Wanted = Callable[[Graph], Iterator[Value]]
 ROWS = 6

@@ -22,8 +22,8 @@ from specc.analysis.padding_check import can_padding_reach, check_padding
 from specc.analysis.time_dataflow import trace_time_dataflow as follow
 from specc.ir import dependence, ops
 from specc.ir.graph import Graph
-from specc.ir.interval import Interval
 from specc.ir.signature import Signature
+from specc.ir.types import Interval
 
 ROWS = 6
 GRAPHS = 250

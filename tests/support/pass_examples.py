@@ -25,14 +25,13 @@ from specc.incremental.state_selection import find_free_values
 from specc.incremental.step_plan import StepPlan
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Value
-from specc.ir.interval import FULL_INTERVAL, Interval
 from specc.ir.ir_parser import parse_ir
 from specc.ir.ir_text import IR_HEADER, format_ir
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DEFAULTS_GRAPH_NAME, GenerateSection
 from specc.ir.ops.quantized import WeightLayout
 from specc.ir.ops.recurrent import remove_axis
-from specc.ir.types import Type
+from specc.ir.types import FULL_INTERVAL, Interval, Type
 from specc.transforms import pass_pipeline
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph

@@ -14,10 +14,9 @@ from specc.ir import ops
 from specc.ir.dependence import find_op_dependences
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Node, Value
-from specc.ir.interval import EMPTY_INTERVAL, Interval
 from specc.ir.op import Op
 from specc.ir.op_dependence import Dependence
-from specc.ir.types import ShapeError, Type
+from specc.ir.types import EMPTY_INTERVAL, Interval, ShapeError, Type
 from specc_onnx.lower.dense_attention import AttentionParts, can_fuse_attention, find_packed_heads
 from specc_onnx.lower.emitter import Emitter, Tensor
 from specc_onnx.lower.registry import lower_nodes

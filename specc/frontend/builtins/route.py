@@ -22,9 +22,8 @@ from specc.ir import ops
 from specc.ir.dependence import AxisTrace, trace_axes
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, NodeOrigin, Value, collect_needed_nodes
-from specc.ir.interval import SAME_POSITION
 from specc.ir.ir_verifier import is_length_dependent
-from specc.ir.types import Type
+from specc.ir.types import SAME_POSITION, Type
 from specc.syntax import ast
 
 
