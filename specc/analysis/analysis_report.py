@@ -29,13 +29,13 @@ from specc.ir.types import Interval
 class AxisCausality:
     """Causality along the axis `symbol`.
 
-    `causal` is None if no output has this axis. `why` names the op that reads later positions.
+    `causal` is None if no output has this axis. `reason` names the op that reads later positions.
     `fields` maps each output to its receptive field.
     """
 
     symbol: str
     causal: bool | None
-    why: str = ""
+    reason: str = ""
     fields: Mapping[str, Interval]
 
     def line(self) -> str:
@@ -44,7 +44,7 @@ class AxisCausality:
             return f"every output depends on all positions of {self.symbol}"
         if self.causal:
             return f"causal along {self.symbol}"
-        return f"not causal along {self.symbol}: {self.why}"
+        return f"not causal along {self.symbol}: {self.reason}"
 
 
 def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[AxisCausality]:
@@ -69,11 +69,11 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     leak = next((each for each in found.leaks if each.node in live), None)
     if leak is not None:
         return AxisCausality(
-            symbol=symbol, causal=False, why=_explain_leak(graph, leak, found), fields=fields
+            symbol=symbol, causal=False, reason=_explain_leak(graph, leak, found), fields=fields
         )
     ahead = next((n for n, reach in fields.items() if reach.lo < 0), "")
     why = f"`{ahead}` reads later rows" if ahead else ""
-    return AxisCausality(symbol=symbol, causal=not ahead, why=why, fields=fields)
+    return AxisCausality(symbol=symbol, causal=not ahead, reason=why, fields=fields)
 
 
 def compute_receptive_fields(graph: Graph, found: TimeFlow) -> dict[str, Interval]:
@@ -102,7 +102,7 @@ class AnalysisReport:
 
     `growing` is the symbol of the time axis along which the model generates or streams, `chunk`
     its positions per step; `batch` is the symbol of the batch, if there is one. `causal` and
-    `apart` (batch elements are independent) are None if there is nothing to prove. `fields`
+    `is_batch_independent` are None if there is nothing to prove. `fields`
     maps each output to its receptive field along `growing`. `padded` names the padding masks.
     `others` are the other dynamic axes. `grouped`: a mask is `same_group`.
     """
@@ -112,7 +112,7 @@ class AnalysisReport:
     causal: bool | None
     fields: Mapping[str, Interval]
     batch: str | None
-    apart: bool | None
+    is_batch_independent: bool | None
     padded: tuple[str, ...]
     others: tuple[AxisCausality, ...] = ()
     grouped: bool = False
@@ -125,7 +125,7 @@ class AnalysisReport:
         if self.growing and self.causal:
             said += self._causal_lines()
         said += [each.line() for each in self.others]
-        if self.batch and self.apart:
+        if self.batch and self.is_batch_independent:
             said.append("batch elements are independent")
         if self.padded and not any(w.code == "W0601" for w in self.warnings):
             names = ", ".join(self.padded)
@@ -172,7 +172,7 @@ def analyze_graph(
         causal=not proved.errors if symbol else None,
         fields=proved.fields,
         batch=batch,
-        apart=not mixed if batch else None,
+        is_batch_independent=not mixed if batch else None,
         padded=tuple(n for n, f in graph.input_facts.items() if f.keep),
         grouped=has_groups(graph),
         others=() if proved.errors else tuple(check_each_axis(graph, (symbol, batch))),

@@ -189,8 +189,8 @@ def _report_unsupported_loop(found: TimeFlow, at: UnsupportedLoop) -> Diagnostic
     span = find_node_span(at.place, at.node)
     return Diagnostic(
         "E0717",
-        f"no step can be derived along `{found.symbol}`: {at.why}",
-        Label.at(span, f"`{format_op_name(at.node.op)}`: {at.why}"),
+        f"no step can be derived along `{found.symbol}`: {at.reason}",
+        Label.at(span, f"`{format_op_name(at.node.op)}`: {at.reason}"),
         helps=UNSUPPORTED_LOOP_HELPS,
     )
 
@@ -230,7 +230,7 @@ def _make_diagnostic(
     others += _make_time_axis_labels(graph.input_facts.get(growing), found.symbol)
     notes = said.notes
     if (
-        leak.why == "ahead"
+        leak.reason == "ahead"
         and leak.reach.lo > -inf
         and _is_compensated_later(found, graph.outputs.get(output))
     ):

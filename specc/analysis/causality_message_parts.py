@@ -113,7 +113,7 @@ def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
     node = leak.node
     x = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
-    if x is None or leak.why != "all" or not op or len(found.state(x).axes) < 2:
+    if x is None or leak.reason != "all" or not op or len(found.state(x).axes) < 2:
         return None
     if op == "mean":
         return _make_reduction_message(

@@ -66,7 +66,7 @@ def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     if leak.inside:
         return describe_leak(*leak.inside, found)
     symbol = found.symbol
-    match leak.why:
+    match leak.reason:
         case "length":
             return LeakMessage(
                 "E0714",
@@ -157,7 +157,7 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
 
 def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     """Return the message for an op that reads later positions."""
-    ahead, every = _format_position_count(leak.reach), leak.why == "all"
+    ahead, every = _format_position_count(leak.reach), leak.reason == "all"
     match leak.node.op:
         case ops.Attend() | ops.MaskedWeights():
             return _describe_mask(graph, leak, found)
@@ -256,7 +256,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
         )
     # A number of future positions was found, so the mask was understood: it is too wide.
-    if leak.reach.lo > -inf and leak.why != "all":
+    if leak.reach.lo > -inf and leak.reason != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
         return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
     doubt = explain_mask_doubt(grid)

@@ -60,23 +60,23 @@ class MaskParts:
         return MaskParts(self.band | other.band, tuple(keys), tuple(queries))
 
     def __and__(self, other: "MaskParts") -> "MaskParts":
-        if not (self.alone or other.alone):
+        if not (self.condition_count or other.condition_count):
             return MaskParts(self.band & other.band)
-        return min(self, other, key=lambda parts: parts.left)
+        return min(self, other, key=lambda parts: parts.sort_key)
 
     @property
-    def alone(self) -> int:
+    def condition_count(self) -> int:
         """The number of global-token conditions besides the band."""
         return len(self.keys) + len(self.queries)
 
     @property
-    def left(self) -> tuple[int, bool, int]:
+    def sort_key(self) -> tuple[int, bool, int]:
         """Return a sort key that is smaller for a mask with fewer visible keys: infinite sides
         count first, then global keys alone, which usually come from padding masks.
         """
         ends = (self.band.lo, self.band.hi)
         open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
-        return open_, self.band.is_empty and bool(self.keys), self.alone
+        return open_, self.band.is_empty and bool(self.keys), self.condition_count
 
 
 def decompose_mask(value: Value, query: int, key: int, padded: Collection[Value] = ()) -> MaskParts:
@@ -209,7 +209,7 @@ class LocalAttention:
         seen = f"a query attends to {self.window} keys"
         if self.window is None:
             seen = "a query attends to one side"
-        beside = ", besides global tokens" if self.parts.alone else ""
+        beside = ", besides global tokens" if self.parts.condition_count else ""
         return (
             f"above {self.above} positions blocked: {self.block} queries per block, {seen}{beside}"
         )

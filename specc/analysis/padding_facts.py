@@ -280,9 +280,9 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    `apart`: padding separates always-valid positions of the operand, `ends` many before and
-    after it; `into_apart`: those of the result. `merged`: the axis is batch and positions in
-    one.
+    `is_separated`: padding separates always-valid positions of the operand, `ends` many before
+    and after it; `leads_to_separated`: those of the result. `merged`: the axis is batch and
+    positions in one.
     """
 
     node: Node
@@ -290,9 +290,9 @@ class PaddedRead:
     given: Sequence[PaddingFacts]
     side: str
     merged: bool = False
-    apart: bool = False
+    is_separated: bool = False
     ends: tuple[int | None, int | None] = (0, 0)
-    into_apart: bool = False
+    leads_to_separated: bool = False
 
     @property
     def op(self) -> Op:
@@ -322,12 +322,12 @@ class PaddedRead:
     @property
     def after(self) -> bool:
         """True if padding comes after all valid positions."""
-        return self.side == "right" and not self.apart
+        return self.side == "right" and not self.is_separated
 
     @property
     def first(self) -> bool:
         """True if padding comes before all valid positions."""
-        return self.side == "left" and not self.apart
+        return self.side == "left" and not self.is_separated
 
     @property
     def may_be_left(self) -> bool:

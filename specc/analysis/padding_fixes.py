@@ -58,7 +58,7 @@ class PaddingLeak:
     def is_moved(self) -> bool:
         """True if padding separates always-valid positions from the others."""
         reading = self.padding_source.reading
-        return reading is not None and (reading.apart or reading.into_apart)
+        return reading is not None and (reading.is_separated or reading.leads_to_separated)
 
     def is_padded(self, value: Value) -> bool:
         """Return True if the shape of a value contains the symbol of the padded axis."""

@@ -119,7 +119,7 @@ def _is_state_zero(reading: PaddedRead) -> bool:
     padding that it reads: zeros, before all valid positions.
     """
     op = reading.op
-    if not isinstance(op, ops.RecurrentLayer) or not reading.zero or reading.apart:
+    if not isinstance(op, ops.RecurrentLayer) or not reading.zero or reading.is_separated:
         return False
     given = [*op.initial_states, op.bias, op.state_bias]
     keeps_zero = reading.op.attributes().get("activation") != "sigmoid"
@@ -289,7 +289,7 @@ def is_window_unaffected(reading: PaddedRead) -> bool:
             return reading.fill == float(first)
         case ops.CumSum():
             return reading.zero
-    return not reading.apart and _is_same_at_ends(reading)
+    return not reading.is_separated and _is_same_at_ends(reading)
 
 
 def _is_same_at_ends(reading: PaddedRead) -> bool:
@@ -297,7 +297,7 @@ def _is_same_at_ends(reading: PaddedRead) -> bool:
     match reading.op:
         case ops.Conv() | ops.AveragePool(counted=True):
             return reading.fill == 0
-        case ops.MaxPool(dilation=dilation) if reading.apart:
+        case ops.MaxPool(dilation=dilation) if reading.is_separated:
             return reading.fill == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
             # A window of a valid output position contains a valid input position.
@@ -310,15 +310,15 @@ def is_shift_unaffected(reading: PaddedRead) -> bool:
     padding.
     """
     op = reading.op
-    if reading.shifted or reading.into_apart:
+    if reading.shifted or reading.leads_to_separated:
         return False
     if isinstance(op, ops.Slice):
         return reading.fill is not None or _is_one_sided_slice(reading)
-    if reading.apart and reading.fill is None:
+    if reading.is_separated and reading.fill is None:
         return False
     match op:
         case ops.KeepRows():
-            return not reading.apart or reading.fill == 0
+            return not reading.is_separated or reading.fill == 0
         case ops.Stride(start=start):
             # The first positions differ with left padding.
             first = start == 0 or not reading.may_be_left
@@ -331,7 +331,7 @@ def is_shift_unaffected(reading: PaddedRead) -> bool:
 def _is_one_sided_slice(reading: PaddedRead) -> bool:
     """Return True if a slice keeps no always-valid position on the far side of the padding."""
     dropped = _dropped_positions(reading, inf)
-    return not reading.apart or all(over >= 0 for over in dropped)
+    return not reading.is_separated or all(over >= 0 for over in dropped)
 
 
 def _is_reading_ends(reading: PaddedRead, op: ops.Sliding) -> bool:

@@ -146,9 +146,9 @@ class PaddingWalk:
             given=given,
             side=given[link.operand].get_side(link.operand_axis, self.side),
             merged=length in self.places.merged,
-            apart=self.places.separates_valid_positions(length),
+            is_separated=self.places.separates_valid_positions(length),
             ends=(before.number, self.places.behind(length).number),
-            into_apart=self.places.leads_to_separated_axis(node, link),
+            leads_to_separated=self.places.leads_to_separated_axis(node, link),
         )
 
     def visit(

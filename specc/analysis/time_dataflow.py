@@ -117,7 +117,7 @@ def _visit_node(node: Node, results: NodeResults, along: TimeFlow) -> None:
     states, found = judge(node, results, along)
     if found:
         # the most informative leak of the op
-        along.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.why), k.reach.lo)))
+        along.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.reach.lo)))
     along.states.update(zip(results, states, strict=True))
 
 
@@ -227,7 +227,7 @@ def _visit_loop(
     moves = any(s.axes for s in (*given, *states))
     if (says := find_length_use(op.body, along.related)) and (runs or not moves):
         return states, [Leak(node, "length", inside=(op.body, Leak(says, "length"))), *found]
-    within = [Leak(node, k.why, None, k.reach, (body, k)) for k in inside.leaks]
+    within = [Leak(node, k.reason, None, k.reach, (body, k)) for k in inside.leaks]
     return states, [*within, *found]
 
 

@@ -49,7 +49,7 @@ class TimeState:
 class Leak:
     """`node` reads positions after the one it computes.
 
-    `why`: `ahead`, positions up to `-reach.lo` later; `all`, every position; `newest`, it mixes
+    `reason`: `ahead`, positions up to `-reach.lo` later; `all`, every position; `newest`, it mixes
     the newest position into earlier ones; `length`, it needs the final length; `captured`, a
     loop captures a moving value; `first`, prefix positions read the first position after them;
     `shape`, the result has an axis whose positions are no longer those of the time axis.
@@ -57,7 +57,7 @@ class Leak:
     """
 
     node: Node
-    why: LeakReason
+    reason: LeakReason
     operand: int | None = None
     reach: Interval = EMPTY_INTERVAL
     inside: "tuple[Graph, Leak] | None" = None
@@ -228,7 +228,7 @@ class UnsupportedLoop:
 
     place: Graph
     node: Node
-    why: str
+    reason: str
 
 
 def find_unsupported_loops(

@@ -42,7 +42,8 @@ def _report_as_json(
 ) -> dict[str, object]:
     """Return the proved facts as JSON values."""
     axes = [
-        {"axis": each.symbol, "causal": each.causal, "reason": each.why} for each in report.others
+        {"axis": each.symbol, "causal": each.causal, "reason": each.reason}
+        for each in report.others
     ]
     if report.growing:
         axes.insert(0, {"axis": report.growing, "causal": report.causal, "reason": ""})
@@ -54,7 +55,7 @@ def _report_as_json(
         "notes": list(spec.remarks),
         "axes": axes,
         "batch_axis": report.batch,
-        "batch_independent": report.apart,
+        "batch_independent": report.is_batch_independent,
         "padding_masks": list(report.padded),
     }
 

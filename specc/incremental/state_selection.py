@@ -66,11 +66,11 @@ class CutChoice(Generic[T]):
     """A value: the cost of caching it, the cost of recomputing it, and the values it is recomputed
     from.
 
-    `again = inf` means that it must be kept if it is wanted.
+    `recompute_cost = inf` means that it must be kept if it is wanted.
     """
 
-    keep: float
-    again: float
+    cache_cost: float
+    recompute_cost: float
     operands: Sequence[T] = ()
 
 
@@ -80,8 +80,8 @@ def find_minimum_cut(choices: Mapping[T, CutChoice[T]], sinks: Sequence[T]) -> l
     source, sink = ("source", None), ("sink", None)
     for value, choice in choices.items():
         there, again = ("there", value), ("again", value)
-        net.edge(again, there, choice.keep)
-        net.edge(source, again, choice.again)
+        net.edge(again, there, choice.cache_cost)
+        net.edge(source, again, choice.recompute_cost)
         for operand in choice.operands:
             net.edge(("there", operand), again, inf)
     for value in sinks:

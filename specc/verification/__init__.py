@@ -1,1 +1,1 @@
-"""verification."""
+"""Verification of compiled models against the float64 reference."""

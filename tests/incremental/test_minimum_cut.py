@@ -20,9 +20,9 @@ def cost(choices: dict[int, CutChoice[int]], sinks: list[int], kept: set[int]) -
             continue
         seen.add(value)
         if value in kept:
-            total += choices[value].keep
+            total += choices[value].cache_cost
         else:
-            total += choices[value].again
+            total += choices[value].recompute_cost
             todo += choices[value].operands
     return total
 

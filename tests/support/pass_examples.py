@@ -167,7 +167,7 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
             yield f"{name} {', '.join(said)}"
     for leak in found.leaks:
         result = dict(graph.nodes)[leak.node][0]
-        yield f"leak at {get_value_number(graph, result)} {leak.node.op.name}: {leak.why}"
+        yield f"leak at {get_value_number(graph, result)} {leak.node.op.name}: {leak.reason}"
 
 
 def _bands(graphs: Graphs, words: Words) -> Iterable[str]:
