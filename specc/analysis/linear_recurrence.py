@@ -31,7 +31,7 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
     state, update = op.split_body_inputs().initial_carries[0], op.get_next_carries()[0]
     reads = [_match_read(v, update) for v in op.get_collected_outputs()]
     axes = {key_axis for key_axis, _ in filter(None, reads)}
-    if state.type.dtype != "f32" or state.type.rank < 3 or len(axes) != 1 or None in reads:
+    if state.dtype != "f32" or state.rank < 3 or len(axes) != 1 or None in reads:
         return None
     queries = tuple(query for _, query in filter(None, reads))
     found = next(_match_update(state, update, axes.pop(), queries), None)
@@ -54,7 +54,7 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
         key_axis = -1 if result == matrix[:-1] else -2
         if first is state and result == _drop(matrix, key_axis):
             return (key_axis, second) if vector == _drop(matrix, -3 - key_axis) else None
-    node, rank = value.node, state.type.rank
+    node, rank = value.node, state.rank
     if node is None or not isinstance(node.op, ops.Reduce) or node.op.fn != "sum":
         return None
     key_axis = node.op.axis - rank
@@ -102,7 +102,7 @@ def _is_vector(value: Value, axis: int, rank: int) -> bool:
 def _match_update(
     state: Value, update: Value, key_axis: int, queries: NodeResults
 ) -> Iterator[LinearRecurrence]:
-    rank = state.type.rank
+    rank = state.rank
     for decayed, written in _list_operands(update, "add"):
         decays = [
             d for d, s in _list_operands(decayed, "mul") if s is state and _is_number(d, rank)

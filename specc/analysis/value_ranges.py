@@ -131,8 +131,8 @@ def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> Valu
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            low, high = (convert_number(end, value.dtype) for end in _merge_ranges(given))
-            return low, high
+            low, high = _merge_ranges(given)
+            return convert_number(low, value.dtype), convert_number(high, value.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():

@@ -9,16 +9,13 @@ batch element `r // k`. States and encoder outputs are passed as `[batch, k]`: b
 batch elements and needs a separate batch axis.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from specc.ir import ops
 from specc.ir.dim import Dim, DimError, divide_dims_exactly
-from specc.ir.graph import Builder, Graph, Input, Value
+from specc.ir.graph import Builder, Graph, Input, Value, select_entries
 from specc.ir.types import Type
-
-T = TypeVar("T")
 
 
 def collect_value_symbols(values: Iterable[Value]) -> set[str]:
@@ -61,7 +58,7 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
     kept = {n for n, v in graph.inputs.items() if v in read or n in always}
     kept |= {
         *_find_length_inputs(
-            _select_inputs(graph.inputs, graph.inputs.keys() - kept),
+            select_entries(graph.inputs, graph.inputs.keys() - kept),
             [graph.inputs[n] for n in kept],
             collect_value_symbols(read) | collect_computed_symbols(graph),
             graph.length_equations,
@@ -69,13 +66,9 @@ def remove_unused_inputs(graph: Graph, always: frozenset[str] = frozenset()) -> 
     }
     return replace(
         graph,
-        inputs=_select_inputs(graph.inputs, kept),
-        input_facts=_select_inputs(graph.input_facts, kept),
+        inputs=select_entries(graph.inputs, kept),
+        input_facts=select_entries(graph.input_facts, kept),
     )
-
-
-def _select_inputs(named: Mapping[str, T], kept: Set[str]) -> dict[str, T]:
-    return {n: v for n, v in named.items() if n in kept}
 
 
 def add_length_inputs(graph: Graph, whole: Graph, fixed: Iterable[str]) -> Graph:

@@ -304,12 +304,12 @@ class Builder:
             name=name,
             inputs=dict(self.inputs),
             input_facts=dict(self.input_facts),
-            parameters=_select_entries(self.parameters, used_parameters),
-            parameter_facts=_select_entries(self.parameter_facts, used_parameters),
+            parameters=select_entries(self.parameters, used_parameters),
+            parameter_facts=select_entries(self.parameter_facts, used_parameters),
             nodes=live_nodes,
             outputs=dict(outputs),
-            names=_select_entries(self.names, live_names),
-            node_origins=_select_entries(self.node_origins, live),
+            names=select_entries(self.names, live_names),
+            node_origins=select_entries(self.node_origins, live),
             min_lengths=dict(min_lengths or {}),
             length_equations=dict(length_equations or {}),
         )
@@ -319,8 +319,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
-    """Return the entries of some keys, in order."""
+def select_entries(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
+    """Return the entries of these keys, in order."""
     return {key: value for key, value in entries.items() if key in keys}
 
 

@@ -131,12 +131,10 @@ def _find_largest_bound(graph: Graph) -> float:
     found = 0.0
     for node, _ in iterate_nested_nodes(graph):
         match node.op:
-            case ops.Compare() | ops.Arith(fn="min" | "max"):
+            case ops.Compare() | ops.Arith("min" | "max"):
                 for value in node.args:
                     match get_viewed_op(value, ops.Cast):
-                        case ops.Constant(value=float(number)) if (
-                            BOUNDS[0] < abs(number) <= BOUNDS[1]
-                        ):
+                        case ops.Constant(float(number)) if BOUNDS[0] < abs(number) <= BOUNDS[1]:
                             found = max(found, abs(number))
     return found
 
