@@ -9,9 +9,9 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.evaluation import (
-    check_at_least_one,
     compute_merged_shape,
     evaluate_index,
+    evaluate_last,
     evaluate_length,
     evaluate_slice,
     evaluate_split_shape,
@@ -109,6 +109,7 @@ evaluate.add_rules(
         ops.Index: lambda op, env, x: np.take(
             x, evaluate_index(op, x.shape[op.axis], env), axis=op.axis
         ),
+        ops.Last: lambda op, env, x: np.take(x, evaluate_last(x.shape[op.axis]), axis=op.axis),
         ops.Reduce: lambda op, env, x: REDUCTIONS[op.fn](x, op.axis),
         ops.OneHot: lambda op, env, ids: (
             ids[..., None] == np.arange(evaluate_length(op.size, env))
@@ -125,14 +126,6 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     least, most = FLOAT32_INTEGER_RANGES[op.to]
     clipped: Array = np.clip(np.nan_to_num(x, nan=0.0, posinf=most, neginf=least), least, most)
     return np.trunc(clipped).astype(get_numpy_dtype(op.to))
-
-
-@evaluate
-def last(op: ops.Last, env: LengthValues, x: Array) -> Array:
-    """a[*a t *b] -> a[*a *b]"""
-    check_at_least_one(x.shape[op.axis])
-    taken: Array = np.take(x, x.shape[op.axis] - 1, axis=op.axis)
-    return taken
 
 
 @evaluate

@@ -28,18 +28,15 @@ def top_k(op: ops.TopK, place: ForwardContext, x: Tensor) -> tuple[Tensor, Tenso
     return torch.gather(x, op.axis, places), places
 
 
-@evaluate
-def stride(op: ops.Stride, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a u *b]"""
-    start, stop, step = evaluate_stride(op, x.shape[op.axis], place.lengths)
-    leading = (slice(None),) * op.axis
-    return x[(*leading, slice(start, stop, step))]
-
-
-@evaluate
-def roll(op: ops.Roll, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a t *b]"""
-    return torch.roll(x, place.length(op.by), op.axis)
+evaluate.add_rules(
+    {
+        ops.Stride: lambda op, place, x: x[
+            (slice(None),) * op.axis
+            + (slice(*evaluate_stride(op, x.shape[op.axis], place.lengths)),)
+        ],
+        ops.Roll: lambda op, place, x: torch.roll(x, place.length(op.by), op.axis),
+    }
+)
 
 
 @evaluate

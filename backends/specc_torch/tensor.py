@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.evaluation import (
-    check_at_least_one,
     compute_merged_shape,
     evaluate_index,
+    evaluate_last,
     evaluate_slice,
     evaluate_split_shape,
     number_einsum_axes,
@@ -103,6 +103,7 @@ evaluate.add_rules(
             place.floats
         ),
         ops.MatMul: lambda op, place, left, right: left @ right,
+        ops.Last: lambda op, place, x: x.select(op.axis, evaluate_last(x.shape[op.axis])),
         ops.Index: lambda op, place, x: x.select(
             op.axis, evaluate_index(op, x.shape[op.axis], place.lengths)
         ),
@@ -124,13 +125,6 @@ def slice_(op: ops.Slice, place: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
     start, stop = evaluate_slice(op, x.shape[op.axis], place.lengths)
     return x.narrow(op.axis, start, stop - start)
-
-
-@evaluate
-def last(op: ops.Last, place: ForwardContext, x: Tensor) -> Tensor:
-    """a[*a t *b] -> a[*a *b]"""
-    check_at_least_one(x.shape[op.axis])
-    return x.select(op.axis, x.shape[op.axis] - 1)
 
 
 @evaluate

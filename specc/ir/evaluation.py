@@ -151,14 +151,15 @@ def check_index_range(least: int, maximum: int, below: int, what: str) -> None:
         )
 
 
-def check_at_least_one(rows: int) -> None:
-    """Raise E0912 if the last position of an empty axis is read."""
+def evaluate_last(rows: int) -> int:
+    """Return the last index of an axis. E0912 if the axis is empty."""
     if not rows:
         raise_error(
             "E0912",
             "the last position of an empty axis is read",
             helps=["pass at least one position"],
         )
+    return rows - 1
 
 
 def evaluate_split_shape(

@@ -130,10 +130,7 @@ class _ExecutionCounter:
         for part in others:
             nodes.append(helper.make_node("Add", [total, part], [self._make_name()]))
             total = nodes[-1].output[0]
-        # copies, since `del` clears the elements too
-        copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
-        del graph.node[:]
-        graph.node.extend(copies)
+        _replace_nodes(graph, nodes)
         return total
 
     def _count_in(self, node: NodeProto, before: list[NodeProto]) -> str:
@@ -146,7 +143,9 @@ class _ExecutionCounter:
             return result
         (body,) = iterate_node_bodies(node)
         # a Loop's inputs are trip count, condition, then carries
-        first, scanned = (2, 0) if node.op_type == "Loop" else (0, _count_scan_inputs(node))
+        first, scanned = 2, 0
+        if node.op_type == "Scan":
+            first, scanned = 0, next(a.i for a in node.attribute if a.name == "num_scan_inputs")
         carried = len(body.input) - first - scanned
         carry = self._make_name()
         total = self._count_body(body, [carry])
@@ -163,9 +162,7 @@ class _ExecutionCounter:
         one = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
         total = self.add_counts(body, [*parts, one])
-        nodes = [NodeProto.FromString(n.SerializeToString()) for n in body.node]
-        del body.node[:]
-        body.node.extend([*new_nodes, *nodes])
+        _replace_nodes(body, [*new_nodes, *body.node])
         return total
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
@@ -183,9 +180,11 @@ class _ExecutionCounter:
         return f"{EXECUTION_COUNTS_OUTPUT}.{self.name_count}"
 
 
-def _count_scan_inputs(node: NodeProto) -> int:
-    """Return the number of scan inputs of a `Scan`."""
-    return next(int(a.i) for a in node.attribute if a.name == "num_scan_inputs")
+def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
+    """Replace the nodes of a graph; they may contain its own, which `del` clears."""
+    copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _insert_repeated(field: Any, at: int, value: Any) -> None:
@@ -221,14 +220,6 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
     return found
 
 
-def _request_probabilities(node: NodeProto) -> None:
-    """Make the fourth output of an `Attention` its weights."""
-    mode = "qk_matmul_output_mode"
-    for attribute in [a for a in node.attribute if a.name == mode]:
-        node.attribute.remove(attribute)
-    node.attribute.append(helper.make_attribute(mode, PROBABILITIES_OUTPUT_MODE))
-
-
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
     """Make an `Attention` node return its weights, and return their name."""
     # An inlined branch has the result name of its `If`.
@@ -241,7 +232,11 @@ def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | 
     if len(node.output) < 4 or not node.output[3]:
         del node.output[1:]
         node.output.extend(["", "", f"{value}:weights"])
-        _request_probabilities(node)
+        # the fourth output of an `Attention` becomes its weights
+        mode = "qk_matmul_output_mode"
+        for attribute in [a for a in node.attribute if a.name == mode]:
+            node.attribute.remove(attribute)
+        node.attribute.append(helper.make_attribute(mode, PROBABILITIES_OUTPUT_MODE))
     name: str = node.output[3]
     return name
 
@@ -251,20 +246,13 @@ def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:
     node = _find_producer(model, guard)
     if node is None or node.op_type != "If":
         return
-    then = next(
-        b
-        for a, b in zip(node.attribute, iterate_node_bodies(node), strict=True)
-        if a.name == branch
-    )
+    then = next(a.g for a in node.attribute if a.name == branch)
     names = {old.name: new for old, new in zip(then.output, node.output, strict=True)}
     at = list(model.graph.node).index(node)
     del model.graph.node[at]
     for offset, inner in enumerate(then.node):
-        moved = NodeProto()
-        moved.CopyFrom(inner)
-        outputs = [names.get(o, o) for o in inner.output]
-        del moved.output[:]
-        moved.output.extend(outputs)
+        moved = NodeProto.FromString(inner.SerializeToString())
+        moved.output[:] = [names.get(o, o) for o in inner.output]
         model.graph.node.insert(at + offset, moved)
 
 

@@ -205,13 +205,19 @@ def finish_model(
     # protobuf copies initializers, so the weights are looked up in the model
     stored_weights = dict(zip(weights, model.graph.initializer, strict=False))
     types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored_types}
+    # the notes on attentions that the model still contains, with final names
+    attentions = (
+        {key: names[value] if key in NAMED_NOTE_FIELDS else value for key, value in note.items()}
+        for note in g.attentions
+        if all(note[key] in names for key in NAMED_NOTE_FIELDS & note.keys())
+    )
     return BuiltModel(
         model=model,
         graph=graph,
         target=g.target,
         opset=g.opset,
         weights=stored_weights,
-        attentions=_collect_attention_notes(g, names),
+        attentions=tuple(attentions),
         types=types,
         length_inputs=g.lengths.length_inputs,
         branch_lengths=g.facts.branch_lengths,
@@ -282,12 +288,3 @@ def _rename_values(g: Emitter, outputs: Mapping[str, str], taken: set[str]) -> d
     apply_value_names(main.nodes, names)
     main.types = {names[name]: type for name, type in main.types.items() if name in names}
     return names
-
-
-def _collect_attention_notes(g: Emitter, names: Mapping[str, str]) -> tuple[Mapping[str, str], ...]:
-    """Return the notes on attentions that the model still contains, with final names."""
-    return tuple(
-        {key: names[value] if key in NAMED_NOTE_FIELDS else value for key, value in note.items()}
-        for note in g.attentions
-        if all(note[key] in names for key in NAMED_NOTE_FIELDS & note.keys())
-    )

@@ -191,8 +191,10 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     visible |= {name for node in graph.node for name in node.output}
     probes: dict[str, str] = {}
     for node in list(graph.node):
-        if node.op_type in ("Scan", "Loop") and not _is_expert_loop(node):
-            probes |= _collect_loop_outputs(node, probe_types)
+        if node.op_type in ("Scan", "Loop"):
+            (body,) = iterate_node_bodies(node)
+            if body.name.rpartition("/")[2] != EXPERT_LOOP_NAME:
+                probes |= _collect_loop_outputs(node, probe_types)
     for name in (n for n in probe_types if n in visible):
         probes[name] = f"{name}:seen"
         graph.node.append(helper.make_node("Identity", [name], [probes[name]]))
@@ -200,13 +202,6 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
         kind = probe_types[name]
         graph.output.append(helper.make_tensor_value_info(outer, kind, None))
     return probes
-
-
-def _is_expert_loop(node: NodeProto) -> bool:
-    """Return True for a loop over experts."""
-    return any(
-        body.name.rpartition("/")[2] == EXPERT_LOOP_NAME for body in iterate_node_bodies(node)
-    )
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:

@@ -7,7 +7,6 @@ main graph, because ONNX Runtime does not move nodes out of a loop body.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from onnx import GraphProto
 
@@ -15,7 +14,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
-from specc.ir.model import DecodeState, DerivedGraphs, extract_tokenwise_default
+from specc.ir.model import DecodeState, extract_tokenwise_default
 from specc.ir.types import Type
 from specc_onnx.generate.decoding_strategies import DecodingStrategy
 from specc_onnx.generate.generation_context import GenerationContext, LoopCarry, TokenDecision
@@ -63,8 +62,9 @@ def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node
     invariant = []
     for node, results in step.nodes:
         # `Range(past)` has no operands but changes at every step.
-        varying = (d for d in _iterate_node_lengths(node, results) if not d.symbols() <= symbols)
-        is_fixed = next(varying, None) is None
+        lengths = [d for result in results for d in result.type.shape]
+        lengths += node.op.iterate_lengths()
+        is_fixed = all(d.symbols() <= symbols for d in lengths)
         # The body of a `Scan` is not searched for varying values.
         if not is_fixed or isinstance(node.op, ops.Scan):
             continue
@@ -72,13 +72,6 @@ def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node
             known.update(results)
             invariant.append(node)
     return invariant
-
-
-def _iterate_node_lengths(node: Node, results: Iterable[Value]) -> Iterable[Dim]:
-    """Yield the lengths in the results and attributes of a node."""
-    for result in results:
-        yield from result.type.shape
-    yield from node.op.iterate_lengths()
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
@@ -92,7 +85,12 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
         return None
     default = extract_tokenwise_default(defaults, name, growing)
     if default is None:
-        _raise_not_tokenwise(name, growing)
+        raise_error(
+            "E0944",
+            f"the default of `{name}` reads other positions of `{growing}` than the generated one",
+            notes=["a standalone generator has only the newest token"],
+            helps=["compile a package: --graphs step", f"compute `{name}` from one token"],
+        )
     return None if _is_true_for_tokens(default.outputs[name]) else default
 
 
@@ -103,15 +101,6 @@ def _is_true_for_tokens(value: Value) -> bool:
             bound = op.value if isinstance(op, ops.Constant) else math.inf
             return (fn == "ge" and bound <= 0) or (fn in ("gt", "ne") and bound < 0)
     return False
-
-
-def _raise_not_tokenwise(name: str, growing: str) -> NoReturn:
-    raise_error(
-        "E0944",
-        f"the default of `{name}` reads other positions of `{growing}` than the generated one",
-        notes=["a standalone generator has only the newest token"],
-        helps=["compile a package: --graphs step", f"compute `{name}` from one token"],
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,18 +216,14 @@ def _list_next_carries(
     context: GenerationContext, inner: Mapping[str, Tensor], decision: TokenDecision
 ) -> list[str]:
     """Return the carries after the iteration, in the order of `LoopIteration.carries`."""
-    token = _emit_next_tokens(context, decision)
+    dtype = context.derived.step.inputs[context.derived.growing].type.dtype
+    token = emit_cast(context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, before="i64")
     return [
         token,
         *(_emit_next_mask(context, n, inner[n], token, decision) for n in context.per_token_inputs),
         *(_emit_next_state(context, s, decision) for s in context.derived.states),
         *decision.after,
     ]
-
-
-def _emit_next_tokens(context: GenerationContext, decision: TokenDecision) -> str:
-    dtype = context.derived.step.inputs[context.derived.growing].type.dtype
-    return emit_cast(context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, before="i64")
 
 
 def _emit_next_mask(
@@ -252,7 +237,8 @@ def _emit_next_mask(
     beams_share_mask = context.repeats > 1 and default is None
     if decision.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = g.node("Gather", mask, decision.parents, axis=batch_axis)
-    time_axis = _find_time_axis_index(x.type, context.derived)
+    new = context.derived.step.inputs[context.derived.growing].type.shape[1]
+    time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new.symbols())
     if default is None:
         front = g.node("Shape", mask, start=0, end=time_axis)
         back = g.node("Shape", mask, start=time_axis + 1)
@@ -280,12 +266,6 @@ def _emit_next_state(
     if decision.parents is None or state.batch_axis is None:
         return name
     return context.g.node("Gather", name, decision.parents, axis=state.batch_axis)
-
-
-def _find_time_axis_index(type: Type, derived: DerivedGraphs) -> int:
-    """Return the axis of a step's input with the length of the new, or of all, positions."""
-    new = derived.step.inputs[derived.growing].type.shape[1]
-    return next(n for n, d in enumerate(type.shape) if d.symbols() & new.symbols())
 
 
 def _get_carry_type_after(carry: LoopCarry) -> Type:

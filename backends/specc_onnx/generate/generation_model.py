@@ -7,7 +7,6 @@ every token. The body reads weights and encoder outputs from the main graph.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NoReturn
 
 from onnx import TensorProto
 
@@ -67,7 +66,13 @@ def build_generation_model(
     weights = add_parameters(g, ingredients.parameters, stored or {}, ties or {})
     for name in context.per_token_inputs:
         if not context.parts.graph.input_facts[name].keep:
-            _raise_unknown_symbol(name, context.derived.growing)
+            growing = context.derived.growing
+            raise_error(
+                "E0944",
+                f"`{name}` has no value for generated positions of `{growing}`",
+                notes=["inside a standalone generator only the padding mask is known"],
+                helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
+            )
     lower_encoder(context)
     loop = _make_loop_iteration(context)
     body = build_generation_body(context, loop)
@@ -79,7 +84,8 @@ def build_generation_model(
         "Loop", len(loop.carries), context.scalars[MAX_TOKENS_INPUT], has_batch, *initial, body=body
     )
     outputs = loop.strategy.outputs(g, final[len(loop.token_carries) + len(loop.state_carries) :])
-    inputs = _list_model_inputs(context)
+    scalars = list_scalar_inputs(context.decoding).items()
+    inputs = {**context.types, **{context.scalars[n]: Type(t, ()) for n, t in scalars}}
     taken = set(inputs)
     renamed = {make_unique_name(n, taken): t for n, t in outputs.items()}
     return finish_model(g, context.parts.graph, inputs, renamed, weights)
@@ -124,7 +130,10 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     g = context.g
     token_carries = [
         make_prompt_carry(context),
-        *(make_mask_carry(context, name) for name in context.per_token_inputs),
+        *(
+            make_carry(context, name, context.main_tensors[name])
+            for name in context.per_token_inputs
+        ),
     ]
     state_carries = [make_state_carry(context, s) for s in context.derived.states]
     static_inputs = {n: get_encoder_output(context, n) for n in context.derived.static_inputs}
@@ -151,21 +160,6 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
         hoisted_nodes=hoist_invariant_nodes(context, static_inputs),
         first=first,
         empty_prompts=None if first is None else find_empty_prompts(context),
-    )
-
-
-def _list_model_inputs(context: GenerationContext) -> dict[str, Type]:
-    """Return the inputs of the model: the spec's, then the scalars."""
-    scalars = list_scalar_inputs(context.decoding).items()
-    return {**context.types, **{context.scalars[n]: Type(t, ()) for n, t in scalars}}
-
-
-def _raise_unknown_symbol(name: str, growing: str) -> NoReturn:
-    raise_error(
-        "E0944",
-        f"`{name}` has no value for generated positions of `{growing}`",
-        notes=["inside a standalone generator only the padding mask is known"],
-        helps=[f"add a default in the spec: `{name}: … = expression of {growing}`"],
     )
 
 
@@ -218,7 +212,7 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
     """Emit a mask input extended to the length of `tokens` by leading valid positions."""
     g = context.g
     mask = _emit_optional_input(context, name)
-    missing = g.node("Sub", emit_axis_length(g, tokens, 1), emit_axis_length(g, mask, 1))
+    missing = g.node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
     front = g.node("Concat", g.shape([context.batch]), missing, axis=0)
     true_positions = g.node("Expand", True, front)
     return Tensor(g.node("Concat", true_positions, mask, axis=1), context.types[name])
@@ -242,12 +236,9 @@ def make_prompt_carry(context: GenerationContext) -> LoopCarry:
     for name in default_names:
         # The pad id may be -1, which is no valid index of an embedding.
         if name in context.parts.padding_masks and _is_lookup_index(context.derived.step, growing):
-            ids = Tensor(
-                emit_indices_without_padding(context.g, ids, context.main_tensors[name]), ids.type
-            )
-    return LoopCarry(
-        growing, context.derived.step.inputs[growing].type, context.repeat_for_beams(ids)
-    )
+            keep = context.main_tensors[name]
+            ids = Tensor(emit_indices_without_padding(context.g, ids, keep), ids.type)
+    return make_carry(context, growing, ids)
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
@@ -257,10 +248,10 @@ def _is_lookup_index(step: Graph, name: str) -> bool:
     return any(isinstance(op, ops.Embedding) for op in readers)
 
 
-def make_mask_carry(context: GenerationContext, name: str) -> LoopCarry:
-    """Build the carry of an input other than the token ids, with its value at the first step."""
+def make_carry(context: GenerationContext, name: str, initial: Tensor) -> LoopCarry:
+    """Build the carry of an input of the step from its value at the first step."""
     type = context.derived.step.inputs[name].type
-    return LoopCarry(name, type, context.repeat_for_beams(context.main_tensors[name]))
+    return LoopCarry(name, type, context.repeat_for_beams(initial))
 
 
 def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarry:

@@ -66,7 +66,7 @@ def emit_local_attention(
     # Both branches need the same shape: packed if the kernel can return it.
     is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
     result_type = Type(parts.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
-    with _enter_scope(g, BLOCKS_SCOPE):
+    with _enter_blocks_scope(g):
         keys, queries = local.parts.keys, local.parts.queries
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     long = emit_is_long_enough(g, b, n, local, global_tokens)
@@ -106,38 +106,32 @@ def prepare_short_parts(
     mask, add = parts.mask, parts.add
 
     def emit_mask() -> Tensor:
-        whole = _recompute_whole(g, mask), _recompute_whole(g, add)
-        name = emit_combined_mask(g, *whole, parts.grid[2:])
-        # Attention without a mask is not blocked.
-        assert name is not None
-        dtype = "bool" if add is None else add.dtype
-        shapes = [x.shape for x in (mask, add) if x]
-        lengths = [next((d for d in ds if d != 1), ds[0]) for ds in zip(*shapes, strict=True)]
-        return Tensor(name, Type(dtype, (*lengths[:2], *parts.grid[2:])))
+        whole_mask, whole_bias = (x and _recompute_whole(g, x) for x in (mask, add))
+        combined = emit_combined_mask(g, whole_mask, whole_bias, parts.grid[2:])
+        assert combined is not None, "attention without a mask is not blocked"
+        return combined
+
+    def emit_short(x: Tensor) -> Tensor:
+        operand = partial(_recompute_whole, g, x)
+        return replace(x, name=_emit_short_operand(g, long, (x.value,), operand).name)
 
     if can_fuse_attention(op, g, parts):
         key = tuple(x.value if x else None for x in (mask, add))
         combined = _emit_short_operand(g, long, key, emit_mask)
-        return replace(parts, mask=None, add=None, combined_mask=combined), {"mask": combined}
-    mask, add = (x and _emit_short_mask(g, x, long) for x in (mask, add))
+        return replace(parts, mask=None, add=None, combined_mask=combined), {"mask": combined.name}
+    mask, add = (x and emit_short(x) for x in (mask, add))
     notes = {"mask": mask and mask.name, "added": add and add.name}
     return replace(parts, mask=mask, add=add), {n: t for n, t in notes.items() if t}
 
 
-def _recompute_whole(g: Emitter, x: Tensor | None) -> Tensor | None:
+def _recompute_whole(g: Emitter, x: Tensor) -> Tensor:
     """Recompute a mask or bias in the innermost body."""
-    return recompute_mask(g, x) if x and x.value else x
-
-
-def _emit_short_mask(g: Emitter, x: Tensor, long: str) -> Tensor:
-    """Emit a mask or bias that is computed for short sequences only."""
-    emit_operand = partial(recompute_mask, g, x) if x.value else lambda: x
-    return replace(x, name=_emit_short_operand(g, long, (x.value,), emit_operand))
+    return recompute_mask(g, x) if x.value else x
 
 
 def _emit_short_operand(
     g: Emitter, long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
-) -> str:
+) -> Tensor:
     """Emit an `If` outside the loop: the value of `emit_operand` for a short sequence, an unused
     one-element tensor for a long one. Attentions with the same mask share it.
     """
@@ -148,13 +142,10 @@ def _emit_short_operand(
         results = emit_body_results(g, [operand.name])
     otherwise = make_body_graph("short", short, results, [operand.type])
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
-    then = make_branch(
-        g,
-        "unused",
-        [placeholder_type],
-        lambda: [emit_full(g, 0, placeholder_type.dtype, placeholder_type.shape)],
-    )
-    result = g.node("If", long, then_branch=then, else_branch=otherwise)
+    placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
+    then = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
+    name = g.node("If", long, then_branch=then, else_branch=otherwise)
+    result = Tensor(name, operand.type)
     # Values of a loop body are visible only inside it.
     if len(g.bodies.open) == 1:
         g.layouts.hoisted[long, *key] = result
@@ -162,9 +153,9 @@ def _emit_short_operand(
 
 
 @contextmanager
-def _enter_scope(g: Emitter, scope: str) -> Iterator[None]:
-    """Emit nodes under `scope` inside the context, apart from those of the layer."""
-    site, g.site = g.site, replace(g.site, scopes=(scope,))
+def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
+    """Emit nodes under `BLOCKS_SCOPE` inside the context, apart from those of the layer."""
+    site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
     try:
         yield
     finally:
@@ -175,17 +166,14 @@ def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
 ) -> str:
     """Emit whether blocks apply: a long sequence, few global tokens, a nonempty batch."""
-    if queries.name is not None:
-        g.facts.branch_lengths[queries.name] = max(
-            local.above, g.facts.branch_lengths.get(queries.name, 0)
-        )
+    g.facts.add_branch_length(queries, local.above)
     with g.outside("lengths"):
         long = g.node("Greater", g.dim(queries), local.above)
         if not g.lengths.is_positive(batch):
             has_batch = g.node("Greater", g.dim(batch), 0)
             long = g.node("And", long, has_batch)
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
-        with _enter_scope(g, BLOCKS_SCOPE):
+        with _enter_blocks_scope(g):
             scaled_count = g.node("Mul", g.node("Size", indices), GLOBAL_TOKEN_RATIO)
             is_few = g.node("LessOrEqual", scaled_count, g.dim(queries))
             long = g.node("And", long, is_few)
@@ -263,7 +251,7 @@ def emit_block_loop(
     count = g.node("Div", rounded_up, block)
     with g.body() as body:
         block_index, condition = g.new_loop_inputs("block")
-        with _enter_scope(g, BLOCKS_SCOPE):
+        with _enter_blocks_scope(g):
             queries = _emit_query_span(g, block_index.name, length, local)
             keys = replace(_emit_key_span(g, queries, length, local), global_positions=global_keys)
         with _set_key_count_known(g, queries, keys):
@@ -273,7 +261,7 @@ def emit_block_loop(
     graph = make_body_graph("block", body, results, types, [block_index, condition])
     block_count = g.node("Squeeze", count, [0])
     stacked = g.node("Loop", block_count, True, body=graph)
-    with _enter_scope(g, BLOCKS_SCOPE):
+    with _enter_blocks_scope(g):
         return _emit_joined_blocks(g, Tensor(stacked, block_result.type), count, local, n)
 
 
@@ -334,7 +322,7 @@ def _emit_partial_attention(
     keys: PositionSpan | None,
 ) -> AttentionResult:
     """Emit attention of some queries over some keys."""
-    with _enter_scope(g, BLOCKS_SCOPE):
+    with _enter_blocks_scope(g):
         sliced = slice_attention_parts(op, g, parts, queries, keys)
     return emit_dense_attention(op, g, sliced)
 
@@ -379,7 +367,7 @@ def _emit_global_queries(
         with set_length_known(g, GLOBAL_QUERIES_DIM, count):
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
             updates = _emit_partial_attention(op, g, parts, span, None).result
-        with _enter_scope(g, BLOCKS_SCOPE):
+        with _enter_blocks_scope(g):
             # `ScatterElements` takes an index per element, not per row.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = g.node("Unsqueeze", indices, [*other_axes])

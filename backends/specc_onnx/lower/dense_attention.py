@@ -35,7 +35,7 @@ class AttentionParts:
     mask: Tensor | None
     add: Tensor | None
     sinks: Tensor | None
-    combined_mask: str | None = None
+    combined_mask: Tensor | None = None
 
     @property
     def grid(self) -> tuple[Dim, Dim, Dim, Dim]:
@@ -133,7 +133,7 @@ def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | No
         return x.name
     b, heads, t, d = x.shape
     if heads == groups:
-        return emit_unsqueeze(g, x.name, 2)
+        return emit_unsqueeze(g, x, 2)
     return emit_reshape(g, x, (b, groups, group_size, t, d))
 
 
@@ -208,7 +208,7 @@ def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str]
 
 def emit_combined_mask(
     g: Emitter, mask: Tensor | None, add: Tensor | None, grid: tuple[Dim, Dim]
-) -> str | None:
+) -> Tensor | None:
     """Emit mask and bias as one tensor for a grid of queries and keys; None if all keys are
     visible.
     """
@@ -221,4 +221,5 @@ def emit_combined_mask(
         sides = [(m if a == 1 else a) for m, a in zip(mask.shape, add.shape, strict=True)]
         combined = make_typed_tensor(both, add.dtype, sides)
     # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
-    return emit_expand(g, combined, (*combined.shape[:2], *grid))
+    shape = (*combined.shape[:2], *grid)
+    return make_typed_tensor(emit_expand(g, combined, shape), combined.dtype, shape)

@@ -149,7 +149,7 @@ def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
     """Emit a 64-bit integer sum; `ReduceSum` is exact only for few small integers."""
     if x.value is not None and is_small_integer(x.value):
-        return emit_reduce(g, "ReduceSum", x.name, axis)
+        return emit_reduce(g, "ReduceSum", x, axis)
     # The last element of the exact integer `CumSum`; an empty axis is padded with a zero.
     sums = g.node("CumSum", emit_min_length_padding(g, x, axis), axis)
     return g.node("Gather", sums, -1, axis=axis)

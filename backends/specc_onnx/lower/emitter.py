@@ -130,7 +130,7 @@ class LayoutCache:
 
     packed: dict[str, str] = field(default_factory=dict)
     recurrent: dict[str, tuple[str, str]] = field(default_factory=dict)
-    hoisted: dict[Hashable, str] = field(default_factory=dict)
+    hoisted: dict[Hashable, Tensor] = field(default_factory=dict)
     near_keys: dict[str, "NearKeys"] = field(default_factory=dict)
 
 
@@ -146,6 +146,12 @@ class GraphFacts:
     split_ends: dict[Value, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_lengths: dict[str, int] = field(default_factory=dict)
+
+    def add_branch_length(self, length: Dim, above: int) -> None:
+        """Add a length beyond which the model takes another branch."""
+        if length.name is not None:
+            known = self.branch_lengths.get(length.name, 0)
+            self.branch_lengths[length.name] = max(above, known)
 
 
 Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None

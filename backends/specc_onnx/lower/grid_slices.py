@@ -93,7 +93,8 @@ class GridSlice:
         """Return whether to recompute a result that has `axes` (1 or 2) of the grid axes."""
         if isinstance(op, ops.Scan):
             return False
-        return axes == 2 or (axes == 1 and self.recompute_single_axis and _is_cheap_op(op))
+        is_cheap = not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
+        return axes == 2 or (axes == 1 and self.recompute_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
         """Return whether the slice contains all keys that these weights can be nonzero for."""
@@ -153,10 +154,6 @@ def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
     rows = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
     query, key = rows
     return operand, (query, key)
-
-
-def _is_cheap_op(op: Op) -> bool:
-    return not op.heavy or isinstance(op, ops.MatMul | ops.Einsum)
 
 
 def _map_grid_axes(links: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:

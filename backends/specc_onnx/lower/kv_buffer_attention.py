@@ -106,7 +106,8 @@ def emit_kv_buffer_attention(
     # queries: placeholders are prepended, and sliced off the result.
     needs_placeholders = query_count != new_count
     if needs_placeholders:
-        query = _emit_padded_queries(g, query, (b, new_count - query_count, h * d), q.dtype)
+        placeholders = emit_full(g, 0, q.dtype, (b, new_count - query_count, h * d))
+        query = g.node("Concat", placeholders, query, axis=1)
     buffers = (keys, values)
     call = _GroupQueryCall(
         op=op,
@@ -153,7 +154,7 @@ class _GroupQueryCall:
     fill_counts: tuple[str, str]
     result: Type
 
-    def emit_call(self, g: Emitter, bias: str | None) -> tuple[str, ...]:
+    def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[str, ...]:
         """Return the attention result and the updated buffers."""
         rotation = [None, None, None]  # optional rotary operands
         buffers = [x.past.name for x in self.buffers]
@@ -218,14 +219,9 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     return g.node("Reshape", is_transposed, [0, 0, (h.number or 0) * (d.number or 0)])
 
 
-def _emit_padded_queries(g: Emitter, query: str, shape: Sequence[Dim], dtype: str) -> str:
-    """Pad the newest queries at the front: the kernel needs one per new key."""
-    return g.node("Concat", emit_full(g, 0, dtype, shape), query, axis=1)
-
-
 def _emit_attention_bias(
     g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, add: Tensor | None
-) -> str | None:
+) -> Tensor | None:
     """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
     if add is None and mask is not None and not is_always_true(mask):
         add = make_typed_tensor(g.constant(0.0, dtype), dtype, (1, 1, 1, 1))

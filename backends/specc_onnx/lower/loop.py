@@ -39,9 +39,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
         return emit_scan(op, g, *args)
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
-    if length.name is not None:
-        known = g.facts.branch_lengths.get(length.name, 0)
-        g.facts.branch_lengths[length.name] = max(MAX_LOOP_LENGTH, known)
+    g.facts.add_branch_length(length, MAX_LOOP_LENGTH)
     with g.outside("lengths"):
         is_long = g.node("Greater", g.dim(length), MAX_LOOP_LENGTH)
 

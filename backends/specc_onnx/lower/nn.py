@@ -75,12 +75,6 @@ def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
 
 
 @lower
-def embedding(op: ops.Embedding, g: Emitter, ids: Tensor, table: Tensor) -> str:
-    """Lower to `Gather`."""
-    return g.node("Gather", table, emit_checked_indices(g, ids), axis=0)
-
-
-@lower
 def layer_norm(
     op: ops.LayerNorm, g: Emitter, x: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> str:
@@ -133,16 +127,16 @@ def _emit_norm_scale(g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     return g.node("Expand", g.constant(1.0, x.dtype), g.shape([width]))
 
 
-@lower
-def dropout(op: ops.Dropout, g: Emitter, x: Tensor) -> str:
-    """Lower to the identity: ONNX models are for inference."""
-    return x.name
-
-
-@lower
-def softmax(op: ops.Softmax, g: Emitter, x: Tensor) -> str:
-    """Lower to `Softmax`."""
-    return g.node("Softmax", x, axis=op.axis)
+lower.add_rules(
+    {
+        ops.Embedding: lambda op, g, ids, table: g.node(
+            "Gather", table, emit_checked_indices(g, ids), axis=0
+        ),
+        # ONNX models are for inference
+        ops.Dropout: lambda op, g, x: x.name,
+        ops.Softmax: lambda op, g, x: g.node("Softmax", x, axis=op.axis),
+    }
+)
 
 
 def emit_masked_softmax(
@@ -205,7 +199,7 @@ def group_norm(
     # Scale and bias are per channel, not per group: they follow the layer norm.
     for kind, weight in (("Mul", gain), ("Add", bias)):
         if weight is not None:
-            name = g.node(kind, name, emit_unsqueeze(g, weight.name, *range(1, rank - 1)))
+            name = g.node(kind, name, emit_unsqueeze(g, weight, *range(1, rank - 1)))
     if in_order:
         return name
     return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
@@ -279,13 +273,13 @@ def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor
     # Features after the rotated ones are unchanged (partial rotary embeddings).
     rotated_width = 2 * cosines.shape[-1]
     width = x.shape[-1]
-    c, s = emit_unsqueeze(g, cosines.name, 1), emit_unsqueeze(g, sines.name, 1)
-    head = x.name if rotated_width == width else emit_slice(g, x.name, 3, 0, rotated_width)
+    c, s = emit_unsqueeze(g, cosines, 1), emit_unsqueeze(g, sines, 1)
+    head = x.name if rotated_width == width else emit_slice(g, x, 3, 0, rotated_width)
     emit_rotation = _emit_rotate_half if op.pairs == "half" else _emit_rotate_interleaved
     result = emit_rotation(g, head, c, s, rotated_width)
     if rotated_width == width:
         return result
-    return g.node("Concat", result, emit_slice(g, x.name, 3, rotated_width, width), axis=3)
+    return g.node("Concat", result, emit_slice(g, x, 3, rotated_width, width), axis=3)
 
 
 def _emit_rotary_embedding(

@@ -42,9 +42,6 @@ ONNX_TYPE_CODES: dict[str, int] = {
 }
 """ONNX data type of each element type."""
 
-DTYPES_BY_CODE: dict[int, str] = {code: name for name, code in ONNX_TYPE_CODES.items()}
-"""Element type of each ONNX data type."""
-
 FLOAT_DTYPES = frozenset({"f32", "f64", "f16", "bf16"})
 """Floating-point types that a graph computes with."""
 

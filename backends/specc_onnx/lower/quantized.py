@@ -59,20 +59,16 @@ def _emit_quantized_product(
     if op.block and op.layout == "rows" and g.target.quantized_operators and kernel:
         return _emit_matmul_nbits(op, g, rows, weights, scales, result_shape)
     # Per-tensor scales change the result, so they apply even without a kernel for the type.
-    if op.rounding == "tensor":
-        x, own = _emit_float32(g, rows), _emit_float32(g, scales)
-        return emit_cast(g, _emit_per_tensor_product(op, g, x, weights, own), dtype, before="f32")
-    if op.rounding == "row" and not op.block and kernel:
-        x, own = _emit_float32(g, rows), _emit_float32(g, scales)
-        return emit_cast(
-            g, _emit_integer_product(op, g, x, weights, own, result_shape), dtype, before="f32"
-        )
-    return _emit_dequantized_product(op, g, rows, weights, scales)
-
-
-def _emit_float32(g: Emitter, x: Tensor) -> Tensor:
-    """Cast a tensor to f32, the type in which activations are quantized."""
-    return make_typed_tensor(emit_cast(g, x, "f32"), "f32", x.shape)
+    per_tensor = op.rounding == "tensor"
+    if not per_tensor and not (op.rounding == "row" and not op.block and kernel):
+        return _emit_dequantized_product(op, g, rows, weights, scales)
+    # activations are quantized in f32
+    x, own = (make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (rows, scales))
+    if per_tensor:
+        product = _emit_per_tensor_product(op, g, x, weights, own)
+    else:
+        product = _emit_integer_product(op, g, x, weights, own, result_shape)
+    return emit_cast(g, product, dtype, before="f32")
 
 
 def _emit_matmul_nbits(
@@ -93,7 +89,7 @@ def _emit_matmul_nbits(
         block_size=op.block,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
-    g.bodies.open[-1].types[name] = make_typed_tensor(name, x.dtype, result_shape).type
+    g.bodies.open[-1].types[name] = Type(x.dtype, result_shape)
     return name
 
 
@@ -109,17 +105,14 @@ def _emit_integer_product(
     codes = g.node("QuantizeLinear", scaled_rows, 1.0, zero_point)
     if op.layout == "rows" and g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, Tensor(codes, x.type))
-        unit_scale, no_zero_point = g.constant(1.0, "f32"), g.constant(0, "i8")
-        given = (flat_codes, unit_scale, zero_point, w.name, unit_scale, no_zero_point)
+        given = (flat_codes, 1.0, zero_point, w, 1.0, g.constant(0, "i8"))
         product = g.node("QGemm", *given, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
         g.bodies.open[-1].types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
     else:
-        is_transposed = w.name
-        if op.layout == "rows":
-            is_transposed = g.node("Transpose", w, perm=[1, 0])
-        product = g.node("MatMulInteger", codes, is_transposed, None if signed else zero_point)
+        matrix = _emit_columns(op, g, w)
+        product = g.node("MatMulInteger", codes, matrix, None if signed else zero_point)
         sums = emit_cast(g, product, "f32")
     return g.node("Mul", g.node("Mul", sums, scales), row_scales)
 
@@ -129,12 +122,14 @@ def _emit_per_tensor_product(
 ) -> str:
     """Emit an integer product with one activation scale, in the form ONNX Runtime fuses."""
     codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x)
-    is_transposed = w.name
-    if op.layout == "rows":
-        is_transposed = g.node("Transpose", w, perm=[1, 0])
-    product = g.node("MatMulInteger", codes, is_transposed, zero_point)
+    product = g.node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
     sums = emit_cast(g, product, "f32")
     return g.node("Mul", sums, g.node("Mul", scale, scales))
+
+
+def _emit_columns(op: ops.LinearQ, g: Emitter, w: Tensor | str) -> Tensor | str:
+    """Emit a stored matrix as `[in, out]`."""
+    return g.node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
 
 
 def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
@@ -156,9 +151,12 @@ def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
 def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
     """Quantize and dequantize each row with its own scale."""
     scale, scaled = _emit_row_scales(g, x)
-    limits = g.constant(-128, x.dtype), g.constant(127, x.dtype)
-    codes = g.node("Clip", g.node("Round", scaled), *limits)
-    return make_typed_tensor(g.node("Mul", codes, scale), x.dtype, x.shape)
+    return Tensor(g.node("Mul", _emit_int8_codes(g, scaled, x.dtype), scale), x.type)
+
+
+def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
+    """Emit `x` rounded and clipped to the range of int8, in its own type."""
+    return g.node("Clip", g.node("Round", x), g.constant(-128, dtype), g.constant(127, dtype))
 
 
 def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
@@ -169,7 +167,7 @@ def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
     name, dtype = x.name, x.dtype
     if full != wide:
         pads = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
-        name = g.node("Pad", name, [*pads])
+        name = g.node("Pad", name, pads)
     shape = (*lead, Dim.of(count), Dim.of(block))
     blocks = make_typed_tensor(emit_reshape(g, name, shape, before=(*lead, full)), dtype, shape)
     maximum = _emit_row_maximum(g, blocks)
@@ -180,7 +178,7 @@ def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
     rows = emit_reshape(g, g.node("Mul", codes, scale), (*lead, full), before=shape)
     if full != wide:
         rows = emit_slice(g, rows, len(lead), 0, wide)
-    return make_typed_tensor(rows, dtype, x.shape)
+    return Tensor(rows, x.type)
 
 
 def _emit_dequantized_product(
@@ -193,9 +191,7 @@ def _emit_dequantized_product(
         x = _emit_rounded_groups(g, x, op.block)
     wide = x.shape[-1]
     matrix = _emit_dequantized_matrix(op, g, w, scales, wide)
-    if op.layout == "rows":
-        matrix = g.node("Transpose", matrix, perm=[1, 0])
-    return g.node("MatMul", x, matrix)
+    return g.node("MatMul", x, _emit_columns(op, g, matrix))
 
 
 @lower
@@ -249,17 +245,12 @@ def _emit_gather_block_quantized(
 @lower
 def quantize(op: ops.Quantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
     """Lower to Div, Round and Clip: `QuantizeLinear` has scales along one axis only."""
-    dtype = x.dtype
-    units = g.node("Round", g.node("Div", x, scale))
-    ends = g.constant(-128, dtype), g.constant(127, dtype)
-    return emit_cast(g, g.node("Clip", units, *ends), "i8")
+    return emit_cast(g, _emit_int8_codes(g, g.node("Div", x, scale), x.dtype), "i8")
 
 
-@lower
-def dequantize(op: ops.Dequantize, g: Emitter, x: Tensor, scale: Tensor) -> str:
-    """Lower to a cast and `Mul`."""
-    numbers = emit_cast(g, x, scale.dtype)
-    return g.node("Mul", numbers, scale)
+lower.add_rules(
+    {ops.Dequantize: lambda op, g, x, scale: g.node("Mul", emit_cast(g, x, scale.dtype), scale)}
+)
 
 
 def _emit_dequantized_matrix(
@@ -271,7 +262,7 @@ def _emit_dequantized_matrix(
         codes = emit_cast(g, w, dtype)
         # a scale per output: along the last axis if stored by columns, else along the first
         in_columns = op.layout == "columns"
-        per_output = scales.name if in_columns else emit_unsqueeze(g, scales.name, 1)
+        per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
         return g.node("Mul", codes, per_output)
     if op.layout == "columns":
         return _emit_dequantized_columns(g, w, scales, wide, block)
@@ -282,7 +273,7 @@ def _emit_dequantized_matrix(
     # Group-wise codes are stored unsigned, with 0 in the middle of the range.
     zero_point = g.constant(float(2 ** (op.bits - 1)), dtype)
     codes = g.node("Sub", emit_cast(g, w, dtype), zero_point)
-    values = g.node("Mul", codes, emit_unsqueeze(g, scales.name, 2))
+    values = g.node("Mul", codes, emit_unsqueeze(g, scales, 2))
     full = count * block
     flat = emit_reshape(g, values, (out, full), before=shape)
     return flat if full == wide else emit_slice(g, flat, 1, 0, wide)
@@ -295,7 +286,7 @@ def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, 
         with g.outside(g.site.scope, level=0):
             return g.node("DequantizeLinear", w, scales, axis=0, block_size=block)
     # Without group-wise `DequantizeLinear`: repeat each scale for the rows of its group.
-    repeated = g.node("Expand", emit_unsqueeze(g, scales.name, 1), [1, block, 1])
+    repeated = g.node("Expand", emit_unsqueeze(g, scales, 1), [1, block, 1])
     count, out = scales.shape
     full = count * block
     flat = emit_reshape(g, repeated, (full, out), before=(count, Dim.of(block), out))

@@ -53,7 +53,7 @@ class PackedSequence:
             return known
         g, name = self.g, x.name
         if zero_padding and self.keep:
-            keep = emit_unsqueeze(g, self.keep.name, 2)
+            keep = emit_unsqueeze(g, self.keep, 2)
             name = g.node("Where", keep, x, g.constant(0.0, x.dtype))
         if not self.is_right_padded:
             name = _gather_positions(g, name, _emit_source_positions(self))
@@ -89,10 +89,6 @@ class PackedSequence:
             return x
         axes = range(len(shape))
         return g.node("Slice", x, [*[0 for _ in axes]], g.shape(shape), [*axes])
-
-    def emit_lengths(self) -> str | None:
-        """Emit the number of valid positions, i32[b]; None if all are valid."""
-        return emit_count(self.g, self.keep, 1, dtype="i32") if self.keep else None
 
     def pad_lengths(self, lengths: str) -> str:
         """Pad `lengths` as `pad_empty_axes` pads the batch; CUDA has no `Pad` for i32."""
@@ -298,7 +294,8 @@ def _emit_layer(
 def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -> tuple[str, ...]:
     """Emit the operator `kind`; return all hidden states, then the final states."""
     g, sequence, x = layer.g, layer.sequence, layer.operands
-    lengths = sequence.emit_lengths()
+    # the number of valid positions, i32[b]; None if all are valid
+    lengths = emit_count(g, x.keep, 1, dtype="i32") if x.keep else None
     counts = lengths and sequence.pad_lengths(lengths)
     starts = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.

@@ -44,9 +44,8 @@ def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) 
         operands = (None if a is None else g.values.tensors[a] for a in node.args)
         made = lower[node.op](node.op, g, *operands)
         if node.op.heavy:
-            _add_doc_string(
-                nodes[before:], extract_docstring_summary(type(node.op).__doc__), g.scope_prefix
-            )
+            summary = extract_docstring_summary(type(node.op).__doc__)
+            _add_doc_string(nodes[before:], summary, g.scope_prefix)
         names = (made,) if isinstance(made, str) else made
         for result, name in zip(results, names, strict=True):
             g.values.tensors[result] = Tensor(name, result.type, result)
@@ -68,18 +67,18 @@ def lower_expansion(
     return tuple(g.list_names(results))
 
 
-def _add_doc_string(nodes: Sequence[NodeProto], doc: str, directory: str) -> None:
-    """Set the doc string of an operation on its first node in its scope."""
-    own = [n for n in nodes if n.name.rpartition("/")[0] == directory]
-    for node in (own or nodes)[:1]:
-        node.doc_string = doc
-
-
 def _count_users(graph: Graph) -> Counter[Value]:
     """Count the users of each value."""
     read = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
     read.update(graph.outputs.values())
     return read
+
+
+def _add_doc_string(nodes: Sequence[NodeProto], doc: str, directory: str) -> None:
+    """Set the doc string of an operation on its first node in its scope."""
+    own = [n for n in nodes if n.name.rpartition("/")[0] == directory]
+    for node in (own or nodes)[:1]:
+        node.doc_string = doc
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:

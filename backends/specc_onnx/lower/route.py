@@ -127,16 +127,10 @@ class _ExpertEmitter:
             sums = g.new_tensor("sums", self.sums)
             expert = g.node("Gather", used_experts, iteration, axis=0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
-            results = emit_body_results(
-                g, [condition.name, *self._add_expert_output(sums.name, expert, expert_weights)]
-            )
-        return make_body_graph(
-            g.scoped_name(EXPERT_LOOP_NAME),
-            opened,
-            results,
-            [condition.type, self.sums],
-            [iteration, condition, sums],
-        )
+            made = self._add_expert_output(sums.name, expert, expert_weights)
+            results = emit_body_results(g, [condition.name, *made])
+        name, types = g.scoped_name(EXPERT_LOOP_NAME), [condition.type, self.sums]
+        return make_body_graph(name, opened, results, types, [iteration, condition, sums])
 
     def emit_unrolled(self, start: str) -> str:
         """Emit an `If` per expert."""
@@ -166,21 +160,18 @@ class _ExpertEmitter:
         g = self.g
         token_ids, token_gates = self._select_tokens(g.node("Equal", self.ids, expert))
         output = self._lower_expert(token_ids, expert_weights)
-        gate_dtype, dtype = self.operands.gates.dtype, self.sums.dtype
-        added = g.node(
-            "Mul",
-            emit_cast(g, output, dtype, before=gate_dtype),
-            emit_cast(g, token_gates, dtype, before=gate_dtype),
+        dtype = self.operands.gates.dtype
+        factors = (emit_cast(g, x, self.sums.dtype, before=dtype) for x in (output, token_gates))
+        added = g.node("Mul", *factors)
+        return g.nodes(
+            "ScatterND", 1, sums, emit_unsqueeze(g, token_ids, 1), added, reduction="add"
         )
-        rows = emit_unsqueeze(g, token_ids, 1)
-        return g.nodes("ScatterND", 1, sums, rows, added, reduction="add")
 
     def _select_tokens(self, is_chosen: str) -> tuple[str, str]:
         """Return the distinct tokens routed to this expert, i64[m], and their gates [m, 1]."""
         g, dtype = self.g, self.operands.gates.dtype
         any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "i64"), 1)
-        found = g.node("NonZero", any_chosen)
-        token_ids = g.node("Squeeze", found, [0])
+        token_ids = g.node("Squeeze", g.node("NonZero", any_chosen), [0])
         gates = emit_where(g, dtype, is_chosen, self.gates, g.constant(0, dtype))
         token_gates = emit_reduce(g, "ReduceSum", gates, 1, keep=True)
         return token_ids, g.node("Gather", token_gates, token_ids, axis=0)
@@ -206,25 +197,21 @@ class _ExpertEmitter:
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
         """Split a stacked weight outside any loop, where a runtime can fold it."""
-        g, type = self.g, stacked.type
-        stored = g.values.narrow_weights.get(stacked.name)
-        found = []
+        g = self.g
+        stored = g.values.narrow_weights.get(stacked.name, stacked.name)
         with g.outside(g.site.scope, level=0):
-            names = g.nodes("Split", count, stored or stacked, [1] * count, axis=0)
-            for name in names:
-                part = g.node("Squeeze", name, [0])
-                if stored is not None:
-                    part = emit_cast(
-                        g, part, type.dtype, before=g.values.stored_types[stored].dtype
-                    )
-                found.append(Tensor(part, Type(type.dtype, type.shape[1:])))
-        return found
+            parts = g.nodes("Split", count, stored, [1] * count, axis=0)
+            return [self._widen_part(stacked, g.node("Squeeze", part, [0])) for part in parts]
 
     def _slice_expert_weights(self, stacked: Tensor, expert: str) -> Tensor:
-        """Emit the expert's slice of a stacked weight, cast to the computed type."""
-        g, type = self.g, stacked.type
-        stored = g.values.narrow_weights.get(stacked.name)
-        name = g.node("Gather", stored or stacked.name, expert, axis=0)
+        """Emit the expert's slice of a stacked weight."""
+        stored = self.g.values.narrow_weights.get(stacked.name, stacked.name)
+        return self._widen_part(stacked, self.g.node("Gather", stored, expert, axis=0))
+
+    def _widen_part(self, stacked: Tensor, part: str) -> Tensor:
+        """Emit one expert's part of a stacked weight, cast to the computed type."""
+        values, dtype = self.g.values, stacked.dtype
+        stored = values.narrow_weights.get(stacked.name)
         if stored is not None:
-            name = emit_cast(g, name, type.dtype, before=g.values.stored_types[stored].dtype)
-        return Tensor(name, Type(type.dtype, type.shape[1:]))
+            part = emit_cast(self.g, part, dtype, before=values.stored_types[stored].dtype)
+        return Tensor(part, Type(dtype, stacked.shape[1:]))

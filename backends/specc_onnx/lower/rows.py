@@ -57,8 +57,8 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     by = op.by if length == 0 else mod_dims(op.by, length)
     if by == 0:
         return x.name
-    first = emit_slice(g, x.name, op.axis, length - by, length)
-    second = emit_slice(g, x.name, op.axis, 0, length - by)
+    first = emit_slice(g, x, op.axis, length - by, length)
+    second = emit_slice(g, x, op.axis, 0, length - by)
     return g.node("Concat", first, second, axis=op.axis)
 
 
@@ -124,7 +124,7 @@ def _is_exact_in_float32(op: ops.Resize, x: Tensor) -> bool:
     lengths = zip(x.shape[op.axis :], op.sizes, strict=False)
     factors = op.factors or (None,) * len(op.sizes)
     return all(
-        _is_power_of_two(_compute_scale(n, m, factor))
+        np.frexp(_compute_scale(n, m, factor))[0] == 0.5  # a power of two
         for (n, m), factor in zip(lengths, factors, strict=True)
     )
 
@@ -137,10 +137,6 @@ def _compute_scale(before: Dim, after: Dim, factor: float | None) -> float:
         return 0.0
     by = after.number / before.number
     return by if factor in (None, by) else 0.0
-
-
-def _is_power_of_two(factor: float) -> bool:
-    return bool(np.frexp(factor)[0] == 0.5)
 
 
 def _emit_resize(op: ops.Resize, g: Emitter, x: Tensor) -> str:
@@ -245,20 +241,16 @@ class _AxisSampler:
         points = emit_cast(g, emit_arange(g, self.size), "f32")
         if self.op.mode == "nearest_exact":
             points = g.node("Add", points, 0.5)
-        if self.op.factors:
-            step = g.constant(1 / self.op.factors[self.number], "f32")
-        else:
-            step = self._emit_ratio("f32", self.length, self.size)
-        taken = g.node("Floor", g.node("Mul", points, step))
+        taken = g.node("Floor", g.node("Mul", points, self._emit_step("f32")))
         return self._clamp_positions(emit_cast(g, taken, "i64"))
 
     def emit_antialiased(self, x: str, axis: int, rank: int) -> str:
         """Emit sums over source positions with constant weights; lengths are static."""
-        g, rows_, size = self.g, self.length.number, self.size.number
-        assert rows_ is not None, "`resize` requires static lengths here"
+        g, length, size = self.g, self.length.number, self.size.number
+        assert length is not None, "`resize` requires static lengths here"
         assert size is not None, "of both"
         parts = []
-        for row, share in compute_antialias_weights(self.op.mode, rows_, size):
+        for row, share in compute_antialias_weights(self.op.mode, length, size):
             taken = g.node("Gather", x, row.tolist(), axis=axis)
             weight = g.constant(share.reshape(-1, *[1] * (rank - axis - 1)), "f32")
             parts.append(g.node("Mul", taken, weight))
@@ -301,18 +293,15 @@ class _AxisSampler:
             whole = emit_cast(g, g.dim(self.length - 1), "f64")
             step = g.node("Div", whole, emit_cast(g, most, "f64"))
             return g.node("Mul", points, step)
-        if self.op.factors:
-            step = g.constant(1 / self.op.factors[self.number], "f64")
-        else:
-            step = self._emit_ratio("f64", self.length, self.size)
-        return g.node("Sub", g.node("Mul", g.node("Add", points, half), step), half)
+        shifted = g.node("Mul", g.node("Add", points, half), self._emit_step("f64"))
+        return g.node("Sub", shifted, half)
 
-    def _emit_ratio(self, dtype: str, numerator: Dim, denominator: Dim) -> str:
-        """Emit `numerator / denominator` as floats."""
+    def _emit_step(self, dtype: str) -> str:
+        """Emit the distance of two sampled positions as a float."""
         g = self.g
-        return g.node(
-            "Div", *(emit_cast(g, g.dim(d), dtype, before="i64") for d in (numerator, denominator))
-        )
+        if self.op.factors:
+            return g.constant(1 / self.op.factors[self.number], dtype)
+        return g.node("Div", *(emit_cast(g, g.dim(d), dtype) for d in (self.length, self.size)))
 
     def _emit_row(self, x: str, axis: int, first: str, step: int) -> str:
         """Emit the positions `step` after the first, clamped to the border."""
@@ -328,16 +317,12 @@ class _AxisSampler:
     def _emit_weight(self, share: str, step: int) -> str:
         """Emit the cubic kernel at distance `|share - step|`."""
         g, a = self.g, CUBIC_COEFFICIENT
-
-        def emit_constant(value: float) -> str:
-            return g.constant(value, "f32")
-
-        far = g.node("Abs", g.node("Sub", share, emit_constant(step)))
+        far = g.node("Abs", g.node("Sub", share, float(step)))
         near = step in (0, 1)
         # ((a + 2) d - (a + 3)) d d + 1, and ((a d - 5 a) d + 8 a) d - 4 a beyond 1
         factors = (a + 2, -(a + 3), 0.0, 1.0) if near else (a, -5 * a, 8 * a, -4 * a)
-        total = emit_constant(factors[0])
+        total = g.constant(factors[0], "f32")
         for factor in factors[1:]:
             total = g.node("Mul", total, far)
-            total = g.node("Add", total, emit_constant(factor)) if factor else total
+            total = g.node("Add", total, factor) if factor else total
         return total

@@ -41,7 +41,7 @@ lower.add_rules(
         ops.Not: lambda op, g, x: g.node("Not", x),
         ops.Where: lambda op, g, condition, yes, no: emit_where(g, yes.dtype, condition, yes, no),
         ops.Split: lambda op, g, x: emit_reshape(g, x, g.site.types[0].shape),
-        ops.Insert: lambda op, g, x: emit_unsqueeze(g, x.name, op.axis),
+        ops.Insert: lambda op, g, x: emit_unsqueeze(g, x, op.axis),
         ops.Squeeze: lambda op, g, x: g.node("Squeeze", x, [op.axis]),
         ops.Last: lambda op, g, x: g.node("Gather", x, -1, axis=op.axis),
         ops.CumSum: lambda op, g, x: g.node("CumSum", x, op.axis),
@@ -219,7 +219,7 @@ def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     """Compare with position indices: an index out of range gives zeros."""
     numbers = emit_cast(g, emit_arange(g, op.size), x.dtype, before="i64")
-    same = g.node("Equal", emit_unsqueeze(g, x.name, x.rank), numbers)
+    same = g.node("Equal", emit_unsqueeze(g, x, x.rank), numbers)
     return emit_cast(g, same, g.site.types[0].dtype)
 
 
@@ -293,7 +293,7 @@ def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTe
     # From the last axis on, so that indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
         if term.axes[axis] not in kept:
-            name = emit_reduce(g, "ReduceSum", term.tensor.name, axis)
+            name = emit_reduce(g, "ReduceSum", term.tensor, axis)
             axes = term.axes[:axis] + term.axes[axis + 1 :]
             made = make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
             term = EinsumTerm(made, axes)

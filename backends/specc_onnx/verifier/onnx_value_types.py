@@ -102,10 +102,8 @@ class InferredTypes:
     def get_static_shape(self, name: str) -> list[int] | None:
         """Return the lengths of a value if all are known, else None."""
         shape = self.get_shape(name)
-        if shape is None:
-            return None
-        known = [d for d in shape if d is not None]
-        return known if len(known) == len(shape) else None
+        known = [d for d in shape or () if d is not None]
+        return known if shape is not None and len(known) == len(shape) else None
 
 
 # --- lengths and types ----------------------------------------------------------------
@@ -127,10 +125,8 @@ def choose_distinct_lengths(
     found = find_valid_lengths(graph, env, excluded={*env.values(), *fixed})
     if not found:
         # A short position table may leave too few lengths for distinct ones.
-        small = enumerate(symbols, 1)
-        found = find_valid_lengths(
-            graph, {s: max(n, graph.min_lengths.get(s, 0)) for n, s in small}
-        )
+        small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
+        found = find_valid_lengths(graph, small)
     if not found:
         return {}
     return found | {symbol: dim.evaluate(found) for symbol, dim in graph.length_equations.items()}
@@ -190,9 +186,8 @@ def substitute_type_lengths(type: TypeProto, env: Mapping[str, int]) -> TypeProt
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
-    return make_tensor_type(
-        tensor.elem_type, tuple(_evaluate_length(d, env) for d in tensor.shape.dim)
-    )
+    lengths = [_evaluate_length(d, env) for d in tensor.shape.dim]
+    return make_tensor_type(tensor.elem_type, lengths)
 
 
 def _evaluate_length(dim: Any, env: Mapping[str, int]) -> int | None:

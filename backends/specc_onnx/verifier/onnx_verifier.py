@@ -51,6 +51,11 @@ from specc_onnx.verifier.shape_rules import (
     read_constant_tensor,
 )
 
+NODE_ERRORS = (
+    *(OperandMismatchError, ShapeError, InferenceError, ValidationError, ValueError, IndexError),
+)
+"""Errors of rules for nodes with invalid operands."""
+
 
 def infer_model_types(
     model: ModelProto, env: Mapping[str, int], scalars: Mapping[str, int]
@@ -81,14 +86,7 @@ def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
     for node in graph.node:
         try:
             _infer_node(found, node)
-        except (
-            OperandMismatchError,
-            ShapeError,
-            InferenceError,
-            ValidationError,
-            ValueError,
-            IndexError,
-        ) as error:
+        except NODE_ERRORS as error:
             raise UnsoundModelError(f"node `{node.name}` ({node.op_type}): {error}") from error
 
 
@@ -202,11 +200,10 @@ def _count_iterations(found: InferredTypes, node: NodeProto, body: GraphProto) -
     """Return the trip count of a `Loop` without an early exit, else None."""
     most = found.constants.get(node.input[0])
     condition = body.input[1].name
-    next_condition = next((n for n in body.node if body.output[0].name in n.output), None)
-    is_constant = (
-        next_condition is not None
-        and next_condition.op_type == "Identity"
-        and next_condition.input[0] == condition
+    is_constant = any(
+        n.op_type == "Identity" and n.input[0] == condition
+        for n in body.node
+        if body.output[0].name in n.output
     )
     first = found.constants.get(node.input[1])
     if most is None or first is None or not (is_constant and first.all() and found.is_reached):
@@ -281,11 +278,12 @@ def make_weights_inputs(built: BuiltModel) -> ModelProto:
         initializer=kept,
         value_info=source.value_info,
     )
-    model = ModelProto(
-        ir_version=built.model.ir_version, graph=graph, opset_import=built.model.opset_import
+    return ModelProto(
+        ir_version=built.model.ir_version,
+        graph=graph,
+        opset_import=built.model.opset_import,
+        producer_name=built.model.producer_name,
     )
-    model.producer_name = built.model.producer_name
-    return model
 
 
 def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
@@ -299,8 +297,7 @@ def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
                 f"`{value.name}` is {_format_value_type(value)} in the model, "
                 f"{_format_value_type(expected)} in the graph"
             )
-    short = _choose_lengths(built, {})
-    found = _infer_at_lengths(built, model, short)
+    found = _infer_at_lengths(built, model, _choose_lengths(built, {}))
     long = _choose_lengths(built, built.branch_lengths)
     # Long inputs may take other branches, so these are checked too.
     if built.branch_lengths and all(long.get(s, 0) > n for s, n in built.branch_lengths.items()):

@@ -263,17 +263,9 @@ def read_constant_tensor(tensor: TensorProto) -> Array | None:
     return made
 
 
-def _fold_shape(shape: Sequence[int], a: Attributes) -> Array:
-    return np.array(shape, np.int64)[a.get("start", 0) : a.get("end")]
-
-
-def _fold_size(shape: Sequence[int], _: Attributes) -> Array:
-    return np.array(np.prod(shape), np.int64)
-
-
 SHAPE_READERS: Mapping[str, Callable[[Sequence[int], Attributes], Array]] = {
-    "Shape": _fold_shape,
-    "Size": _fold_size,
+    "Shape": lambda shape, a: np.array(shape, np.int64)[a.get("start", 0) : a.get("end")],
+    "Size": lambda shape, a: np.array(np.prod(shape), np.int64),
 }
 
 
@@ -281,11 +273,6 @@ def _fold_div(x: list[Array], _: Attributes) -> Array | None:
     """Fold integer division, which truncates towards zero."""
     a, b = x
     return np.trunc(a / b).astype(a.dtype) if b.all() else None
-
-
-def _fold_mod(x: list[Array], _: Attributes) -> Array | None:
-    a, b = x
-    return np.mod(a, b) if b.all() else None
 
 
 def _fold_slice(x: list[Array], _: Attributes) -> Array:
@@ -298,14 +285,6 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
         beyond = step < 0 and end < -data.shape[axis]
         cuts[axis] = slice(int(start), None if beyond else int(end), int(step))
     return data[tuple(cuts)]
-
-
-def _fold_squeeze(x: list[Array], a: Attributes) -> Array:
-    return np.squeeze(x[0], tuple(map(int, x[1])) if len(x) > 1 else None)
-
-
-def _fold_unsqueeze(x: list[Array], _: Attributes) -> Array:
-    return np.expand_dims(x[0], tuple(map(int, x[1])))
 
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:
@@ -342,35 +321,39 @@ def _fold_range(x: list[Array], _: Attributes) -> Array | None:
 
 
 def _make_numpy_rule(function: Callable[..., Any]) -> ArithmeticRule:
-    """Return a rule that applies a NumPy function, which broadcasts like ONNX."""
     return lambda x, _: np.asarray(function(*x))
 
 
+NUMPY_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Equal": np.equal,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Not": np.logical_not,
+    "Where": np.where,
+}
+"""NumPy functions, which broadcast like ONNX."""
+
 ARITHMETIC_RULES: Mapping[str, ArithmeticRule] = {
-    "Add": _make_numpy_rule(np.add),
-    "Sub": _make_numpy_rule(np.subtract),
-    "Mul": _make_numpy_rule(np.multiply),
+    **{kind: _make_numpy_rule(function) for kind, function in NUMPY_FUNCTIONS.items()},
     "Div": _fold_div,
-    "Mod": _fold_mod,
+    "Mod": lambda x, _: np.mod(x[0], x[1]) if x[1].all() else None,
     "Max": lambda x, _: np.max(np.broadcast_arrays(*x), axis=0),
     "Min": lambda x, _: np.min(np.broadcast_arrays(*x), axis=0),
-    "Equal": _make_numpy_rule(np.equal),
-    "Less": _make_numpy_rule(np.less),
-    "LessOrEqual": _make_numpy_rule(np.less_equal),
-    "Greater": _make_numpy_rule(np.greater),
-    "GreaterOrEqual": _make_numpy_rule(np.greater_equal),
-    "And": _make_numpy_rule(np.logical_and),
-    "Or": _make_numpy_rule(np.logical_or),
-    "Not": _make_numpy_rule(np.logical_not),
-    "Where": _make_numpy_rule(np.where),
     "Identity": lambda x, _: x[0],
     "Cast": _fold_cast,
     "Range": _fold_range,
     "Gather": lambda x, a: np.asarray(np.take(x[0], x[1], axis=a.get("axis", 0))),
     "Concat": lambda x, a: np.concatenate(x, axis=a["axis"]),
     "Slice": _fold_slice,
-    "Squeeze": _fold_squeeze,
-    "Unsqueeze": _fold_unsqueeze,
+    "Squeeze": lambda x, _: np.squeeze(x[0], tuple(map(int, x[1])) if len(x) > 1 else None),
+    "Unsqueeze": lambda x, _: np.expand_dims(x[0], tuple(map(int, x[1]))),
     "Reshape": _fold_reshape,
     "Expand": _fold_expand,
     "ConstantOfShape": _fold_constant_of_shape,

@@ -159,8 +159,10 @@ def write_prepared_graphs(
             add_model_docs(built.model, built.graph, texts.pop(DOC_METADATA_KEY, ""))
             add_metadata(built.model, texts)
         out.entry(name, serialize_model(built.model))
+        # one graph at a time is in memory
         if len(entries) > 1:
-            release_weights(built)
+            for tensor in built.weights.values():
+                tensor.ClearField("raw_data")
     return data
 
 
@@ -197,12 +199,6 @@ def attach_weights(
         store_weight_locations(built, placement.plan.linked)
     else:
         store_weight_locations(built, placement.plan.places(data or ""))
-
-
-def release_weights(built: BuiltModel) -> None:
-    """Free the weights of a written model, so that one graph at a time is in memory."""
-    for tensor in built.weights.values():
-        tensor.ClearField("raw_data")
 
 
 def add_metadata(model: ModelProto, texts: Mapping[str, str]) -> None:
