@@ -151,7 +151,7 @@ def _find_dependent_nodes(
         results = builder.nodes[node]
         if any(a in moved for a in node.args):
             moved.update(results)
-        elif (length and _depends_on_length(results[0], length)) or any(
+        elif (length and any(length in d.symbols() for d in results[0].type.shape)) or any(
             a in free for a in node.args
         ):
             free.update(results)
@@ -160,11 +160,6 @@ def _find_dependent_nodes(
             continue
         found[node] = None
     return found
-
-
-def _depends_on_length(value: Value, length: str) -> bool:
-    """Return whether a dimension of the value contains this symbol."""
-    return any(d.number is None and length in d.symbols() for d in value.type.shape)
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}

@@ -171,8 +171,10 @@ def _pair_with_parameters(
         # the last parameter may take any number of arguments: `max(a, b, c)`
         slot = places[min(n, len(places) - 1)] if places else None
         if slot is None or (n >= len(places) and not slot.is_variadic):
-            count = _format_input_count(len(places))
-            title = f"`{word.name}` takes {count}, this is one too many"
+            count = len(places) or "no"
+            title = (
+                f"`{word.name}` takes {count} input{'s' * (len(places) > 1)}, this is one too many"
+            )
             raise_error("E0211", title, value.span, helps=[f"`{word.format_signature()}`"])
         pairs.append((slot, value))
         site.argument_spans[slot.name] = value.span
@@ -196,10 +198,6 @@ def _pair_options(
         pairs.append((by_name[option.name], option.value))
         site.argument_spans[option.name] = option.value.span
     return pairs
-
-
-def _format_input_count(n: int) -> str:
-    return "no input" if not n else f"{n} input{'s' if n > 1 else ''}"
 
 
 def _check_missing_arguments(

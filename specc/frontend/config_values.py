@@ -1,6 +1,6 @@
 """Evaluate config fields: command line, extending spec, config.json, default, in this order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -61,14 +61,13 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     known = [*env.module.list_names(), *context.library.list_standard_names()]
-    found = [name for name in dict.fromkeys(known) if _get_name_kind(context, name, env) == kind]
-    return [*found, *NORMALIZER_WORDS] if kind == "normalizer" else found
-
-
-def _get_name_kind(context: Context, name: str, env: Env) -> str:
-    """Return the kind of a definition (`mask`, `score`, …), or "" for a block."""
-    found = env.module.find_definition(name) or context.library.find_standard_item(name)
-    return found[0].kind if found and isinstance(found[0], ast.Definition) else ""
+    words = NORMALIZER_WORDS if kind == "normalizer" else ()
+    names: list[str] = []
+    for name in dict.fromkeys(known):
+        match env.module.find_definition(name) or context.library.find_standard_item(name):
+            case ast.Definition() as definition, _ if definition.kind == kind:
+                names.append(name)
+    return [*names, *words]
 
 
 PublishedLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
@@ -178,7 +177,10 @@ def _evaluate_single(
     if path in reading.assigned:
         return _evaluate_assigned(reading, entry, path, env)
     if (full := reader.qualify_path(path)) in reader.trial_values:
-        return _repeat_for_pair(entry, reader.trial_values[full])
+        trial = reader.trial_values[full]
+        # a pair takes one trial value twice
+        is_single = entry.type.name == "pair" and not isinstance(trial, tuple)
+        return (trial, trial) if is_single else trial
     if reader.published_lookup is not None:
         value = reader.published_lookup(context, entry, env)
         if not isinstance(value, Absent):
@@ -215,26 +217,18 @@ def _make_symbol(
 ) -> SpecValue:
     """Return the symbols of an integer or a pair of integers; None for another field."""
     full = reading.reader.qualify_path(path)
-    if _is_integer_pair(entry.type):
-        return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
-    if entry.type.name != "int" or entry.type.optional:
+    if entry.type.optional:
+        return None
+    match entry.type:
+        # such as an image size
+        case ast.TypeName(name="pair", element_type=ast.TypeName(name="int")):
+            return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
+    if entry.type.name != "int":
         return None
     follows = (
         _evaluate_derived(reading, entry, path, env) if reading.reader.derives_integers else None
     )
     return follows or Dim.symbol(full, origin)
-
-
-def _is_integer_pair(type: ast.TypeName) -> bool:
-    """Return whether a field is a pair of integers, such as an image size."""
-    whole = type.element_type is not None and type.element_type.name == "int"
-    return type.name == "pair" and whole and not type.optional
-
-
-def _repeat_for_pair(entry: ast.Field, value: SpecValue) -> SpecValue:
-    """Return the trial value of a field; a pair takes one value twice."""
-    pair = entry.type.name == "pair" and not isinstance(value, tuple)
-    return (value, value) if pair else value
 
 
 def is_derived_field(entry: ast.Field) -> bool:
@@ -333,12 +327,6 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
     return usual.get(type.name)
 
 
-def _find_similar_keys(keys: Sequence[str], raw: JsonObject) -> list[str]:
-    """Return paths in the file that end in one of these keys: one is probably meant."""
-    ends = {k.rpartition(".")[2] for k in keys}
-    return [path for path, _ in raw.iterate_members() if path.rpartition(".")[2] in ends]
-
-
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
@@ -350,7 +338,10 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
         file = reader.config_file.span.source.name
         quoted = [f'"{k}"' for k in keys]
         title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
-        if nested := _find_similar_keys(keys, reader.config_file):
+        # paths in the file that end in one of these keys: one is probably meant
+        ends = {k.rpartition(".")[2] for k in keys}
+        paths = (path for path, _ in reader.config_file.iterate_members())
+        if nested := [path for path in paths if path.rpartition(".")[2] in ends]:
             notes.append(f"{file} has {', '.join(nested[:4])}")
             both = dict.fromkeys([*nested[:2], *keys])
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))

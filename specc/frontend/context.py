@@ -316,6 +316,13 @@ class Context:
         ]
         return error.primary.span in spans or (bool(spans) and error.code == BUDGET_EXCEEDED)
 
+    def raise_reported_errors(self) -> None:
+        """Raise all errors reported so far, with the number of those beyond the limit."""
+        errors = self.errors
+        if errors.diagnostics:
+            more = Diagnostic("E0100", f"{errors.dropped} more errors are not shown")
+            raise Failed(*errors.diagnostics, *([more] if errors.dropped else []))
+
     def collect_errors(self) -> "ErrorCollector":
         """Record errors raised inside a `with` block and continue after it."""
         return ErrorCollector(self)

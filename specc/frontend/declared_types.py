@@ -325,11 +325,13 @@ class _TypeMatcher:
         for dim in (wanted, actual):
             if dim.origin:
                 labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
+        text = _format_type_source(expr)
+        expected = f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
         at = self.context_of_value.span
         raise Failed(
             Diagnostic(
                 "E0302",
-                f"{what} has length {actual}, but {_format_expected_length(expr, wanted)}",
+                f"{what} has length {actual}, but {expected}",
                 Label.at(at, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
                 helps=self._suggest_captured_length(expr),
@@ -357,11 +359,6 @@ def _find_length(name: str, env: Env) -> Dim | None:
         if isinstance(value, Dim):
             return value
     return env.find_runtime_length(name)
-
-
-def _format_expected_length(expr: ast.Expr, wanted: Dim) -> str:
-    text = _format_type_source(expr)
-    return f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
 
 
 def _format_type_source(expr: ast.Expr | ast.EllipsisDims) -> str:

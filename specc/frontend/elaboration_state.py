@@ -226,16 +226,12 @@ class ElaborationRecord:
 
     def record(self, span: Span, value: EvalResult) -> None:
         """Record the value of a name or a call."""
-        said = _summarize_value(value)
+        one = take_first_result(value)
+        # a length is described by its formula
+        text = str(one) if isinstance(one, Dim) else describe_value(value)
         known = self.values_by_span.setdefault(span, [])
-        if said not in known and len(known) < MAX_VALUES_PER_SPAN:
-            known.append(said)
-
-
-def _summarize_value(value: EvalResult) -> str:
-    """Return a short description of a value; of a length its formula."""
-    one = take_first_result(value)
-    return str(one) if isinstance(one, Dim) else describe_value(value)
+        if text not in known and len(known) < MAX_VALUES_PER_SPAN:
+            known.append(text)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.context import Context, Env
 from specc.frontend.elaboration_state import OPERATION_COST, record_value
-from specc.frontend.grid_indices import gather_position, is_grid_read, read_at_grid_indices
+from specc.frontend.masks import is_grid_read, read_at_grid_indices
 from specc.frontend.name_lookup import resolve_name
 from specc.frontend.node_builder import add_op
 from specc.frontend.operators import (
@@ -303,7 +303,7 @@ def _select_position(
 ) -> Tensor:
     at = evaluate_value(context, item, env)
     if isinstance(at, Tensor):
-        return gather_position(context, value, axis, at, env=env, index=item.span, span=span)
+        return _gather_position(context, value, axis, at, env.scope, span)
     if not isinstance(at, Dim):
         raise_error("E0208", f"an index must be an integer, not {describe_value(at)}", item.span)
     length = value.shape[axis]
@@ -314,6 +314,25 @@ def _select_position(
             return add_op(context, ops.Last(axis), value, span=span, scope=env.scope)
         at = length + at
     return add_op(context, ops.Index(axis, at), value, span=span, scope=env.scope)
+
+
+def _gather_position(
+    context: Context, x: Tensor, axis: int, at: Tensor, scope: str, span: Span | None
+) -> Tensor:
+    """Select position `at` along an axis and remove the axis. Raise E0208 unless `at` is an
+    integer scalar. The model stops for an index that is out of range, as for `gather`.
+    """
+    if at.shape or at.type.dtype not in ("i64", "i32"):
+        helps = ["`gather(x, ids, axis=…)` takes several indices"]
+        title = f"an index must be an integer scalar, not {describe_value(at)}"
+        raise_error("E0208", title, at.span, helps=helps)
+    ids = at
+    # the same position for each index of the leading axes: int[*leading, 1]
+    for lead, length in enumerate((*x.shape[:axis], Dim.of(1))):
+        for op in (ops.Insert(lead), ops.Expand(lead, length)):
+            ids = add_op(context, op, ids, span=span, scope=scope)
+    rows = add_op(context, ops.Gather(axis), x, ids, span=span, scope=scope)
+    return add_op(context, ops.Squeeze(axis), rows, span=span, scope=scope)
 
 
 def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:

@@ -4,7 +4,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
@@ -62,19 +62,18 @@ class RopeDefaults:
 
 def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
     """Parse the options of `rope_config(…)`. Raise E0406 for an unknown one."""
-    numbers: dict[str, float] = {}
-    texts: dict[str, str] = {}
-    is_scaled = True
+    values: dict[str, Any] = {}
     for option in source.options:
-        match option:
-            case ast.Option("theta" | "context" | "original" as name, ast.NumberLiteral(text)):
-                numbers[name] = float(text)
-            case ast.Option(
-                "layers" | "base" | "attention" | "section" as name, ast.TextLiteral(text)
+        field = FIELDS_BY_OPTION.get(option.name, "")
+        match option.value:
+            case ast.NumberLiteral(text) if field in ("theta", "max_length", "original_length"):
+                values[field] = float(text)
+            case ast.TextLiteral(text) if field in (
+                *("layer_type", "theta_key", "attention_factor_key", "section"),
             ):
-                texts[name] = text
-            case ast.Option("scaled", ast.Name("true" | "false" as truth)):
-                is_scaled = truth == "true"
+                values[field] = text
+            case ast.Name("true" | "false" as truth) if field == "is_scaled":
+                values[field] = truth == "true"
             case _:
                 raise_error(
                     "E0406",
@@ -85,16 +84,20 @@ def parse_rope_defaults(source: ast.Call) -> RopeDefaults:
                         "`layers`, `base`, `attention` and `section`, and `scaled=false`"
                     ],
                 )
-    return RopeDefaults(
-        theta=numbers.get("theta", 10000.0),
-        max_length=numbers.get("context"),
-        original_length=numbers.get("original"),
-        layer_type=texts.get("layers", ""),
-        theta_key=texts.get("base", "rope_theta"),
-        is_scaled=is_scaled,
-        attention_factor_key=texts.get("attention", "attention_factor"),
-        section=texts.get("section", ""),
-    )
+    return RopeDefaults(**values)
+
+
+FIELDS_BY_OPTION = {
+    "theta": "theta",
+    "context": "max_length",
+    "original": "original_length",
+    "layers": "layer_type",
+    "base": "theta_key",
+    "scaled": "is_scaled",
+    "attention": "attention_factor_key",
+    "section": "section",
+}
+"""The field of `RopeDefaults` for each option of `rope_config`."""
 
 
 def read_rope_config(

@@ -2,8 +2,9 @@
 equations (`where total = past + seq`), and lengths that no input determines (E0311).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
@@ -38,7 +39,7 @@ def _assume_divisible(
     if not parted.name or parted.name in (by * divisor).symbols():
         return config
     quotient = Dim.symbol(f"{whole} / {divisor}", parted.origin)
-    return _substitute_in_config(config, {parted.name: by * divisor * quotient})
+    return _substitute_in_values(config, {parted.name: by * divisor * quotient})
 
 
 def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
@@ -46,8 +47,11 @@ def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[s
     for one, other in ((left, right), (right, left)):
         # a symbol that occurs in the other side cannot be replaced by it
         if one.name and one.name not in other.symbols():
-            return _substitute_in_config(config, {one.name: other})
+            return _substitute_in_values(config, {one.name: other})
     return config
+
+
+Assumption: TypeAlias = Callable[[dict[str, SpecValue], Dim, Dim], dict[str, SpecValue]]
 
 
 def apply_requirement(
@@ -65,18 +69,16 @@ def apply_requirement(
             for ruled_out, left_over in ((a, b), (b, a)):
                 if _evaluate_quietly(context, ruled_out, env) is False:
                     return apply_requirement(context, left_over, config, env)
-        case ast.Compare(
-            ops=("==",), operands=(ast.Binary(op="%", left=a, right=b), ast.NumberLiteral(text="0"))
-        ):
-            # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
-            whole, divisor = (_evaluate_dim(context, a, env), _evaluate_dim(context, b, env))
-            if whole and divisor:
-                return _assume_divisible(config, whole, divisor)
         case ast.Compare(ops=("==",), operands=(a, b)):
             # `a == b` of two symbols: one replaces the other everywhere
-            left, right = _evaluate_dim(context, a, env), _evaluate_dim(context, b, env)
-            if left and right:
-                return _assume_equal(config, left, right)
+            assume: Assumption = _assume_equal
+            match a, b:
+                case ast.Binary(op="%", left=whole, right=divisor), ast.NumberLiteral(text="0"):
+                    # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
+                    a, b, assume = whole, divisor, _assume_divisible
+            left, right = _evaluate_quietly(context, a, env), _evaluate_quietly(context, b, env)
+            if left and right and isinstance(left, Dim) and isinstance(right, Dim):
+                return assume(config, left, right)
     return config
 
 
@@ -98,11 +100,6 @@ def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
     return [left, *reversed(parts)]
 
 
-def _evaluate_dim(context: Context, expr: ast.Expr, env: Env) -> Dim | None:
-    value = _evaluate_quietly(context, expr, env)
-    return value if isinstance(value, Dim) else None
-
-
 def _evaluate_quietly(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     try:
         return evaluate_value(context, expr, env)
@@ -111,10 +108,10 @@ def _evaluate_quietly(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
         return None
 
 
-def _substitute_in_config(
-    config: dict[str, SpecValue], values: dict[str, Dim]
+def _substitute_in_values(
+    named: Mapping[str, SpecValue], values: dict[str, Dim]
 ) -> dict[str, SpecValue]:
-    return {k: _substitute_in_value(v, values) for k, v in config.items()}
+    return {k: _substitute_in_value(v, values) for k, v in named.items()}
 
 
 def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
@@ -122,19 +119,14 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
         case Dim() as dim:
             return dim.substitute(values)
         case Record(fields=fields):
-            return replace(
-                value, fields={k: _substitute_in_value(v, values) for k, v in fields.items()}
-            )
+            return replace(value, fields=_substitute_in_values(fields, values))
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
         # arguments bound to a function: `window(width)` with a config value
         case DefinitionFunction(bound_arguments=given) | BuiltinFunction(bound_arguments=given) if (
             given
         ):
-            return replace(
-                value,
-                bound_arguments={k: _substitute_in_value(v, values) for k, v in given.items()},
-            )
+            return replace(value, bound_arguments=_substitute_in_values(given, values))
         case CombinedMask(op, parts):
             made = (_substitute_in_value(part, values) for part in parts)
             return CombinedMask(op, tuple(m for m in made if isinstance(m, MaskLike)))

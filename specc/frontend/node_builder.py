@@ -70,16 +70,12 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
     """Raise E0224 if a value that depends on the spec alone has more elements than a constant
     may, counting run-time lengths as 1.
     """
-    least = prod(_get_min_length(d) for d in shape)
+    # a length with every symbol set to 1; at least 1
+    least = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
     if least > MAX_CONSTANT_ELEMENTS:
         shown = " × ".join(str(d) for d in shape)
         title = f"the constant of `{name}` has {shown} elements, more than {MAX_CONSTANT_ELEMENTS}"
         raise_error("E0224", title, span, helps=["make it smaller: axes of length 1 broadcast"])
-
-
-def _get_min_length(dim: Dim) -> int:
-    """Return a length with every symbol set to 1; at least 1."""
-    return max(1, sum(c for _, c in dim.terms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +89,6 @@ class FailedOperation:
     span: Span | None
     name: str
     runtime_lengths: frozenset[str]
-
-    @property
-    def is_elementwise(self) -> bool:
-        """Return True if the op is elementwise, so that axes of length 1 broadcast."""
-        return isinstance(self.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where)
 
 
 def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Diagnostic:
@@ -128,23 +119,24 @@ def _name_operands(title: str, operands: Sequence[Tensor | None]) -> str:
 def _explain_length_mismatch(
     dims: Sequence[Dim], given: Sequence[Tensor], operation: FailedOperation
 ) -> Diagnostic:
-    labels, notes = [], []
+    labels: dict[Span, Label] = {}
+    notes: list[str] = []
     for dim, operand in zip(dims, given, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
             # a label where the text differs from that of the call, else a note
-            labels.append(Label(operand.span, text))
+            labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
     for dim in dims:
-        if dim.origin and dim.origin.span:
-            labels.append(Label(dim.origin.span, f"`{dim}` comes from here"))
+        if dim.origin and (span := dim.origin.span):
+            labels.setdefault(span, Label(span, f"`{dim}` comes from here"))
     title, text = _describe_mismatch(dims, operation.name)
     return Diagnostic(
         "E0302",
         title,
         Label.at(operation.span, text),
-        _drop_duplicate_labels(labels),
+        tuple(labels.values()),
         tuple(notes),
         tuple(_suggest_shape_fixes(dims, given, operation)),
     )
@@ -154,7 +146,8 @@ def _describe_axis(operand: Tensor, dim: Dim) -> str:
     """Return a type and which axis has the length, unless the op computed it from several."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
     which = f"axis {axes[0]} is " if axes else ""
-    return f"{format_type(operand.type)} ({which}`{dim}`{_format_length(dim)})"
+    origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
+    return f"{format_type(operand.type)} ({which}`{dim}`{origin})"
 
 
 def _describe_mismatch(dims: Sequence[Dim], word: str) -> tuple[str, str]:
@@ -173,7 +166,8 @@ def _suggest_shape_fixes(
     an equation of the lengths.
     """
     equal = _suggest_equal_lengths(dims, operation.runtime_lengths)
-    if not operation.is_elementwise:
+    # in elementwise ops axes of length 1 broadcast
+    if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
         return equal
     left, right = given
     for small, large in ((left, right), (right, left)):
@@ -227,22 +221,12 @@ def _suggest_equal_lengths(dims: Sequence[Dim], lengths: frozenset[str]) -> list
     a, b = (d.name for d in dims)
     if not a or not b:
         return []
+    write = f"`require {a} == {b}`"
     if b in lengths:
-        return [f"if they are always equal write `where {b} = {a}` on the graph"]
-    if a in lengths:
-        return [f"if they are always equal write `where {a} = {b}` on the graph"]
-    return [f"if they are always equal write `require {a} == {b}`"]
-
-
-def _format_length(dim: Dim) -> str:
-    return f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
-
-
-def _drop_duplicate_labels(labels: list[Label]) -> tuple[Label, ...]:
-    seen: dict[Span, Label] = {}
-    for label in labels:
-        seen.setdefault(label.span, label)
-    return tuple(seen.values())
+        write = f"`where {b} = {a}` on the graph"
+    elif a in lengths:
+        write = f"`where {a} = {b}` on the graph"
+    return [f"if they are always equal write {write}"]
 
 
 def _truncate_source(text: str) -> str:
@@ -285,17 +269,11 @@ def add_node(
     if isinstance(op, ops.Sort):
         context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
     if all(v is None or v in context.facts.constant_values for v in values):
-        _add_constants(context, results, called, span)
+        # folding values computed from constants alone takes memory when compiling
+        context.facts.constant_values.update(results)
+        for value in results:
+            check_constant_size(value.type.shape, called, span)
     return tuple(Tensor(v, span) for v in results)
-
-
-def _add_constants(
-    context: Context, results: Sequence[Value], name: str, span: Span | None
-) -> None:
-    """Note values computed from constants alone: folding them takes memory when compiling."""
-    context.facts.constant_values.update(results)
-    for value in results:
-        check_constant_size(value.type.shape, name, span)
 
 
 def _check_lengths(results: Sequence[Value], name: str, span: Span | None) -> None:
@@ -357,8 +335,10 @@ def check_float32_range(value: float, span: Span | None) -> None:
     """Raise E0417 for a number that would become infinite or zero in float32."""
     if abs(value) >= MAX_FLOAT32 and math.isfinite(value):
         title = f"{value:g} is out of range for float32, which ends at 3.4e38"
-        helps = ["write -inf to mask a score" if value < 0 else "write inf"]
-        raise_error("E0417", title, span, helps=helps)
-    if 0 < abs(value) <= MIN_FLOAT32:
+        fix = "write -inf to mask a score" if value < 0 else "write inf"
+    elif 0 < abs(value) <= MIN_FLOAT32:
         title = f"{value:g} would become 0 in float32, whose minimum is 1.4e-45"
-        raise_error("E0417", title, span, helps=["write a larger number, or 0.0"])
+        fix = "write a larger number, or 0.0"
+    else:
+        return
+    raise_error("E0417", title, span, helps=[fix])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
+from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.block_calls import check_block_results
@@ -36,6 +36,7 @@ from specc.frontend.generate_and_reading_sections import (
     evaluate_generation,
     evaluate_readings,
     evaluate_streaming,
+    list_graphs,
     value_to_data,
 )
 from specc.frontend.length_assumptions import apply_requirement, check_lengths_known, read_equations
@@ -129,8 +130,7 @@ def _elaborate_graph(
         register_share_rules(context, rules, env, from_used_spec=True)
     block = _find_graph(program, graph)
     built = _build_graph(context, program, block, config, reader)
-    if context.errors.diagnostics:
-        raise Failed(*context.errors.diagnostics, *_report_dropped_errors(context))
+    context.raise_reported_errors()
     env = Env(module=program.module, config=config)
     defaults = _build_defaults_graph(library, program, block, config, reader)
     generation, warnings = evaluate_generation(context, program, block, env, built)
@@ -152,12 +152,6 @@ def _elaborate_graph(
         showing=evaluate_readings(context, program, block, env, ast.ResultDisplay),
         config={k: value_to_data(v) for k, v in config.items()},
     )
-
-
-def _report_dropped_errors(context: Context) -> list[Diagnostic]:
-    if not context.errors.dropped:
-        return []
-    return [Diagnostic("E0100", f"{context.errors.dropped} more errors are not shown")]
 
 
 def evaluate_and_check_config(
@@ -212,24 +206,18 @@ def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) 
 
 
 def _find_graph(program: Program, name: str) -> ast.Block:
-    graphs = [
-        i for i in program.module.items.values() if isinstance(i, ast.Block) and i.kind == "graph"
-    ]
-    if not graphs:
-        raise_error(
-            "E0219",
-            f"`{program.module.path}` has no graph",
-            helps=["a model is one `graph name(x: float[n]) -> (y: float[n]) { … }`"],
-        )
+    graphs = list_graphs(program)
     # the first, unless one is selected by name
     for block in graphs:
         if not name or block.name == name:
             return block
     names = [g.name for g in graphs]
-    title = f"`{program.module.path}` has no graph called `{name}`"
-    raise_error(
-        "E0219", title, helps=suggest_similar_name(name, names, f"it has {', '.join(names)}")
-    )
+    title = f"`{program.module.path}` has no graph"
+    helps = ["a model is one `graph name(x: float[n]) -> (y: float[n]) { … }`"]
+    if graphs:
+        title += f" called `{name}`"
+        helps = suggest_similar_name(name, names, f"it has {', '.join(names)}")
+    raise_error("E0219", title, helps=helps)
 
 
 def _build_graph(
@@ -239,18 +227,14 @@ def _build_graph(
     config: dict[str, SpecValue],
     reader: ConfigReader,
 ) -> Graph:
-    env = Env(module=program.module, config=config, config_file=reader.config_file)
-    env.dims.update(read_equations(context, block, env))
-    _add_inputs(context, block, env)
-    if context.errors.diagnostics:
-        raise Failed(*context.errors.diagnostics)
+    env = _add_inputs(context, program, block, config, reader)
+    context.raise_reported_errors()
     results = Results(())
     with context.collect_errors():
         context.check_step_estimate(block, program.module, config, None)
         context.call_stack.append(f"{block.name}@{block.name_span}")
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
-    if context.errors.diagnostics:
-        raise Failed(*context.errors.diagnostics, *_report_dropped_errors(context))
+    context.raise_reported_errors()
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     facts = {e.name: env.dims[e.name] for e in block.where}
     least = {n: m for n, m in program.module.dims.items() if m}
@@ -259,25 +243,29 @@ def _build_graph(
     return graph
 
 
-def _add_inputs(context: Context, block: ast.Block, env: Env) -> None:
+def _add_inputs(
+    context: Context,
+    program: Program,
+    block: ast.Block,
+    config: dict[str, SpecValue],
+    reader: ConfigReader,
+) -> Env:
+    """Add the inputs of a graph and return their scope."""
+    env = Env(module=program.module, config=config, config_file=reader.config_file)
+    env.dims.update(read_equations(context, block, env))
     for param in block.params:
         with context.collect_errors():
             if not is_tensor_type(param.type):
-                helps = [
-                    f"put `{param.name}` into `config`, or give it axes: float[], int[batch, n]"
-                ]
-                raise_error(
-                    "E0303",
-                    f"the input `{param.name}` of a graph is a tensor",
-                    param.span,
-                    helps=helps,
-                )
+                title = f"the input `{param.name}` of a graph is a tensor"
+                fix = f"put `{param.name}` into `config`, or give it axes: float[], int[batch, n]"
+                raise_error("E0303", title, param.span, helps=[fix])
             shown = param.type.span.text if param.type.span else param.type.name
             origin = f"the input `{param.name}: {shown}`"
             declared_type = resolve_input_type(context, param.type, env, origin)
             side = PADDING_SIDES[param.type.side] if param.type.name == "keep" else ""
             value = context.builder.input(param.name, Input(declared_type, side, None, param.span))
             env.names[param.name] = Tensor(value, param.span)
+    return env
 
 
 def _build_defaults_graph(
@@ -292,9 +280,7 @@ def _build_defaults_graph(
     if not absent:
         return None
     context = create_context(library, program, reader=reader)
-    env = Env(module=program.module, config=config, config_file=reader.config_file)
-    env.dims.update(read_equations(context, block, env))
-    _add_inputs(context, block, env)
+    env = _add_inputs(context, program, block, config, reader)
     outputs = {}
     for param in absent:
         with context.collect_errors():
@@ -303,8 +289,7 @@ def _build_defaults_graph(
             place = ValueContext(f"the default of `{param.name}`", param.default.span)
             tensor = match_tensor_type(context, param.type, value, env, place)
             outputs[param.name] = tensor.value
-    if context.errors.diagnostics:
-        raise Failed(*context.errors.diagnostics)
+    context.raise_reported_errors()
     graph = context.builder.finish(DEFAULTS_GRAPH_NAME, outputs)
     if name := find_circular_default(graph):
         span = next((p.default.span for p in absent if p.name == name and p.default), None)

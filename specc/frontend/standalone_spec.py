@@ -70,7 +70,13 @@ def _rename_config_values(
 ) -> ast.Item:
     """Rename config values, and the paths that begin with them, in an item."""
     made = _rename_names(item, paths)
-    return _rename_config_fields(made, fields) if isinstance(made, ast.Config) else made
+    if not isinstance(made, ast.Config):
+        return made
+    entries = tuple(
+        replace(e, name=fields.get(e.name, e.name)) if isinstance(e, ast.Field) else e
+        for e in made.entries
+    )
+    return replace(made, entries=entries)
 
 
 def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
@@ -80,15 +86,6 @@ def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str,
         ".".join(path): ".".join((names[path[0]], *path[1:])) for path in every if path[0] in names
     }
     return found | {f"config.{old}": f"config.{new}" for old, new in found.items()}
-
-
-def _rename_config_fields(item: ast.Config, names: Mapping[str, str]) -> ast.Config:
-    """Rename the fields of a config."""
-    entries = tuple(
-        replace(e, name=names.get(e.name, e.name)) if isinstance(e, ast.Field) else e
-        for e in item.entries
-    )
-    return replace(item, entries=entries)
 
 
 def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
@@ -120,7 +117,13 @@ def merge_extends_chain(program: Program) -> ast.File:
     taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
     rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]
     configs = [
-        replace(i, entries=tuple(_assign_entry(e, program.assignments) for e in i.entries))
+        replace(
+            i,
+            entries=tuple(
+                _assign_field(e, program.assignments, "") if isinstance(e, ast.Field) else e
+                for e in i.entries
+            ),
+        )
         for i in base.items
         if isinstance(i, ast.Config)
     ]
@@ -139,12 +142,6 @@ def _reject_values_of_used_specs(program: Program) -> None:
                 "only an instance can set it",
                 helps=["expand it without this value, and keep the instance for that"],
             )
-
-
-def _assign_entry(
-    entry: ast.ConfigEntry, assigned: Mapping[str, ConfigAssignment]
-) -> ast.ConfigEntry:
-    return _assign_field(entry, assigned, "") if isinstance(entry, ast.Field) else entry
 
 
 def _assign_field(

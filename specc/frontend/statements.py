@@ -175,10 +175,6 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
     return statement, tuple(values)
 
 
-def _run_require(context: Context, statement: ast.Require, env: Env) -> None:
-    check_requirement(context, statement, env, {})
-
-
 def check_requirement(
     context: Context, statement: ast.Require, env: Env, given: Mapping[str, Span | None]
 ) -> None:
@@ -252,6 +248,6 @@ STATEMENT_RUNNERS: dict[type, StatementRunner] = {
     ast.Repeat: _run_repeat,
     ast.When: _run_when,
     ast.Return: _run_return,
-    ast.Require: _run_require,
+    ast.Require: lambda context, statement, env: check_requirement(context, statement, env, {}),
     ast.Scan: _run_scan,
 }

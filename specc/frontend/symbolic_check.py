@@ -80,7 +80,11 @@ def _run_check(
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
         # an assigned size may match the config file, but not the defaults
-        if has_config_file and program.assignments and _is_size_error(failed):
+        # shape errors or violated requirements of the spec
+        is_size_error = all(
+            _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
+        )
+        if has_config_file and program.assignments and is_size_error:
             with suppress(Failed):
                 return _check_free_then_derived(replace(program, assignments={}), library, graph)
         return _check_without_overrides(program, library, graph, failed)
@@ -177,11 +181,6 @@ def _is_shape_error(failed: Failed) -> bool:
     return all(d.code.startswith("E03") for d in failed.diagnostics)
 
 
-def _is_size_error(failed: Failed) -> bool:
-    """Return whether all errors are shape errors or violated requirements of the spec."""
-    return all(_is_requirement_error(d) or _is_shape_error(Failed(d)) for d in failed.diagnostics)
-
-
 def _run_trials(
     program: Program, library: Library, graph: str, *, derives_integers: bool
 ) -> list[SymbolicTrial]:
@@ -204,8 +203,10 @@ def _run_trials(
         if path not in fixed and value == _get_first_choice(fields[path]):
             trials.append(SymbolicTrial({path: _format_trial_value(value)}, model))
             continue
+        # another alternative of a used spec has other fields
+        kept = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
         try:
-            made = settling.elaborate_fixing_fields(_drop_below(path, fixed) | {path: value})
+            made = settling.elaborate_fixing_fields(kept | {path: value})
             trials.append(SymbolicTrial({path: _format_trial_value(value)}, made))
         except Failed as failed:
             seen = _add_trial_sizes(failed, {path: value})
@@ -213,14 +214,6 @@ def _run_trials(
     if faults:
         raise Failed(*faults[:20])
     return trials
-
-
-def _drop_below(path: str, fixed: Mapping[str, SpecValue]) -> dict[str, SpecValue]:
-    """Return the fixed values except those below a path: another alternative of a used spec has
-    other fields.
-    """
-    inside = f"{path}."
-    return {p: v for p, v in fixed.items() if not p.startswith(inside)}
 
 
 def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Diagnostic]:
@@ -268,8 +261,8 @@ class _TrialRunner:
             try:
                 return self._elaborate(fixed)
             except NeedsValue as need:
-                # a symbol such as `d / heads` has several fields
-                paths = [p for s in need.symbols for p in _list_symbol_fields(s)]
+                # the name of a symbol such as `d / heads` has several fields
+                paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
                 found = {p: fields[p] for p in paths if p in fields and p not in fixed}
                 # a run-time length has no field
                 if not found:
@@ -290,13 +283,6 @@ class _TrialRunner:
 
 
 FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
-
-
-def _list_symbol_fields(symbol: str) -> list[str]:
-    """Return the config fields in the name of a symbol, such as both of `d / heads`."""
-    return FIELD_PATH.findall(symbol)
-
-
 TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 """Sizes to try if a `require` excludes the default ones."""
 

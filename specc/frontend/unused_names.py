@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label
 from specc.diagnostics.source import Span
@@ -18,6 +19,9 @@ from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 from specc.weights.parameter_names import NamePattern, nearest_name
+
+UsableItem: TypeAlias = ast.Block | ast.Definition
+"""An item that others use by its name."""
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -50,7 +54,9 @@ def find_unused_in_files(
     """
     items = {item.name: item for file in files for item in _list_items(file)}
     bodies = {name: read_item(item) for name, item in items.items()}
-    outside = set(elsewhere).union(*map(_collect_names_outside_items, files))
+    # the config, the weights and the other sections read names, too
+    sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
+    outside = set(elsewhere) | collect_names(*sections)
     read = outside.union(*(body.outer_names for body in bodies.values()))
     unused = items.keys() - _reach_items(items, bodies, outside)
     found: list[tuple[ast.File, Diagnostic]] = []
@@ -60,23 +66,19 @@ def find_unused_in_files(
             if item.name not in unused:
                 warnings += bodies[item.name].unused
             elif item.name[0] != "_":
-                warnings.append(_warn_unused_item(item, read))
+                what = f"{item.kind} `{item.name}`"
+                remedy = "remove it; definitions for other specs belong in a file without a graph"
+                warnings.append(make_unused_warning(what, item.name, item.name_span, read, remedy))
         found += [(file, d) for d in sorted(warnings, key=_get_offset)]
     return found
 
 
-def _list_items(file: ast.File) -> list[ast.Block | ast.Definition]:
-    return [i for i in file.items if isinstance(i, ast.Block | ast.Definition)]
-
-
-def _collect_names_outside_items(file: ast.File) -> set[str]:
-    """Return the names that the config, the weights and the other sections read."""
-    return collect_names(*(i for i in file.items if not isinstance(i, ast.Block | ast.Definition)))
+def _list_items(file: ast.File) -> list[UsableItem]:
+    return [i for i in file.items if isinstance(i, UsableItem)]
 
 
 def _get_offset(warning: Diagnostic) -> int:
-    span = warning.primary.span if warning.primary else None
-    return span.start if span else 0
+    return warning.primary.span.start if warning.primary else 0
 
 
 def collect_names(*nodes: ast.Node | None) -> set[str]:
@@ -112,7 +114,7 @@ class ItemNames:
     unused: list[Diagnostic]
 
 
-def read_item(item: ast.Block | ast.Definition) -> ItemNames:
+def read_item(item: UsableItem) -> ItemNames:
     """Return the names that an item reads from outside, and W0202 for its own unused ones."""
     params = item.params or ()
     unused: list[Diagnostic] = []
@@ -130,7 +132,7 @@ def read_item(item: ast.Block | ast.Definition) -> ItemNames:
 
 
 def _find_unused_parameters(
-    item: ast.Block | ast.Definition, body: set[str], defaults: set[str]
+    item: UsableItem, body: set[str], defaults: set[str]
 ) -> Iterator[Diagnostic]:
     params = item.params or ()
     names = {p.name for p in params}
@@ -219,7 +221,7 @@ class LiveValues:
 
 
 def _reach_items(
-    items: dict[str, ast.Block | ast.Definition], bodies: dict[str, ItemNames], outside: set[str]
+    items: dict[str, UsableItem], bodies: dict[str, ItemNames], outside: set[str]
 ) -> set[str]:
     """Return the items that graphs and the other sections of a spec lead to."""
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
@@ -233,13 +235,6 @@ def _reach_items(
             reached.add(name)
             stack += {p.partition(".")[0] for p in bodies[name].outer_names} & items.keys()
     return reached
-
-
-def _warn_unused_item(item: ast.Block | ast.Definition, read: set[str]) -> Diagnostic:
-    remedy = "remove it; definitions for other specs belong in a file without a graph"
-    return make_unused_warning(
-        f"{item.kind} `{item.name}`", item.name, item.name_span, read, remedy
-    )
 
 
 def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
@@ -289,21 +284,16 @@ def check_share_rules(
     everywhere = list(models)
     others = _iterate_other_graphs(program, library, models[0].graph.name)
     # elaborating a graph is slow: stop when no rule is left
-    while missing := [r for r in rules if not _is_rule_needed(r, everywhere)]:
+    while missing := [
+        r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in everywhere)
+    ]:
         more = next(others, None)
         if more is None:
             break
         everywhere += more
-    return [_explain_useless_rule(r, everywhere) for r in missing if _is_rule_active(r, everywhere)]
-
-
-def _is_rule_needed(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
-    return any(m.shared_scopes.get(rule.name.text) for m in models)
-
-
-def _is_rule_active(rule: ast.Share, models: Iterable[ModelDefinition]) -> bool:
-    """Return whether the condition of the rule was true in some trial."""
-    return any(rule.name.text in m.shared_scopes for m in models)
+    # rules whose condition was true in some trial
+    active = {path for model in everywhere for path in model.shared_scopes}
+    return [_explain_useless_rule(r, everywhere) for r in missing if r.name.text in active]
 
 
 def _iterate_other_graphs(
@@ -320,8 +310,11 @@ def _iterate_other_graphs(
 def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) -> Diagnostic:
     path = rule.name.text
     label = Label.at(rule.span, "named by this `share`")
+    # the path of each weight and its parents: `a.b.c`, `a.b`, `a`
     names = {
-        p: None for m in models for name in m.graph.parameters for p in _list_parent_paths(name)
+        ".".join(parts[:n]): None
+        for parts in (name.split(".") for m in models for name in m.graph.parameters)
+        for n in range(len(parts), 0, -1)
     }
     if any(map(NamePattern(path).matches, names)):
         help_ = "remove it, or give both calls this name with `@`"
@@ -331,9 +324,3 @@ def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) ->
     close = nearest_name(path, names)
     hint = format_suggestion(close) if close else "`specc show` lists the names of all weights"
     return Diagnostic("E0527", f"no weights `{path}` to share", label, helps=(hint,))
-
-
-def _list_parent_paths(name: str) -> list[str]:
-    """Return the path and its parents: `a.b.c`, `a.b`, `a`."""
-    parts = name.split(".")
-    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

@@ -11,7 +11,7 @@ from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Context, Env, join_weight_path
-from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
+from specc.frontend.spec_modules import Program, UsedSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast
 
@@ -147,14 +147,16 @@ def enter_used_spec(
 ) -> tuple[Program, ConfigReader]:
     """Return the used spec with the values that the using spec sets, and its config reader."""
     start = f"{part.name}."
+    # names in a value are resolved in its module
+    named = program.chain[0] if program.chain else program.module
     given = {
-        path.removeprefix(start): _bind_to_module(program, value)
+        path.removeprefix(start): replace(value, module=value.module or named)
         for path, value in program.assignments.items()
         if path.startswith(start)
     }
-    known = part.program.list_fields_by_path()
+    known = {*part.program.list_fields_by_path(), *(p.name for p in part.program.used_specs)}
     for path, value in given.items():
-        if path not in known and not _is_spec_choice(part.program, path):
+        if path not in known:
             raise_error(
                 "E0201",
                 f"the config of `{part.program.module.file.model}` has no `{path}`",
@@ -167,17 +169,6 @@ def enter_used_spec(
     published = reader.published_lookup if raw is not None else None
     path = reader.qualify_path(part.name)
     return inner, replace(reader, config_file=raw, published_lookup=published, path=path)
-
-
-def _is_spec_choice(program: Program, path: str) -> bool:
-    """Return whether a path names a nested used spec."""
-    return any(part.name == path for part in program.used_specs)
-
-
-def _bind_to_module(program: Program, value: ConfigAssignment) -> ConfigAssignment:
-    """Bind a value to the module in which its names are resolved."""
-    named = program.chain[0] if program.chain else program.module
-    return replace(value, module=value.module or named)
 
 
 def iterate_used_specs(

@@ -195,7 +195,10 @@ class WeightSharing:
         `share` rule.
         """
         mine, theirs = self.call_path, self._first_uses.setdefault(name, self.call_path)
-        at = _find_divergence(theirs, mine)
+        # the index at which the two call paths diverge
+        at = next(
+            (n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a is not b), None
+        )
         if at is None or (
             mine[at].source is theirs[at].source and not isinstance(mine[at].source, STEP_NODES)
         ):
@@ -209,14 +212,6 @@ class WeightSharing:
         self.needed_paths.update(
             {s.path.text: True for s in rules if not s.depth and not s.from_used_spec}
         )
-
-
-def _find_divergence(theirs: CallPath, mine: CallPath) -> int | None:
-    """Return the index at which two call paths diverge, or None if they are equal."""
-    for n, (a, b) in enumerate(zip(theirs, mine, strict=False)):
-        if a is not b:
-            return n
-    return None
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:

@@ -15,8 +15,13 @@ from specc.frontend.builtins.attention_scores import (
 )
 from specc.frontend.builtins.registry import CallSite, register_builtin
 from specc.frontend.builtins.tensor import make_filled
-from specc.frontend.grid_indices import convert_to_grid, make_grid_indices
-from specc.frontend.masks import MaskGrid, expand_bias, expand_mask
+from specc.frontend.masks import (
+    MaskGrid,
+    convert_to_grid,
+    expand_bias,
+    expand_mask,
+    make_grid_indices,
+)
 from specc.frontend.parameter_kinds import Anything, Mask, Normalizer, Scalar, Score
 from specc.frontend.scalar_arithmetic import (
     cast_to_attribute,

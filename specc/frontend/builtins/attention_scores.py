@@ -9,8 +9,14 @@ from math import inf
 
 from specc.diagnostics.diagnostic import Failed, Label, raise_error
 from specc.frontend.builtins.registry import CallSite, register_builtin
-from specc.frontend.grid_indices import make_grid_indices
-from specc.frontend.masks import GridIndices, MaskGrid, expand_bias, expand_definition, expand_mask
+from specc.frontend.masks import (
+    GridIndices,
+    MaskGrid,
+    expand_bias,
+    expand_definition,
+    expand_mask,
+    make_grid_indices,
+)
 from specc.frontend.parameter_kinds import NORMALIZER_WORDS, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
     BuiltinFunction,

@@ -213,36 +213,25 @@ class _LayerStack:
     def _list_operands(
         self, x: Tensor, suffix: str, first: list[Tensor | None]
     ) -> list[Tensor | None]:
-        site, rows = self.site, self.hidden * self.gates
+        def add_weight(leaf: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
+            initial = self.init if leaf.startswith("weight") else ZEROS_INIT
+            return self.site.add_weight(f"{leaf}{suffix}", shape, initial, sizes)
+
+        rows = self.hidden * self.gates
         # with a projection, the recurrent input is already projected
         fed_back = self.hidden if self.proj is None else self.proj
         found: list[Tensor | None] = [
             x,
-            site.add_weight(f"weight_ih{suffix}", [rows, x.shape[-1]], self.init, ["hidden"]),
-            site.add_weight(
-                f"weight_hh{suffix}", [rows, fed_back], self.init, ["hidden", "hidden"]
-            ),
+            add_weight("weight_ih", [rows, x.shape[-1]], "hidden"),
+            add_weight("weight_hh", [rows, fed_back], "hidden", "hidden"),
         ]
         for name in ("bias_ih", "bias_hh"):
-            found.append(
-                site.add_weight(f"{name}{suffix}", [rows], ZEROS_INIT, ["hidden"])
-                if self.bias
-                else None
-            )
+            found.append(add_weight(name, [rows], "hidden") if self.bias else None)
         found += [self.keep, *first]
         if self.peepholes or self.proj is not None:
-            seen = (
-                site.add_weight(f"peephole{suffix}", [self.hidden * 3], ZEROS_INIT)
-                if self.peepholes
-                else None
-            )
-            found.append(seen)
+            found.append(add_weight("peephole", [self.hidden * 3]) if self.peepholes else None)
         if self.proj is not None:
-            found.append(
-                site.add_weight(
-                    f"weight_hr{suffix}", [self.proj, self.hidden], self.init, ["proj", "hidden"]
-                )
-            )
+            found.append(add_weight("weight_hr", [self.proj, self.hidden], "proj", "hidden"))
         return found
 
     def _make_initial_states(

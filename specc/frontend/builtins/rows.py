@@ -288,12 +288,14 @@ def batch_norm(
         weight = site.add_weight("weight", channels, ONES_INIT)
         scale = site.add_arithmetic("mul", weight, scale)
     # Subtract the mean before scaling: a large mean would cancel all significant digits.
-    centred = site.add_arithmetic("sub", x, _align_weight(site, mean, len(x.shape) - 1 - at))
-    y = site.add_arithmetic("mul", centred, _align_weight(site, scale, len(x.shape) - 1 - at))
-    if not affine:
-        return y
-    bias = site.add_weight("bias", channels, ZEROS_INIT)
-    return site.add_arithmetic("add", y, _align_weight(site, bias, len(x.shape) - 1 - at))
+    steps = [("sub", mean), ("mul", scale)]
+    if affine:
+        steps.append(("add", site.add_weight("bias", channels, ZEROS_INIT)))
+    for fn, weight in steps:
+        for n in range(1, len(x.shape) - at):
+            weight = site.insert_axis(weight, n)
+        x = site.add_arithmetic(fn, x, weight)
+    return x
 
 
 def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
@@ -303,10 +305,3 @@ def _get_channel_axis(site: CallSite, x: Tensor, axis: Dim) -> int:
         title = f"`{site.call.function.path}` takes a float tensor with channels after the batch"
         site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
     return at
-
-
-def _align_weight(site: CallSite, weight: Tensor, behind: int) -> Tensor:
-    """Return a weight [channels] with `behind` axes of length 1 appended."""
-    for n in range(behind):
-        weight = site.insert_axis(weight, n + 1)
-    return weight
