@@ -1,5 +1,5 @@
-"""Numbers that lengths decide: run-time values, config values that are symbols while a
-spec is checked, refusals.
+"""Numbers that depend on lengths: run-time values, config values that are symbols during a check,
+errors, and integers for float parameters.
 """
 
 from pathlib import Path
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.onnx_sessions import assert_outputs_match, open_silent_session
 
+import specc
 import specc_numpy
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
@@ -129,3 +130,34 @@ def test_a_requirement_that_nothing_meets_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(spec(tmp_path, "return x if n > 4 else -x", config=config)))
     assert [d.code for d in failed.value.diagnostics] == ["E0404"]
+
+
+FLOAT_PARAMETERS = """specc 1
+model m
+config { w: int = 3 }
+dims batch, n
+block half(x: float[batch, n, 2], k: float) -> float[batch, n, 2] {
+  t: float = k
+  return x * (k / 2) + (t + 1) / 2
+}
+bias slope(k: float) = cast(i - j, to=float) * (k / 4)
+graph g(x: float[batch, n, 2]) -> (y: float[batch, n, 2], z: float[batch, n, 2], a: float[batch, n, 2]) {
+  a, _ = attend(x, x, x, mask=all, add=slope(length(x, axis=1)))
+  return half(x, length(x, axis=1)), half(x, w), a
+}
+"""
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_length_is_halved_with_its_fraction(n: int, tmp_path: Path) -> None:
+    (tmp_path / "m.specc").write_text(FLOAT_PARAMETERS)
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx")
+    x = np.random.default_rng(n).normal(size=(2, n, 2)).astype(np.float32)
+    found = specc.load(tmp_path / "m.onnx").run(x=x)
+    np.testing.assert_allclose(found["y"], x * (n / 2) + (n + 1) / 2, rtol=1e-6)
+    np.testing.assert_allclose(found["z"], x * 1.5 + 2.0, rtol=1e-6)
+    rows = np.arange(n)
+    scores = x.astype(float) @ x.astype(float).transpose(0, 2, 1) / 2**0.5
+    weights = np.exp(scores + (rows[:, None] - rows) * (n / 4))
+    wanted = weights / weights.sum(-1, keepdims=True) @ x
+    np.testing.assert_allclose(found["a"], wanted, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,5 @@
-"""A spec that another uses with a config and weights of its own: where its values come
-from, where its weights are, and which of several it is.
+"""Specs used with a config and weights of their own: the sources of their values, the paths of their
+weights, the choice between several specs, and a section of the config file as an argument.
 """
 
 import json
@@ -323,3 +323,40 @@ def test_it_holds_its_own_requirements(directory: Path) -> None:
         elaborate_spec(spec_of(directory, sets=["text.d=3"]))
     (fault,) = failed.value.diagnostics
     assert (fault.code, fault.title) == ("E0404", "d is even")
+
+
+INNER = """specc 1
+model inner
+config { wide: int from "width" = 2 }
+dims batch, n
+block up(x: float[batch, n, d]) -> float[batch, n, wide] {
+  return linear(x, out=wide) @ up
+}
+graph g(x: float[batch, n, 4]) -> float[batch, n, wide] { return up(x) }
+"""
+CONFIG_ARGUMENT = """specc 1
+model outer
+use "inner.specc" as v
+dims batch, n
+graph f(x: float[batch, n, 4]) -> float[batch, n, _] {
+  return v.up(x, config=config.parts.vision) @ v
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "wide"),
+    [
+        ('{"parts": {"vision": {"width": 6}}}', 6),
+        ('{"parts": {"vision": {}}}', 2),
+        ('{"parts": {}}', 2),
+        ('{"parts": {"vision": 3}}', 2),
+    ],
+)
+def test_a_part_of_the_config_file(tmp_path: Path, config: str, wide: int) -> None:
+    (tmp_path / "inner.specc").write_text(INNER)
+    (tmp_path / "outer.specc").write_text(CONFIG_ARGUMENT)
+    (tmp_path / "config.json").write_text(config)
+    spec = open_spec(str(tmp_path / "outer.specc"), config=str(tmp_path / "config.json"))
+    weight = elaborate_spec(spec).graph.parameters["v.up.weight"]
+    assert [d.number for d in weight.type.shape] == [wide, 4]

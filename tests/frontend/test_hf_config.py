@@ -1,14 +1,14 @@
-"""Rotary settings of a config.json: both forms, wrong values refused and never replaced
-by defaults.
-"""
+"""Hugging Face configs: keys that a spec does not read (W0418), and RoPE settings."""
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import check_spec, open_spec
 from specc.frontend.config_json import decode_config_source, parse_config_json
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.rope_frequencies import compute_rope_frequencies
@@ -22,6 +22,71 @@ from specc.syntax.parse import decode_spec, parse_spec
 SPEC = """specc 1
 model m
 config {
+  expect "model_type" in (m)
+  d: int from "text_config.hidden_size" = 8
+  eps: float from "text_config.norm.eps" | "eps" = 1e-6
+  width: int from "layers.*.width" = 8
+  rope: rope from rope_config(section="rotary") = rope(theta=100.0)
+  ignore "vision_config", "audio_config.rate"
+}
+dims batch
+graph g(x: float[batch, d]) -> (y: float[batch, d]) { return x }
+"""
+CONFIG = {
+    "model_type": "m",
+    "text_config": {"hidden_size": 8, "norm": {"eps": 1e-6}, "model_type": "t", "dropout": 0.1},
+    "layers": {"0": {"width": 8}, "1": {"width": 8}},
+    "rotary": {"rope_theta": 100.0},
+    "vision_config": {"anything": {"deep": 1}},
+    "audio_config": {"rate": 16000},
+}
+
+
+def warned(tmp_path: Path, path: str) -> list[str]:
+    """Return the unread keys that are reported for a config with one more key."""
+    config = json.loads(json.dumps(CONFIG))
+    *parents, key = path.split(".")
+    inner = config
+    for parent in parents:
+        inner = inner[parent]
+    inner[key] = 3
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "m.specc").write_text(SPEC)
+    spec = open_spec(str(tmp_path / "m.specc"), config=str(tmp_path / "config.json"))
+    return [w.title for w in check_spec(spec).warnings if w.code == "W0418"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "odd",
+        "text_config.odd",
+        "text_config.norm.odd",
+        "layers.1.odd",
+        "rotary.odd",
+        "audio_config.odd",
+    ],
+)
+def test_a_key_that_no_path_names_is_reported(path: str, tmp_path: Path) -> None:
+    assert warned(tmp_path, path) == [f"the spec does not read `{path}`"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "vision_config.odd",
+        "vision_config.anything.odd",
+        "text_config.pad_token_id",
+        "rotary.rope_theta",
+    ],
+)
+def test_a_key_that_is_read_or_ignored_is_not(path: str, tmp_path: Path) -> None:
+    assert warned(tmp_path, path) == []
+
+
+ROPE_SPEC = """specc 1
+model m
+config {
   rope: rope from rope_config(theta=10000.0)
 }
 dims n
@@ -32,7 +97,7 @@ graph g(x: float[n]) -> (y: float[n]) {
 LIBRARY = SpecLibrary()
 
 
-def settings(config: dict[str, Any], spec: str = SPEC) -> Rope:
+def settings(config: dict[str, Any], spec: str = ROPE_SPEC) -> Rope:
     program = build_program(
         build_module(parse_spec(decode_spec(spec.encode(), "m.specc")), "m.specc"), LIBRARY
     )
@@ -149,7 +214,7 @@ def test_where_the_passage_begins_and_ends_may_lie_between_pairs() -> None:
         assert frequency == pytest.approx(plain / 4 * passed + plain * (1 - passed), rel=1e-12)
 
 
-STRETCHED = SPEC.replace(
+STRETCHED = ROPE_SPEC.replace(
     "rope_config(theta=10000.0)",
     "rope_config(theta=1e5) = rope(theta=1e5, kind=yarn, factor=8.0, original=64)",
 )
