@@ -295,13 +295,15 @@ class _TypeMatcher:
             # `_` matches any length and binds nothing
             if expr.path == "_":
                 return
-            known = self.env.dims.get(expr.path) or _find_length(expr.path, self.env)
+            name, env = expr.path, self.env
+            # bound by a type, as a variable, in the config or in `dims`
+            values = (names.get(name) for names in (env.dims, env.names, env.config))
+            known = next((v for v in values if isinstance(v, Dim)), env.find_runtime_length(name))
             if known is None:
-                self.env.dims[expr.path] = actual
+                env.dims[name] = actual
                 # in a used file, this binds its run-time length for the call
-                runtime = self.env.runtime_lengths
-                if runtime is not None and expr.path in self.env.module.root.dims:
-                    runtime[expr.path] = actual
+                if env.runtime_lengths is not None and name in env.module.root.dims:
+                    env.runtime_lengths[name] = actual
                 return
             wanted = known
         else:
@@ -350,15 +352,6 @@ class _TypeMatcher:
             f"`{name}` in `{block}` is the length declared in `dims`: for a length of its own "
             f"use a name that `dims` does not have, such as `{name}_`",
         )
-
-
-def _find_length(name: str, env: Env) -> Dim | None:
-    """Return the length bound to a name as a variable, in the config or in `dims`."""
-    for names in (env.names, env.config):
-        value = names.get(name)
-        if isinstance(value, Dim):
-            return value
-    return env.find_runtime_length(name)
 
 
 def _format_type_source(expr: ast.Expr | ast.EllipsisDims) -> str:

@@ -264,12 +264,6 @@ def suggest_for_library_path(path: str, known: Collection[str]) -> str:
     return f"write `{near}`; see `specc doc {near}`" if near else ""
 
 
-def _match_foreign_option(name: str, known: Collection[str]) -> str | None:
-    """Return the known option that another library calls `name`, or one spelled similarly."""
-    foreign = FOREIGN_OPTIONS.get(normalize_identifier(name))
-    return foreign if foreign in known else did_you_mean(name, known)
-
-
 OPTION_HELPS = {
     **dict.fromkeys(
         ("dropout", "attentiondropout", "attndropout", "dropoutp", "dropoutrate", "droppath"),
@@ -289,10 +283,11 @@ OPTION_HELPS = {
 
 def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
-    near = _match_foreign_option(option.name, known)
+    key = normalize_identifier(option.name)
+    equivalent = FOREIGN_OPTIONS.get(key)
+    near = equivalent if equivalent in known else did_you_mean(option.name, known)
     at = option.name_span or option.span
     takes = f"`{called}` takes: {', '.join(known)}" if known else f"`{called}` takes no options"
-    key = normalize_identifier(option.name)
     if "head" in key:
         key = "heads"
     has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known})

@@ -5,7 +5,6 @@ mask, bias and score definitions to grids over query and key positions.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
 from typing import TypeAlias
 
 from specc.diagnostics.diagnostic import Failed, Label, raise_error
@@ -339,24 +338,23 @@ def expand_mask(
 
 
 def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span | None) -> MaskGrid:
+    result, *rest = grids
     if op == "not":
-        (grid,) = grids
-        if isinstance(grid, bool):
-            return not grid
-        return add_op(context, ops.Not(), grid, span=span)
-    return reduce(lambda left, right: _combine_two_grids(context, op, left, right, span), grids)
-
-
-def _combine_two_grids(
-    context: Context, op: str, left: MaskGrid, right: MaskGrid, span: Span | None
-) -> MaskGrid:
-    # `all & m` is m, `all | m` is all: no node for a bool
-    if isinstance(left, bool):
-        return right if left == (op == "&") else left
-    if isinstance(right, bool):
-        return left if right == (op == "&") else right
-    joined = ops.And() if op == "&" else ops.Or()
-    return add_node(context, joined, [left, right], span, name=op)[0]
+        return (
+            not result
+            if isinstance(result, bool)
+            else add_op(context, ops.Not(), result, span=span)
+        )
+    for grid in rest:
+        # `all & m` is m, `all | m` is all: no node for a bool
+        if isinstance(result, bool):
+            result = grid if result == (op == "&") else result
+        elif isinstance(grid, bool):
+            result = result if grid == (op == "&") else grid
+        else:
+            joined = ops.And() if op == "&" else ops.Or()
+            (result,) = add_node(context, joined, [result, grid], span, name=op)
+    return result
 
 
 def expand_bias(

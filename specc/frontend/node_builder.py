@@ -99,21 +99,18 @@ def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Dia
     if len(error.dims) == 2 and len(given) == 2:
         return _explain_length_mismatch(error.dims, given, operation)
     others = tuple(Label(o.span, format_type(o.type)) for o in given if o.span and o.span != span)
+    title = error.title
+    for n, operand in enumerate(operands, 1):
+        # operands are named by their source text instead of their number
+        if operand is not None and operand.span:
+            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
     return Diagnostic(
         "E0301",
-        f"`{operation.name}`: {_name_operands(error.title, operands)}",
+        f"`{operation.name}`: {title}",
         Label.at(span, "here"),
         others,
         helps=(error.hint,) if error.hint else (),
     )
-
-
-def _name_operands(title: str, operands: Sequence[Tensor | None]) -> str:
-    """Name operands by their source text instead of their number."""
-    for n, operand in enumerate(operands, 1):
-        if operand is not None and operand.span and f"operand {n}" in title:
-            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
-    return title
 
 
 def _explain_length_mismatch(
@@ -265,7 +262,11 @@ def add_node(
         raise Failed(explain_shape_mismatch(error, meeting)) from None
     except DimLimitError as error:
         raise_error("E0309", f"`{called}`: {error}", span)
-    _check_lengths(results, called, span)
+    for dim in (dim for value in results for dim in value.type.shape):
+        # such as that of `x[:, 3:1]`
+        if dim.number is not None and dim.number < 0:
+            title = f"`{called}` would give a negative length, {dim}"
+            raise_error("E0303", title, span, "here")
     if isinstance(op, ops.Sort):
         context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
     if all(v is None or v in context.facts.constant_values for v in values):
@@ -274,15 +275,6 @@ def add_node(
         for value in results:
             check_constant_size(value.type.shape, called, span)
     return tuple(Tensor(v, span) for v in results)
-
-
-def _check_lengths(results: Sequence[Value], name: str, span: Span | None) -> None:
-    """Raise E0303 for a negative length, such as that of `x[:, 3:1]`."""
-    for value in results:
-        for dim in value.type.shape:
-            if dim.number is not None and dim.number < 0:
-                title = f"`{name}` would give a negative length, {dim}"
-                raise_error("E0303", title, span, "here")
 
 
 def add_op(

@@ -219,30 +219,25 @@ def _build_scan_body(
         for name, initial in initial_carries.items()
         for value in _check_carried(statement, name, initial, given, names[name])
     ]
-    collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
+    collected: dict[str, Value] = {}
+    for name in statement.collect:
+        value = names.get(name)
+        if value is POISON:
+            raise AlreadyReported
+        if not isinstance(value, Tensor):
+            title = f"`{name}` is collected, but the body does not set it"
+            raise_error("E0305", title, statement.span)
+        collected[name] = value.value
     if early_exit is not None:
-        after, collected = _freeze_finished(
-            context, early_exit, [*carries.values()], after, collected
-        )
+        # keep the carries of finished batch elements, and collect zeros for them
+        done = Tensor([*carries.values()][early_exit.carry_index])
+        early_exit.check_axes(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
+        after = early_exit.freeze_finished(context, [*carries.values()], after)
+        for name, value in collected.items():
+            collected[name] = early_exit.zero_finished(context, done.value, value)
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
     return extract_body_graph(context.builder, {**before, **carries}, outputs, start)
-
-
-def _freeze_finished(
-    context: Context,
-    early_exit: EarlyExit,
-    before: list[Value],
-    after: list[Value],
-    collected: Mapping[str, Value],
-) -> tuple[list[Value], dict[str, Value]]:
-    """Keep the carries of finished batch elements, and collect zeros for them."""
-    done = Tensor(before[early_exit.carry_index])
-    early_exit.check_axes(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
-    after = early_exit.freeze_finished(context, before, after)
-    return after, {
-        n: early_exit.zero_finished(context, done.value, v) for n, v in collected.items()
-    }
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:

@@ -291,6 +291,16 @@ VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
 }
 
 
+def format_value(value: SpecValue) -> str:
+    """Format a compile-time value as specs write it."""
+    match value:
+        case ChoiceValue(word):
+            return word
+        case bool() | None:
+            return "none" if value is None else str(value).lower()
+    return str(value)
+
+
 def _is_pair(items: tuple[SpecValue, ...]) -> bool:
     return len(items) == 2 and all(isinstance(item, Dim) for item in items)
 

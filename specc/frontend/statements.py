@@ -69,7 +69,13 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
     for target, one in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
             continue
-        env.names[target.name] = _convert_to_target_type(context, target, one, env, statement)
+        place = ValueContext(f"`{target.name}`", statement.value.span)
+        if target.type is None:
+            env.names[target.name] = one
+        elif is_tensor_type(target.type):
+            env.names[target.name] = match_tensor_type(context, target.type, one, env, place)
+        else:
+            env.names[target.name] = convert_to_declared_type(context, target.type, one, env, place)
         record_value(target.span, one)
         if isinstance(one, Tensor):
             path = f"{env.scope}:{target.name}" if env.scope else target.name
@@ -96,18 +102,6 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
         title = f"{count} names for {len(values)} result{plural}"
         raise_error("E0215", title, statement.value.span)
     return values
-
-
-def _convert_to_target_type(
-    context: Context, target: ast.Target, value: SpecValue, env: Env, statement: ast.Let
-) -> SpecValue:
-    """Convert the value to the declared type, if there is one."""
-    if target.type is None:
-        return value
-    place = ValueContext(f"`{target.name}`", statement.value.span)
-    if is_tensor_type(target.type):
-        return match_tensor_type(context, target.type, value, env, place)
-    return convert_to_declared_type(context, target.type, value, env, place)
 
 
 def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:

@@ -15,7 +15,7 @@ from specc.frontend.context import Library, raise_undecided_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.spec_values import ChoiceValue, NeedsValue, Record, SpecValue
+from specc.frontend.spec_values import ChoiceValue, NeedsValue, Record, SpecValue, format_value
 from specc.frontend.used_specs import apply_trial_specs
 from specc.ir.dim import Dim
 from specc.ir.model import ModelDefinition
@@ -193,7 +193,7 @@ def _run_trials(
         model = settling.elaborate_fixing_fields(fixed)
     except Failed as failed:
         raise Failed(*_add_trial_sizes(failed, fixed)) from None
-    trials = [SymbolicTrial({k: _format_trial_value(v) for k, v in fixed.items()}, model)]
+    trials = [SymbolicTrial({k: format_value(v) for k, v in fixed.items()}, model)]
     faults: list[Diagnostic] = []
     # skip the sizes of the first trial
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
@@ -201,13 +201,13 @@ def _run_trials(
     for path, value in others[:MAX_TRIALS]:
         # the first trial had this value: its model is the same
         if path not in fixed and value == _get_first_choice(fields[path]):
-            trials.append(SymbolicTrial({path: _format_trial_value(value)}, model))
+            trials.append(SymbolicTrial({path: format_value(value)}, model))
             continue
         # another alternative of a used spec has other fields
         kept = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
         try:
             made = settling.elaborate_fixing_fields(kept | {path: value})
-            trials.append(SymbolicTrial({path: _format_trial_value(value)}, made))
+            trials.append(SymbolicTrial({path: format_value(value)}, made))
         except Failed as failed:
             seen = _add_trial_sizes(failed, {path: value})
             faults += [d for d in seen if not _is_requirement_error(d)]
@@ -220,7 +220,7 @@ def _add_trial_sizes(failed: Failed, sizes: Mapping[str, SpecValue]) -> list[Dia
     """Add a note with the trial sizes to the errors of a trial; the spec does not show them."""
     if not sizes:
         return list(failed.diagnostics)
-    values = ", ".join(f"{path} = {_format_trial_value(value)}" for path, value in sizes.items())
+    values = ", ".join(f"{path} = {format_value(value)}" for path, value in sizes.items())
     return [replace(d, notes=(*d.notes, f"with {values}")) for d in failed.diagnostics]
 
 
@@ -347,13 +347,3 @@ def _get_first_choice(entry: ast.Field) -> SpecValue:
     if entry.type.name == "bool":
         return {"true": True, "false": False}.get(word)
     return ChoiceValue(word, entry.type.names) if word in entry.type.names else None
-
-
-def _format_trial_value(value: SpecValue) -> str:
-    match value:
-        case ChoiceValue(word):
-            return word
-        case bool(b):
-            return str(b).lower()
-        case other:
-            return str(other)

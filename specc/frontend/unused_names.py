@@ -241,20 +241,17 @@ def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
     used = {p.removeprefix("config.") for p in read}
     fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
-        if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
+        # read with a record around it, or by a member of it
+        parts = path.split(".")
+        above = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
+        is_read = above & used or any(p.startswith(f"{path}.") for p in used)
+        if entry.type.fields or entry.name.startswith("_") or is_read:
             continue
         keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
         ignored = f"; if it changes no result, write `ignore {', '.join(keys)}`" if keys else ""
         yield make_unused_warning(
             f"config field `{path}`", entry.name, entry.span, used, f"remove it{ignored}"
         )
-
-
-def _is_field_read(path: str, used: set[str]) -> bool:
-    """Return whether a field, a record around it, or a member of it is read."""
-    parts = path.split(".")
-    above = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-    return bool(above & used) or any(p.startswith(f"{path}.") for p in used)
 
 
 def make_unused_warning(

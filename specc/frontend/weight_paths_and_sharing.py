@@ -222,7 +222,10 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
     rule = "`weights { share name }` next to `@ name`"
     if call.scope in known:
-        rule = f"`weights {{ share {_format_share_path(call.scope)} }}`"
+        # with `*` for layer numbers
+        path = ".".join("*" if part.isdigit() else part for part in call.scope.split("."))
+        operand = f'"{path}"' if "*" in path else path
+        rule = f"`weights {{ share {operand} }}`"
     share = f"to share one set of weights write: {rule}"
     if isinstance(other.source, LOOP_NODES) and one.source is other.source:
         inner = next((s for s in second if isinstance(s.source, ast.Call)), other)
@@ -240,12 +243,6 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     span, text, other_span, other_text = labels
     others = Label.list_at(other_span, other_text)
     return Diagnostic("E0526", title, Label.at(span, text), others, helps=(fix, share))
-
-
-def _format_share_path(path: str) -> str:
-    """Return a path as an operand of `share`, with `*` for layer numbers."""
-    parts = ["*" if part.isdigit() else part for part in path.split(".")]
-    return f'"{".".join(parts)}"' if "*" in parts else path
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}

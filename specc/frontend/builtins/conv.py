@@ -239,11 +239,6 @@ def _get_kernel_sizes(
         if value is not None:
             title = f"`{option}` follows from the shape of `weight`"
             over.site.raise_error("E0212", title, option, helps=[f"leave out `{option}=`"])
-    return _get_weight_kernel(over, weight)
-
-
-def _get_weight_kernel(over: WindowOperand, weight: Tensor) -> tuple[Dim, ...]:
-    """Return the kernel sizes of a given weight. Raise E0301 if it has other axes."""
     if len(weight.shape) != len(over.lengths) + 2:
         sizes = "kernel" if len(over.lengths) == 1 else "height, width"
         title = f"`weight` of a convolution is [out, channels / groups, {sizes}]"

@@ -66,25 +66,19 @@ NUMBER_FUNCTIONS = scalar_arithmetic.UNARY_FUNCTIONS.keys() - {"neg"}
 
 def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
     def make(site: CallSite, x: SpecValue) -> Tensor | Number:
-        if isinstance(x, Number):
-            return _apply_to_number(site, fn, x)
-        if not isinstance(x, Tensor):
-            site.raise_error(
-                "E0203", f"`{fn}` takes a tensor or a number, not {describe_value(x)}", "x"
-            )
-        stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
-        return stable or site.add_op(ops.Pointwise(fn), x)
+        match x:
+            case Tensor():
+                stable = add_log_sigmoid(site.context, x, site.span) if fn == "log" else None
+                return stable or site.add_op(ops.Pointwise(fn), x)
+            case Dim() | float() | RuntimeNumber() if fn in NUMBER_FUNCTIONS:
+                try:
+                    return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
+                except (ValueError, OverflowError, ZeroDivisionError):
+                    site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
+        wrong = "" if isinstance(x, Number) else f" or a number, not {describe_value(x)}"
+        site.raise_error("E0203", f"`{fn}` takes a tensor{wrong}", "x")
 
     return make
-
-
-def _apply_to_number(site: CallSite, fn: str, x: Number) -> Number:
-    if fn not in NUMBER_FUNCTIONS:
-        site.raise_error("E0203", f"`{fn}` takes a tensor", "x")
-    try:
-        return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
-    except (ValueError, OverflowError, ZeroDivisionError):
-        site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
 
 
 for _fn in POINTWISE_FUNCTIONS:

@@ -25,7 +25,6 @@ from specc.frontend.scalar_arithmetic import convert_to_float, get_known_float, 
 from specc.frontend.spec_values import (
     ABSENT,
     Absent,
-    ChoiceValue,
     EvalResult,
     NeedsValue,
     Number,
@@ -34,6 +33,7 @@ from specc.frontend.spec_values import (
     SpecValue,
     Tensor,
     describe_value,
+    format_value,
 )
 from specc.frontend.weight_paths_and_sharing import get_expert_weight, get_stacked_shape
 from specc.ir import graph, ops
@@ -74,7 +74,7 @@ class Builtin:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
             default = parameter.default
             if not isinstance(default, Absent):
-                text = f"{parameter.name}={_format_default(default)}"
+                text = f"{parameter.name}={format_value(default)}"
             elif not parameter.is_positional:
                 text = f"{parameter.name}="
             parts.append(text)
@@ -277,14 +277,6 @@ def _raise_shape_conflict(known: graph.Parameter, new: graph.Parameter) -> NoRet
         others=Label.list_at(known.span, f"{known.type} here"),
         helps=["give each its own `@` name; calls that share weights need equal sizes"],
     )
-
-
-def _format_default(value: SpecValue) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value.word if isinstance(value, ChoiceValue) else str(value)
 
 
 @register_builtin(name="len")

@@ -37,25 +37,30 @@ def check_tokens_independent(
     made: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
     # The number of tokens that are routed to an expert depends on the whole batch; only
     # the loop over experts may use it.
-    for node in _find_count_reads(body, captured, length):
-        _raise_tokens_mixed(site, made, node, "uses their number")
+    for node, _ in body.nodes:
+        if is_length_dependent(node):
+            _raise_tokens_mixed(site, made, node, "uses their number")
+    for node in collect_needed_nodes(captured):
+        values = node.op.attributes().values()
+        if any(isinstance(v, Dim) and length in v.symbols() for v in values):
+            _raise_tokens_mixed(site, made, node, "uses their number")
     for node in _find_token_mixing(body):
         _raise_tokens_mixed(site, made, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
         for dim in value.type.shape:
-            if site.context.has_run_time_symbol(dim.symbols() - {length}):
-                _raise_runtime_length(site, made, value, dim)
-
-
-def _find_count_reads(body: Graph, captured: Sequence[Value], length: str) -> Iterator[Node]:
-    """Yield nodes that depend on the number of tokens, in the body or among the nodes that
-    compute captured values.
-    """
-    yield from (node for node, _ in body.nodes if is_length_dependent(node))
-    for node in collect_needed_nodes(captured):
-        values = node.op.attributes().values()
-        if any(isinstance(v, Dim) and length in v.symbols() for v in values):
-            yield node
+            if not site.context.has_run_time_symbol(dim.symbols() - {length}):
+                continue
+            spans = made.get(value.node, NodeOrigin()).spans if value.node else ()
+            raise_error(
+                "E0333",
+                f"an expert reads a tensor of run-time length {dim}",
+                spans[-1] if spans else site.span,
+                f"this reads {format_type(value.type)}",
+                helps=[
+                    "concatenate per-token data: `concat([x, …])`; tables need a length from the "
+                    "config"
+                ],
+            )
 
 
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
@@ -85,22 +90,6 @@ def _raise_tokens_mixed(
         f"`{said}` does",
         others=Label.list_at(None if at is site.span else site.span, "the experts run here"),
         helps=["compute this before `route`, on all tokens"],
-    )
-
-
-def _raise_runtime_length(
-    site: CallSite, made: Mapping[Node, NodeOrigin], value: Value, dim: Dim
-) -> NoReturn:
-    """Raise E0333 for a dimension that only an input determines."""
-    known = made.get(value.node, NodeOrigin()).spans if value.node else ()
-    raise_error(
-        "E0333",
-        f"an expert reads a tensor of run-time length {dim}",
-        known[-1] if known else site.span,
-        f"this reads {format_type(value.type)}",
-        helps=[
-            "concatenate per-token data: `concat([x, …])`; tables need a length from the config"
-        ],
     )
 
 

@@ -203,7 +203,10 @@ def _resolve_padding(
         if len(pair) != 2:
             _raise_wrong_length(site, axes, "padding", len(pair))
         for number in pair:
-            _check_not_negative(site, number)
+            if number.number is not None and number.number < 0:
+                title = f"`padding` must not be negative, got {number}"
+                helps = ["to drop positions write `x[:, 1:]` first"]
+                site.raise_error("E0323", title, "padding", helps=helps)
         before.append(site.require_integer(pair[0], "padding"))
         behind.append(site.require_integer(pair[1], "padding"))
     if len(before) != axes:
@@ -219,14 +222,6 @@ def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
     if axes == 1 and len(single) == 2:
         return (single,)
     return [p if isinstance(p, tuple) else (p, p) for p in given]
-
-
-def _check_not_negative(site: CallSite, number: Dim) -> None:
-    """Raise E0323 for negative padding."""
-    if number.number is not None and number.number < 0:
-        title = f"`padding` must not be negative, got {number}"
-        helps = ["to drop positions write `x[:, 1:]` first"]
-        site.raise_error("E0323", title, "padding", helps=helps)
 
 
 def _resolve_padding_word(
