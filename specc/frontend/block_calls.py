@@ -85,7 +85,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
-    """Call a block and return its results; its weights go under the scope of `call.inner`."""
+    """Call a block and return its results; its weights are below the scope `call.inner_env`."""
     block, module, expr = target.block, target.module, call.expr
     foreign = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
-from specc.diagnostics.source import Origin
+from specc.diagnostics.source import Origin, Span
 from specc.diagnostics.suggest import did_you_mean, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.context import Context, Env, ErrorCollector, SpecModule
@@ -78,13 +78,13 @@ PublishedLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
 class ConfigReader:
     """How the config of a program is read.
 
-    `fixed` are trial values for fields that decide structure. With `is_derived_field`,
-    integers whose default is computed from other fields, such as `side = image / patch`, get
-    that expression instead of a symbol of their own. `steps` counts the work of all readings
-    that share it. `path` is the position of this config in that of the using spec, or
-    empty. `longest` is the maximum sequence length if RoPE frequencies depend on it, or 0
-    for the value of the spec or file. `training` keeps operations of training mode, such as
-    dropout.
+    With `is_symbolic`, integers are symbols; with `derives_integers`, integers whose default is
+    computed from other fields, such as `side = image / patch`, get that expression instead of a
+    symbol of their own. `trial_values` are those of fields that determine the structure. `steps`
+    counts the steps of all readings that share it. `path` is the position of this config in that
+    of the using spec, or empty. `max_length` is the maximum sequence length if RoPE frequencies
+    depend on it, or 0 for the value of the spec or file. `is_training` keeps operations of
+    training mode, such as dropout.
     """
 
     is_symbolic: bool = False
@@ -201,8 +201,7 @@ def _evaluate_unset_field(
     ):
         return symbol
     if entry.default is not None:
-        place = ValueContext(f"`{path}`", entry.default.span)
-        return _convert_to_field_type(context, entry.default, entry, env, place)
+        return _convert_to_field_type(context, entry.default, entry, path, env)
     if entry.type.optional:
         return None
     if reader.is_symbolic and entry.type.name == "float":
@@ -246,9 +245,8 @@ def _evaluate_derived(
     """Return the symbolic value of a derived field, or None if it needs numbers."""
     if not is_derived_field(entry) or entry.default is None:
         return None
-    place = ValueContext(f"`{path}`", entry.default.span)
     try:
-        value = _convert_to_field_type(reading.context, entry.default, entry, env, place)
+        value = _convert_to_field_type(reading.context, entry.default, entry, path, env)
     # values that need numbers are tried with numbers, which also reports their errors
     except (NeedsValue, Failed):
         return None
@@ -264,15 +262,21 @@ def _evaluate_assigned(
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
         title = f"`{path}` is a record: set its fields one by one"
         raise_error("E0203", title, given.span, "one value", helps=[f"its fields are {names}"])
-    place = ValueContext(f"`{path}`", given.span)
-    there = replace(env, module=given.module or reading.named)
-    return _convert_to_field_type(reading.context, given.value, entry, there, place)
+    scope = replace(env, module=given.module or reading.named)
+    return _convert_to_field_type(reading.context, given.value, entry, path, scope, span=given.span)
 
 
 def _convert_to_field_type(
-    context: Context, expr: ast.Expr, entry: ast.Field, env: Env, place: ValueContext
+    context: Context,
+    expr: ast.Expr,
+    entry: ast.Field,
+    path: str,
+    env: Env,
+    *,
+    span: Span | None = None,
 ) -> SpecValue:
-    """Convert an expression to the field's type."""
+    """Convert an expression to the field's type. `span` is that of an assignment."""
+    place = ValueContext(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)

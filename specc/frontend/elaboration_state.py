@@ -143,9 +143,9 @@ def _count_frames() -> int:
 class ErrorLog:
     """Diagnostics so far, and how spans are reported.
 
-    `dropped` counts errors beyond the limit. `caller` is the user's text whose call is being
+    `dropped` counts errors beyond the limit. `user_call` is the user's text whose call is being
     evaluated in the standard library, `normalizer` the name of the normalizer whose weights are
-    being computed; both are added to the spans of errors (`Context.at`).
+    being computed; both are added to the spans of errors (`Context.locate_at_user_call`).
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -158,8 +158,9 @@ class ErrorLog:
 class LengthSymbols:
     """Symbols of lengths and their origins.
 
-    With `symbolic` config values are symbols, too; `runtime` are the symbols that only an input
-    determines. `opaque` names integers computed from config symbols, such as `int(0.25 * d)`.
+    With `is_symbolic` config values are symbols, too; `runtime` are the symbols that only an input
+    determines. `computed_names` names integers computed from config symbols, such as
+    `int(0.25 * d)`.
     `max_length` is the `--context-length` that rotary frequencies depend on, or 0.
     """
 
@@ -173,8 +174,8 @@ class LengthSymbols:
 class ResourceUse:
     """Counts of an elaboration, for the limits E0216 and E0223.
 
-    `weight_sizes` are the elements of each weight of known size, `weights` their sum,
-    `list_items` the items of all lists, `steps` the work done.
+    `weight_sizes` are the elements of each weight of known size, `weight_elements` their sum,
+    `list_items` the items of all lists, `steps` the steps spent.
     """
 
     weight_sizes: dict[str, int] = field(default_factory=dict)
@@ -200,9 +201,9 @@ class WeightNames:
 class ValueFacts:
     """Facts about values under construction.
 
-    `constant` are values that follow from the spec alone, whatever inputs and weights are.
-    `position_ids` are those made for masks, by role and the lengths of queries and keys.
-    `reordered` are lengths along which positions were sorted, so that they may be ranks.
+    `constant_values` do not depend on inputs and weights. `position_ids` are those of masks, by
+    role and the lengths of queries and keys. `sorted_lengths` are lengths along which positions
+    were sorted, so that they may be ranks.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -216,8 +217,8 @@ MAX_VALUES_PER_SPAN = 4
 
 @dataclass
 class ElaborationRecord:
-    """The values met in one elaboration, by span and in order. `whole` is true if it had no
-    errors.
+    """The values of names and calls in one elaboration, by span and in order; `is_complete` if
+    it had no errors.
     """
 
     is_symbolic: bool

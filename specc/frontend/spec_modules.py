@@ -26,9 +26,8 @@ AnItem = TypeVar("AnItem", bound=ast.Item)
 
 @dataclass(frozen=True)
 class ConfigAssignment:
-    """A value an instance or the command line gives to a config field, and the text
-    that says so. Its names are those of `module`; on the command line, of the spec that
-    is named there.
+    """A value that an instance or the command line assigns to a config field. Names in it are
+    resolved in `module`, those of the command line in the spec that the user named.
     """
 
     value: ast.Expr
@@ -38,12 +37,11 @@ class ConfigAssignment:
 
 @dataclass(eq=False, kw_only=True)
 class Program:
-    """A spec merged with what it extends: one module, its config values, the other
-    of its items.
+    """A spec merged with the specs that it extends.
 
-    `reading`, `weights` and `generate` of an instance come before those of what it
-    extends; `home` is the file they came from, for paths written in them. `parts` are
-    the specs it uses that have a config of their own.
+    `module` has the graph, and `chain` all modules, the instance first: its `reading`, `weights`
+    and `generate` sections come before those that it extends. `used_specs` have a config of
+    their own.
     """
 
     module: SpecModule
@@ -61,8 +59,8 @@ class Program:
         )
 
     def get_identity(self) -> Hashable:
-        """Return the identity of the program: its trees, which are the same objects
-        when a text is read again, the config values, and the specs of its parts.
+        """Return the identity of the program: its trees, which are the same objects when a text is
+        read again, the config values, and the used specs.
         """
         given = {
             (path, a.value, id(a.module.file) if a.module else 0)
@@ -103,8 +101,8 @@ class Program:
 
 @dataclass(frozen=True, eq=False)
 class UsedSpec:
-    """A used spec with a separate config and weights. `programs` are the alternatives; `chosen`
-    selects one, by default the first.
+    """A used spec with a separate config and weights. `programs` are the alternatives; `selected`
+    is the index of one, by default the first.
     """
 
     use: ast.Use

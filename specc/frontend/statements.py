@@ -83,8 +83,8 @@ def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: 
 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
-    """The values for the names on the left: one name takes the first result alone,
-    several take a call's results or the items of a list. There may be more values.
+    """Return the values of the targets: one target takes the first result, several take the
+    results of a call or the items of a list. There may be more values than targets.
     """
     count = len(statement.targets)
     if count == 1:

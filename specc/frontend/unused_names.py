@@ -108,7 +108,9 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ItemNames:
-    """The names of one block or definition: `free` are those that it reads from outside."""
+    """The names of one block or definition: `outer_names` are defined outside of it, `unused` are
+    warnings.
+    """
 
     outer_names: set[str]
     unused: list[Diagnostic]

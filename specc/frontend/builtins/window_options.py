@@ -57,9 +57,7 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class WindowOperand:
-    """The input of a convolution or pooling call and its options. `rows` is true if `x` is a
-    padding mask.
-    """
+    """The input of a convolution or pooling call; with `is_mask`, `x` is a padding mask."""
 
     site: CallSite
     x: Tensor
