@@ -339,12 +339,10 @@ def expand_mask(
 
 def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span | None) -> MaskGrid:
     result, *rest = grids
+    if op == "not" and isinstance(result, Tensor):
+        return add_op(context, ops.Not(), result, span=span)
     if op == "not":
-        return (
-            not result
-            if isinstance(result, bool)
-            else add_op(context, ops.Not(), result, span=span)
-        )
+        return not result
     for grid in rest:
         # `all & m` is m, `all | m` is all: no node for a bool
         if isinstance(result, bool):

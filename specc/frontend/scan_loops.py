@@ -233,8 +233,9 @@ def _build_scan_body(
         done = Tensor([*carries.values()][early_exit.carry_index])
         early_exit.check_axes(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
         after = early_exit.freeze_finished(context, [*carries.values()], after)
-        for name, value in collected.items():
-            collected[name] = early_exit.zero_finished(context, done.value, value)
+        collected = {
+            n: early_exit.zero_finished(context, done.value, v) for n, v in collected.items()
+        }
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
     return extract_body_graph(context.builder, {**before, **carries}, outputs, start)

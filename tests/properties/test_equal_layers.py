@@ -19,7 +19,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc_numpy
 from specc.analysis.analysis_report import AnalysisReport, analyze_graph
 from specc.driver.spec_loader import check_spec, open_spec
-from specc.frontend import grid_indices, node_builder
+from specc.frontend import masks, node_builder
 from specc.frontend.context import Context
 from specc.frontend.spec_values import Tensor
 from specc.ir import ops
@@ -64,7 +64,7 @@ def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
     small = SMALL_CONFIGS.get(spec, {})
     shared = elaborate_uncached(spec, **small)
     with monkeypatch.context() as patched:
-        patched.setattr(grid_indices, "_make_position_ids", each_its_own)
+        patched.setattr(masks, "_make_position_ids", each_its_own)
         apart = elaborate_uncached(spec, **small)
     one, other = shared.model.graph, apart.model.graph
     if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(other.nodes):
