@@ -98,8 +98,8 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
         show_call_in_errors(context, expr.span if foreign else None, expr.function.path),
     ):
         if target.weight_scope is None and foreign:
-            there = Env(module=module, config=env.config, scope=env.scope)
-            register_share_rules(context, module.file.items, there)
+            inner = Env(module=module, config=env.config, scope=env.scope)
+            register_share_rules(context, module.file.items, inner)
         bind_defaults(context, block, env, expr)
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
     _record_result_names(context, results, env, call.caller)

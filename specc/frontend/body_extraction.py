@@ -206,14 +206,13 @@ class EarlyExit:
                 continue
             title = f"`{name}` is {what} and needs the leading axes of `{self.name}`"
             here = f"`{self.name}` is {format_type(done.type)}"
-            there = f"`{name}` is {format_type(value.type)}"
-            besides = Label.list_at(value.span, there)
+            value_label = f"`{name}` is {format_type(value.type)}"
             raise_error(
                 "E0730",
                 title,
                 self.span,
                 here,
-                others=besides,
+                others=Label.list_at(value.span, value_label),
                 notes=("the number of iterations depends on every element",),
                 helps=[
                     f"begin the axes of `{name}` with those of `{self.name}`: an iteration "

@@ -215,13 +215,13 @@ def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecVal
 
 
 def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: Env) -> SpecValue:
-    over = evaluate_value(context, expr.iterable, env)
+    iterable = evaluate_value(context, expr.iterable, env)
     items: Iterable[SpecValue]
-    if isinstance(over, tuple | str):
-        items, count = over, len(over)
+    if isinstance(iterable, tuple | str):
+        items, count = iterable, len(iterable)
     else:
-        turns = range(require_integer(over, "the range of `for`", expr.iterable.span))
-        items, count = map(Dim.of, turns), len(turns)
+        indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
+        items, count = map(Dim.of, indices), len(indices)
     made: list[SpecValue] = []
     context.count_list_items(count, expr.iterable.span)  # before they take memory
     for item in items:

@@ -39,8 +39,8 @@ def read_published_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
         if not isinstance(value, Absent):
             return value
     # null sets an optional field to none; otherwise the default holds, as for an absent key
-    said = [data.find(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
-    return None if entry.type.optional and any(said) else ABSENT
+    members = [data.find(s.value) for s in entry.sources if isinstance(s, ast.TextLiteral)]
+    return None if entry.type.optional and any(members) else ABSENT
 
 
 def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:

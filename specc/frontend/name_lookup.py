@@ -160,19 +160,19 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
     match env.config.get(alias):
         case Record(fields=config, used_spec=UsedSpecConfig(module=module, config_file=file)):
             base = join_weight_path(env.file_scope, use.under.text if use.under else "")
-            there = Env(module=module, config=config, config_file=file, file_scope=base)
+            inner_env = Env(module=module, config=config, config_file=file, file_scope=base)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
             # an empty config: a block of another file has its own values, not the caller's
-            there = Env(module=module, config={})
+            inner_env = Env(module=module, config={})
     if inner not in module.items:
         helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
         title = f"`{module.path}` has no block or graph called `{inner}`"
         others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
         raise_error("E0204", title, name.span, helps=helps, others=others)
-    found = _make_function_value(module.items[inner], module, there, name.span)
+    found = _make_function_value(module.items[inner], module, inner_env, name.span)
     if isinstance(found, BlockFunction) and use.has_own_config:
-        return replace(found, weight_scope=there.file_scope)
+        return replace(found, weight_scope=inner_env.file_scope)
     return found
 
 

@@ -262,19 +262,26 @@ def add_node(
         raise Failed(explain_shape_mismatch(error, meeting)) from None
     except DimLimitError as error:
         raise_error("E0309", f"`{called}`: {error}", span)
-    for dim in (dim for value in results for dim in value.type.shape):
-        # such as that of `x[:, 3:1]`
-        if dim.number is not None and dim.number < 0:
-            title = f"`{called}` would give a negative length, {dim}"
-            raise_error("E0303", title, span, "here")
     if isinstance(op, ops.Sort):
         context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
-    if all(v is None or v in context.facts.constant_values for v in values):
-        # folding values computed from constants alone takes memory when compiling
+    is_constant = all(v is None or v in context.facts.constant_values for v in values)
+    if is_constant:
         context.facts.constant_values.update(results)
-        for value in results:
-            check_constant_size(value.type.shape, called, span)
+    for value in results:
+        _check_result(value, called, span, is_constant=is_constant)
     return tuple(Tensor(v, span) for v in results)
+
+
+def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:
+    """Raise E0303 for a negative length, such as that of `x[:, 3:1]`. Check the size of a value
+    computed from constants alone: folding it takes memory when compiling.
+    """
+    for dim in value.type.shape:
+        if dim.number is not None and dim.number < 0:
+            title = f"`{name}` would give a negative length, {dim}"
+            raise_error("E0303", title, span, "here")
+    if is_constant:
+        check_constant_size(value.type.shape, name, span)
 
 
 def add_op(

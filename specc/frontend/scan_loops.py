@@ -219,15 +219,7 @@ def _build_scan_body(
         for name, initial in initial_carries.items()
         for value in _check_carried(statement, name, initial, given, names[name])
     ]
-    collected: dict[str, Value] = {}
-    for name in statement.collect:
-        value = names.get(name)
-        if value is POISON:
-            raise AlreadyReported
-        if not isinstance(value, Tensor):
-            title = f"`{name}` is collected, but the body does not set it"
-            raise_error("E0305", title, statement.span)
-        collected[name] = value.value
+    collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
         # keep the carries of finished batch elements, and collect zeros for them
         done = Tensor([*carries.values()][early_exit.carry_index])

@@ -197,10 +197,10 @@ def _evaluate_config_values(
 def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) -> None:
     """Update values in place: function values among them refer to this config."""
     for name, value in found.items():
-        held = config[name]
-        if isinstance(held, Record) and held.used_spec and isinstance(value, Record):
-            assert isinstance(held.fields, dict)  # as `_evaluate_config_values` made it
-            _merge_values(held.fields, value.fields)
+        current = config[name]
+        if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
+            assert isinstance(current.fields, dict)  # as `_evaluate_config_values` made it
+            _merge_values(current.fields, value.fields)
         else:
             config[name] = value
 
@@ -303,9 +303,9 @@ def _build_defaults_graph(
         )
     inputs = _find_defaults_inputs(graph)
     # rebuild with only the inputs that the defaults need
-    kept = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
-    kept.input_facts = {k: graph.input_facts[k] for k in kept.inputs}
-    return kept.finish(DEFAULTS_GRAPH_NAME, outputs)
+    needed = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
+    needed.input_facts = {k: graph.input_facts[k] for k in needed.inputs}
+    return needed.finish(DEFAULTS_GRAPH_NAME, outputs)
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:

@@ -111,8 +111,8 @@ def merge_extends_chain(program: Program) -> ast.File:
     """Return the chain of a program as one file, which still uses std by name."""
     base = program.module.file
     _reject_values_of_used_specs(program)
-    said = [i for m in program.chain[:-1] for i in m.file.items]
-    own = [i for i in said if not isinstance(i, ast.Config)]
+    inherited = [i for m in program.chain[:-1] for i in m.file.items]
+    own = [i for i in inherited if not isinstance(i, ast.Config)]
     # The nearest file decides about `generate` and `stream`.
     taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
     rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]

@@ -137,12 +137,12 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
 def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
     """Return the values of the loop variable: the items of a list, or 0, 1, … below a count."""
     span = statement.iterable.span
-    over = evaluate_value(context, statement.iterable, env)
+    iterable = evaluate_value(context, statement.iterable, env)
     items: Sequence[SpecValue]
-    if isinstance(over, tuple):
-        items = over
+    if isinstance(iterable, tuple):
+        items = iterable
     else:
-        count = require_integer(over, "a count", span)
+        count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)
         # one more than allowed: a count of millions creates no list of millions
@@ -206,11 +206,11 @@ def _make_requirement_labels(
     ]
     if condition.span is None:  # a tree created by a program
         return None, labels
-    asked = Label(condition.span, "this is false")
-    theirs = next((one for one in labels if one.span.source is not condition.span.source), None)
-    if theirs is None:
-        return asked, labels
-    return theirs, [asked, *(one for one in labels if one is not theirs)]
+    condition_label = Label(condition.span, "this is false")
+    foreign = next((one for one in labels if one.span.source is not condition.span.source), None)
+    if foreign is None:
+        return condition_label, labels
+    return foreign, [condition_label, *(one for one in labels if one is not foreign)]
 
 
 def format_config_value(value: SpecValue) -> str:

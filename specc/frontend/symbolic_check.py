@@ -204,9 +204,9 @@ def _run_trials(
             trials.append(SymbolicTrial({path: format_value(value)}, model))
             continue
         # another alternative of a used spec has other fields
-        kept = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
+        outside = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
         try:
-            made = settling.elaborate_fixing_fields(kept | {path: value})
+            made = settling.elaborate_fixing_fields(outside | {path: value})
             trials.append(SymbolicTrial({path: format_value(value)}, made))
         except Failed as failed:
             seen = _add_trial_sizes(failed, {path: value})

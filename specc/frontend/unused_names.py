@@ -207,18 +207,18 @@ class LiveValues:
         first = self.find_live_before(statement.body, inside)
         entry = self.find_live_before(statement.body, inside | first)
         outside = _remove_names(after, statement.collect)
-        over = collect_names(statement.iterable, statement.under)
-        return _remove_names(entry, [statement.variable]) | outside | over
+        header = collect_names(statement.iterable, statement.under)
+        return _remove_names(entry, [statement.variable]) | outside | header
 
     def _visit_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
         entry = self.find_live_before(statement.body, results | collect_names(statement.until))
-        over = collect_names(*statement.sequences, statement.along, statement.keep)
+        header = collect_names(*statement.sequences, statement.along, statement.keep)
         return (
             _remove_names(entry, statement.variables)
             | _remove_names(after, results)
             | set(statement.carry)
-            | over
+            | header
         )
 
 

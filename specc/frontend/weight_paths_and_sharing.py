@@ -183,8 +183,8 @@ class WeightSharing:
     def enter_definition(self, definition: DefinitionFunction) -> Iterator[None]:
         """Use the definition's own call path inside a `with` block."""
         before = self.call_path
-        if held := self._definition_paths.get(id(definition)):
-            self.call_path = (*held[:-1], CallStep(definition, held[-1].scope))
+        if path := self._definition_paths.get(id(definition)):
+            self.call_path = (*path[:-1], CallStep(definition, path[-1].scope))
         try:
             yield
         finally:
@@ -194,21 +194,21 @@ class WeightSharing:
         """Register a weight for the current call. Raise E0526 if another call uses it without a
         `share` rule.
         """
-        mine, theirs = self.call_path, self._first_uses.setdefault(name, self.call_path)
+        current, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
         # the index at which the two call paths diverge
-        at = next(
-            (n for n, (a, b) in enumerate(zip(theirs, mine, strict=False)) if a is not b), None
-        )
+        steps = enumerate(zip(first_use, current, strict=False))
+        at = next((n for n, (first, second) in steps if first is not second), None)
         if at is None or (
-            mine[at].source is theirs[at].source and not isinstance(mine[at].source, STEP_NODES)
+            current[at].source is first_use[at].source
+            and not isinstance(current[at].source, STEP_NODES)
         ):
             return  # the same call, or a definition expanded at each use
         # a rule applies to the weight itself, or to a scope that both paths open after the fork
-        both = {s.scope for s in theirs[at:]} & {s.scope for s in mine[at:]} - {""} | {name}
+        both = {s.scope for s in first_use[at:]} & {s.scope for s in current[at:]} - {""} | {name}
         # rules declared inside one of the branches apply only to that branch
         rules = [s for s in self._rules if s.depth <= at and any(map(s.covers, both))]
         if not rules:
-            raise Failed(explain_unshared_weight(name, theirs[at:], mine[at:]))
+            raise Failed(explain_unshared_weight(name, first_use[at:], current[at:]))
         self.needed_paths.update(
             {s.path.text: True for s in rules if not s.depth and not s.from_used_spec}
         )

@@ -167,16 +167,16 @@ def normalize_scores(
         made = _apply_definition(site, normalize, grid, grid_indices)
         # zero at masked keys, whatever the definition gives there
         zero = site.add_constant(0.0, grid.type.dtype)
-        there = site.add_op(ops.Compare("ne"), grid, low)
+        visible = site.add_op(ops.Compare("ne"), grid, low)
         if mask is not True:
-            there = site.add_op(ops.And(), shown, there)
-        return site.add_op(ops.Where(), there, made, zero)
+            visible = site.add_op(ops.And(), shown, visible)
+        return site.add_op(ops.Where(), visible, made, zero)
     word = normalize.word if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, shown)
     if word == "uniform":  # every visible key has the same weight, whatever the score
-        there = site.add_op(ops.Compare("ne"), grid, low)
-        grid = site.add_op(ops.Cast(grid.type.dtype), there)
+        visible = site.add_op(ops.Compare("ne"), grid, low)
+        grid = site.add_op(ops.Cast(grid.type.dtype), visible)
     return site.add_op(OPS_BY_NORMALIZER[word](), grid, shown)
 
 

@@ -45,14 +45,14 @@ def conv(
     second the mask of the output positions. Weights: `weight` [out, channels / groups,
     kernel], `bias` [out]; both may be given as `weight=` and `bias=`.
     """
-    over = WindowOperand(site, x)
-    sizes = _get_kernel_sizes(over, out, kernel, weight)
-    window = over.make_window(sizes, stride, dilation, padding)
-    _check_groups(site, over.channels, groups)
+    operand = WindowOperand(site, x)
+    sizes = _get_kernel_sizes(operand, out, kernel, weight)
+    window = operand.make_window(sizes, stride, dilation, padding)
+    _check_groups(site, operand.channels, groups)
     own = weight is None
-    weight = weight or _make_kernel(over, out, groups, window, init, transposed=False)
+    weight = weight or _make_kernel(operand, out, groups, window, init, transposed=False)
     # Otherwise a window at the end of a sequence would read values at padded positions.
-    masked = x if keep is None else _mask_input(site, over, keep)
+    masked = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
     made = site.add_op(op, masked, weight, _get_bias(site, bias, weight.shape[0], own))
     if keep is None:
@@ -84,12 +84,12 @@ def conv_transpose(
     Other options as in `conv`. Weights: `weight` [channels, out / groups, kernel],
     `bias` [out]; both may be given as `weight=` and `bias=`.
     """
-    over = WindowOperand(site, x)
-    sizes = _get_kernel_sizes(over, out, kernel, weight)
-    window = over.make_transposed_window(sizes, stride, dilation, padding, extra)
-    _check_groups(site, over.channels, groups)
+    operand = WindowOperand(site, x)
+    sizes = _get_kernel_sizes(operand, out, kernel, weight)
+    window = operand.make_transposed_window(sizes, stride, dilation, padding, extra)
+    _check_groups(site, operand.channels, groups)
     own = weight is None
-    weight = weight or _make_kernel(over, out, groups, window, init, transposed=True)
+    weight = weight or _make_kernel(operand, out, groups, window, init, transposed=True)
     offset = _get_bias(site, bias, weight.shape[1] * groups, own)
     return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, offset)
 
@@ -166,19 +166,19 @@ def conv_keep(
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
         title = "`conv_keep` takes a padding mask, bool[batch, time]"
         site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
-    over = WindowOperand(site, keep, is_mask=True)
-    window = over.make_window(kernel, stride, dilation, padding)
+    operand = WindowOperand(site, keep, is_mask=True)
+    window = operand.make_window(kernel, stride, dilation, padding)
     window = window.pad_overhang() if ceil else window
     return _compute_output_mask(site, ops.MaxPool(*window.op_attributes), keep)
 
 
-def _mask_input(site: CallSite, over: WindowOperand, keep: Tensor) -> Tensor:
+def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
     """Replace the values at masked-out positions by zeros."""
-    if len(over.x.shape) != 3:
+    if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
     shown = site.insert_axis(keep, 2)
-    return site.add_op(ops.Where(), shown, over.x, site.add_constant(0.0, over.x.type.dtype))
+    return site.add_op(ops.Where(), shown, operand.x, site.add_constant(0.0, operand.x.type.dtype))
 
 
 def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tenso
 
 
 def _make_kernel(
-    over: WindowOperand,
+    operand: WindowOperand,
     out: Dim | None,
     groups: Dim,
     window: SlidingWindow,
@@ -210,14 +210,14 @@ def _make_kernel(
     [channels, out / groups, kernel].
     """
     if out is None:
-        _raise_missing_option(over.site, "out")
-    _check_groups(over.site, out, groups)
-    sizes, options = [out, over.channels], ["out", ""]
+        _raise_missing_option(operand.site, "out")
+    _check_groups(operand.site, out, groups)
+    sizes, options = [out, operand.channels], ["out", ""]
     if transposed:
         sizes.reverse()
         options.reverse()
     shape = (sizes[0], divide_dims_exactly(sizes[1], groups), *map(Dim.of, window.kernel))
-    return over.site.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
+    return operand.site.add_weight("weight", shape, init, [*options, "kernel", "kernel"])
 
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
@@ -228,21 +228,21 @@ def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
 
 
 def _get_kernel_sizes(
-    over: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
+    operand: WindowOperand, out: Dim | None, kernel: SizeOption | None, weight: Tensor | None
 ) -> SizeOption:
     """Return the kernel sizes as given, or those of the given weight. Raise E0212 if both
     are given: they could differ.
     """
     if weight is None:
-        return kernel if kernel is not None else _raise_missing_option(over.site, "kernel")
+        return kernel if kernel is not None else _raise_missing_option(operand.site, "kernel")
     for option, value in (("out", out), ("kernel", kernel)):
         if value is not None:
             title = f"`{option}` follows from the shape of `weight`"
-            over.site.raise_error("E0212", title, option, helps=[f"leave out `{option}=`"])
-    if len(weight.shape) != len(over.lengths) + 2:
-        sizes = "kernel" if len(over.lengths) == 1 else "height, width"
+            operand.site.raise_error("E0212", title, option, helps=[f"leave out `{option}=`"])
+    if len(weight.shape) != len(operand.lengths) + 2:
+        sizes = "kernel" if len(operand.lengths) == 1 else "height, width"
         title = f"`weight` of a convolution is [out, channels / groups, {sizes}]"
-        over.site.raise_error("E0301", title, "weight", f"this is {describe_value(weight)}")
+        operand.site.raise_error("E0301", title, "weight", f"this is {describe_value(weight)}")
     return weight.shape[2:]
 
 

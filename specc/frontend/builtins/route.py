@@ -82,12 +82,12 @@ def _raise_tokens_mixed(
     known = made.get(node, NodeOrigin()).spans
     at = known[-1] if known else site.span
     fn = node.op.attributes().get("fn")
-    said = fn if isinstance(fn, str) else node.op.name
+    called = fn if isinstance(fn, str) else node.op.name
     raise_error(
         "E0331",
         f"experts must process each token independently, but this one {does}",
         at,
-        f"`{said}` does",
+        f"`{called}` does",
         others=Label.list_at(None if at is site.span else site.span, "the experts run here"),
         helps=["compute this before `route`, on all tokens"],
     )
@@ -170,17 +170,17 @@ def _check_routed_operands(
         title = "`route` takes token vectors, […, d]"
         site.raise_error("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
     rows = x.shape[:-1]
-    beside = {"ids": (ids, "k"), "gates": (gates, "k"), "keep": (keep, "")}
-    for name, (value, behind) in beside.items():
+    operands = {"ids": (ids, "k"), "gates": (gates, "k"), "keep": (keep, "")}
+    for name, (value, suffix) in operands.items():
         if value is None:
             continue
         words, dtypes = OPERAND_DTYPES[name]
         label = f"this is {describe_value(value)}"
         if value.type.dtype not in dtypes:
             site.raise_error("E0332", f"`{name}` of `route` must hold {words}", name, label)
-        lead, rank = value.shape[: len(rows)], len(rows) + len(behind)
+        lead, rank = value.shape[: len(rows)], len(rows) + len(suffix)
         if lead != rows or len(value.shape) != rank:
-            shown = ", ".join([*map(str, rows), *behind])
+            shown = ", ".join([*map(str, rows), *suffix])
             title = f"`{name}` of `route` must have the leading axes of `x`: [{shown}]"
             site.raise_error("E0332", title, name, label)
 
@@ -252,9 +252,9 @@ def _elaborate_expert(
     before, context.symbols.runtime = context.symbols.runtime, context.symbols.runtime | {length}
     context.weights.expert_stacks.append(stack)
     try:
-        there = replace(site.env, names=names, runtime_lengths=lengths)
+        env = replace(site.env, names=names, runtime_lengths=lengths)
         with context.isolate_position_ids():
-            made = take_first_result(context.evaluator.call(context, inner, there))
+            made = take_first_result(context.evaluator.call(context, inner, env))
     except Failed as failed:
         shown = format_type(rows.type)
         raise Failed(*(_add_expert_note(d, shown) for d in failed.diagnostics)) from None

@@ -48,7 +48,7 @@ class SlidingWindow:
         starts inside the input or the padding before it.
         """
         each = zip(self.extents, self.stride, self.pad_after, strict=True)
-        return tuple(min(s - 1, span - behind) for span, s, behind in each)
+        return tuple(min(s - 1, span - after) for span, s, after in each)
 
     def pad_overhang(self) -> "SlidingWindow":
         """Return the window with padding for the largest overhang of the last window."""
@@ -88,8 +88,8 @@ class WindowOperand:
     ) -> SlidingWindow:
         """Return the parameters of a window that fits the input."""
         window = self._make_unpadded_window(kernel, stride, dilation)
-        before, behind = _resolve_padding(self.site, padding, window)
-        found = replace(window, pad_before=before, pad_after=behind)
+        before, after = _resolve_padding(self.site, padding, window)
+        found = replace(window, pad_before=before, pad_after=after)
         self._check_fits(found)
         return found
 
@@ -123,7 +123,7 @@ class WindowOperand:
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
         more = self._expand_option(extra, "extra", 0)
-        before, behind = _resolve_padding(self.site, cut, window)
+        before, after = _resolve_padding(self.site, cut, window)
         for n, count in enumerate(more):
             most = max(window.stride[n], window.dilation[n])
             if count >= most:
@@ -131,7 +131,7 @@ class WindowOperand:
                 helps = [f"use 0 to {most - 1}"]
                 self.site.raise_error("E0323", title, "extra", helps=helps)
         less = tuple(-n for n in more)
-        return replace(window, pad_before=before, pad_after=add_per_axis(behind, less))
+        return replace(window, pad_before=before, pad_after=add_per_axis(after, less))
 
     def _make_unpadded_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption
@@ -158,16 +158,16 @@ class WindowOperand:
     def _check_fits(self, window: SlidingWindow) -> None:
         """Raise E0320 if an axis of known length is shorter than the window."""
         each = zip(window.extents, window.pad_before, window.pad_after, strict=True)
-        for length, (span, before, behind) in zip(self.lengths, each, strict=True):
-            there = length.number
-            if there is None or there + before + behind > span or there == 0:
+        for length, (span, before, after) in zip(self.lengths, each, strict=True):
+            known = length.number
+            if known is None or known + before + after > span or known == 0:
                 continue
-            padded = f" ({there + before + behind} with padding)" if before + behind else ""
+            padded = f" ({known + before + after} with padding)" if before + after else ""
             title = (
                 f"the window of `{self.site.call.function.path}` spans {span + 1} "
-                f"positions, but the axis has {there}{padded}"
+                f"positions, but the axis has {known}{padded}"
             )
-            least = span + 1 - before - behind
+            least = span + 1 - before - after
             helps = [
                 "reduce `kernel` or `dilation`, add padding, or make the axis at least "
                 f"{least} long"
@@ -177,8 +177,8 @@ class WindowOperand:
 
 def _raise_wrong_length(site: CallSite, axes: int, option: str, count: int) -> NoReturn:
     """Raise E0324 for a list that does not have one number per axis."""
-    over = "there is one axis" if axes == 1 else "there are two axes"
-    title = f"`{option}` has {count} numbers, but {over}"
+    axes_text = "there is one axis" if axes == 1 else "there are two axes"
+    title = f"`{option}` has {count} numbers, but {axes_text}"
     helps = ["give one number, or a list with one for each axis"]
     if option == "padding":
         helps = [
@@ -196,7 +196,7 @@ def _resolve_padding(
     if isinstance(padding, str):
         return _resolve_padding_word(site, padding, window)
     axes = len(window.kernel)
-    before, behind = [], []
+    before, after = [], []
     for pair in _split_padding(padding, axes):
         if len(pair) != 2:
             _raise_wrong_length(site, axes, "padding", len(pair))
@@ -206,10 +206,10 @@ def _resolve_padding(
                 helps = ["to drop positions write `x[:, 1:]` first"]
                 site.raise_error("E0323", title, "padding", helps=helps)
         before.append(site.require_integer(pair[0], "padding"))
-        behind.append(site.require_integer(pair[1], "padding"))
+        after.append(site.require_integer(pair[1], "padding"))
     if len(before) != axes:
         _raise_wrong_length(site, axes, "padding", len(before))
-    return tuple(before), tuple(behind)
+    return tuple(before), tuple(after)
 
 
 def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
