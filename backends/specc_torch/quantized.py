@@ -94,7 +94,7 @@ evaluate.add_rules(
 def _dequantize_matrix(
     w: Tensor, scales: Tensor, wide: int, bits: int, block: int, layout: WeightLayout
 ) -> Tensor:
-    """The matrix `[out, in]`, in the type of the scales."""
+    """Dequantize to the matrix `[out, in]`, in the type of the scales."""
     if layout == "columns":
         w, scales = w.T, scales.T if block else scales
     elif block:
@@ -119,7 +119,7 @@ def _round_per_tensor(x: Tensor) -> Tensor:
 
 
 def _round_group(piece: Tensor, rounding: str) -> Tensor:
-    """Numbers as whole ones times their own scale, decided in float32."""
+    """Quantize and dequantize with one scale per row, decided in float32."""
     if not piece.shape[-1]:
         return piece
     single = piece.float()

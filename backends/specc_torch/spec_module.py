@@ -24,18 +24,16 @@ from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
 class Scope(nn.Module):
-    """A part of the parameters' names; it computes nothing."""
+    """A name scope of parameters; it computes nothing."""
 
 
 class SpecModule(nn.Module):
-    """A graph whose parameters can be trained. `state_dict()` has exactly the spec's
-    parameter names.
+    """A graph with trainable parameters. `state_dict()` has exactly the spec's parameter names.
 
-    `values` are the numbers of the parameters by name; those it lacks start as the spec
-    says, from `seed` and their names (`specc.weights.initializers`). What the spec ties is
-    one parameter here; `ties` maps a tied parameter to the one it shares where
-    something else is meant. `defaults` computes the inputs that may be left out;
-    `lessons`, where the spec is known, how rows of data are read.
+    `values` are initial values by name; other parameters use the spec's initializers with `seed`
+    (`specc.weights.initializers`). Tied parameters are one parameter; `ties` maps a tied parameter
+    to the one that it shares and replaces the ties of the spec. `defaults` computes optional
+    inputs; `lessons`, if the spec is known, preprocesses training examples.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class SpecModule(nn.Module):
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Every parameter under its full name in the spec, tied ones under each of theirs."""
+        """Yield every parameter with its name in the spec, tied ones with each of their names."""
         for name in self.graph.parameters:
             scope, leaf = self._get_scope(name)
             found = scope._parameters[leaf]
@@ -100,11 +98,11 @@ class SpecModule(nn.Module):
     def save(
         self, path: str | Path, metadata: Mapping[str, str] | None = None, *, force: bool = False
     ) -> None:
-        """The parameters as a safetensors file, all or nothing; shared ones stand in it
-        once. A file that specc did not write is replaced with `force` alone (E0833).
+        """Write the parameters to a safetensors file, atomically, tied ones once. A file that specc
+        did not write is overwritten only with `force` (E0833).
 
-        The file says that its names and shapes are the spec's own, so that `load`
-        rules, which are for the layout of a published checkpoint, leave it alone.
+        The metadata states that names and shapes are the spec's own, so that `load` rules, which
+        are for published checkpoints, are not applied.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
         about = {**(metadata or {}), **AS_SPECIFIED}
@@ -186,7 +184,7 @@ def _merge_tied_values(
 def _make_initial_parameter(
     graph: Graph, name: str, values: Mapping[str, Array | Tensor], seed: int
 ) -> Tensor:
-    """The first numbers of a parameter, f32."""
+    """Return the initial values of a parameter, f32."""
     facts = graph.parameter_facts[name]
     shape = tuple(d.evaluate({}) for d in facts.type.shape)
     if name not in values:
@@ -206,7 +204,7 @@ def _make_initial_parameter(
 
 
 def _to_numpy(parameter: Tensor) -> Array:
-    """A parameter as an array of its own type."""
+    """Return a parameter as an array of its own type."""
     x = parameter.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:  # NumPy has no such type
         return x.view(torch.int16).numpy().view(NUMPY_DTYPES["bf16"])

@@ -153,7 +153,7 @@ def check_output(path: str | Path, *, force: bool = False) -> None:
 
 
 def unwrap_spec_module(model: nn.Module) -> SpecModule:
-    """The module of a spec, taken out of those that stand around it. E0820 for another."""
+    """Return the `SpecModule` inside wrappers. Raise E0820 if there is none."""
     inner = model
     # prefixes that torch.compile and parallel wrappers add
     while not isinstance(inner, SpecModule):

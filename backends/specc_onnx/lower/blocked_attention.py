@@ -337,8 +337,8 @@ def _emit_joined_blocks(
     width = blocks.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
-    is_transposed = g.node("Transpose", blocks, perm=order)
-    side_by_side = g.node("Reshape", is_transposed, [*[0] * lead, -1, width])
+    batch_first = g.node("Transpose", blocks, perm=order)
+    side_by_side = g.node("Reshape", batch_first, [*[0] * lead, -1, width])
     block_length, axis = [local.block], [lead]
     # All blocks but the last have `before` positions. The last block starts at position
     # `overlap_start`, and at index `before` of the concatenation: its position `before`, the first

@@ -215,8 +215,8 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     if (known := g.layouts.packed.get(x.name)) is not None:
         return known
     _, h, _, d = x.shape
-    is_transposed = g.node("Transpose", x, perm=[0, 2, 1, 3])
-    return g.node("Reshape", is_transposed, [0, 0, (h.number or 0) * (d.number or 0)])
+    time_major = g.node("Transpose", x, perm=[0, 2, 1, 3])
+    return g.node("Reshape", time_major, [0, 0, (h.number or 0) * (d.number or 0)])
 
 
 def _emit_attention_bias(
