@@ -89,7 +89,7 @@ def test_hostile_labels_are_text():
                 scope=HOSTILE_LABELS[0],
             ),
             model=HOSTILE_LABELS[0],
-            given=HOSTILE_LABELS[1],
+            text=HOSTILE_LABELS[1],
         )
     )
     data = render_svg(drawing)

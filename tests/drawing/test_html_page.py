@@ -24,7 +24,7 @@ def test_a_page_is_sound_whatever_the_tokens_are():
         np.eye(count)[None], make_axis(HOSTILE_LABELS), make_axis(HOSTILE_LABELS), HOSTILE_LABELS[0]
     )
     text = render_attention_html(
-        make_attention_maps(made, model=HOSTILE_LABELS[0], given=HOSTILE_LABELS[1])
+        make_attention_maps(made, model=HOSTILE_LABELS[0], text=HOSTILE_LABELS[1])
     )
     check_page(text)
     data = read_page_data(text)

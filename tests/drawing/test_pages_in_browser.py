@@ -95,7 +95,7 @@ def test_hostile_tokens_are_text(tmp_path: Path) -> None:
         np.eye(count)[None], make_axis(HOSTILE_LABELS), make_axis(HOSTILE_LABELS), HOSTILE_LABELS[0]
     )
     text = render_attention_html(
-        make_attention_maps(made, model=HOSTILE_LABELS[0], given=HOSTILE_LABELS[1])
+        make_attention_maps(made, model=HOSTILE_LABELS[0], text=HOSTILE_LABELS[1])
     )
     steps = ("text h1", "count img", "text '#tokens span'", "count script")
     name, images, token, scripts = visit(text, tmp_path, *steps).read

@@ -33,7 +33,7 @@ def test_tokenizer_bombs_end_within_limits() -> None:
     given = {
         name: data.decode() for name, data in list_tokenizer_bombs(train_tokenizer("byte_bpe"))
     }
-    made = run_with_limits(READ, given=given)
+    made = run_with_limits(READ, values=given)
     assert made.keys() == given.keys()
     wrong = {
         n: (c, s, m)
@@ -52,7 +52,7 @@ def test_tokenizer_bombs_end_within_limits() -> None:
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "fallback_bpe"])
 def test_every_tokenizer_bomb_ends_within_limits(kind: str) -> None:
     for name, data in list_tokenizer_bombs(train_tokenizer(kind)):
-        ((code, seconds, grown),) = run_with_limits(READ, given={name: data.decode()}).values()
+        ((code, seconds, grown),) = run_with_limits(READ, values={name: data.decode()}).values()
         assert code in (0, "E0941", "E0908"), name
         assert seconds <= 2, name
         assert grown <= 300, name

@@ -27,13 +27,13 @@ def opened(name: str) -> OpenedSpec:
     return open_spec(name)
 
 
-def keys_of(spec: OpenedSpec) -> list[str]:
+def list_config_keys(spec: OpenedSpec) -> list[str]:
     """Return every key of a config.json that a spec reads."""
     fields = collect_field_paths(spec.program.iterate_fields()).values()
     return sorted({s.value for f in fields for s in f.sources if isinstance(s, ast.TextLiteral)})
 
 
-def survive(name: str, data: bytes) -> None:
+def assert_read_or_refused(name: str, data: bytes) -> None:
     spec = opened(name)
     try:
         raw = parse_config_json(decode_config_source(data, "config.json"))
@@ -70,14 +70,14 @@ def mutant(rng: random.Random, keys: list[str]) -> bytes:
 )
 def test_mutated_configs_are_read_or_refused(name: str, many: int) -> None:
     rng = random.Random(name)
-    keys = keys_of(opened(name))
+    keys = list_config_keys(opened(name))
     for _ in range(many):
-        survive(name, mutant(rng, keys))
+        assert_read_or_refused(name, mutant(rng, keys))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_with_every_odd_value_is_read_or_refused(name: str) -> None:
-    for key in keys_of(opened(name)):
+    for key in list_config_keys(opened(name)):
         for value in ODD:
-            survive(name, json.dumps({key: value}).encode())
+            assert_read_or_refused(name, json.dumps({key: value}).encode())

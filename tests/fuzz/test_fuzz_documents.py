@@ -58,7 +58,7 @@ def package(spec: Path) -> Path:
     return directory
 
 
-def encoded(cases: list[tuple[str, str]], most: int) -> list[tuple[str, bytes]]:
+def encode_cases(cases: list[tuple[str, str]], most: int) -> list[tuple[str, bytes]]:
     """Return some of the cases, always the same."""
     random.Random(8).shuffle(cases)
     return [(name, text.encode(errors="surrogatepass")) for name, text in cases[:most]]
@@ -68,7 +68,7 @@ def index_faults(package: Path, most: int) -> list[str]:
     index = package / "specc.json"
     sound = index.read_bytes()
     try:
-        cases = encoded(list(iterate_mutations(json.loads(sound))), most)
+        cases = encode_cases(list(iterate_mutations(json.loads(sound))), most)
         return list_violations(index, cases, "run", str(package), "memory=abc", "--max-tokens", "3")
     finally:
         index.write_bytes(sound)
@@ -88,14 +88,14 @@ def test_an_index_with_every_odd_value_is_refused_in_time(package: Path) -> None
 
 def test_a_config_with_one_odd_value_is_refused_in_time(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    cases = encoded(list(iterate_mutations(CONFIG)), 6)
+    cases = encode_cases(list(iterate_mutations(CONFIG)), 6)
     assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 
 @pytest.mark.slow
 def test_a_config_with_every_odd_value_is_refused_in_time(spec: Path, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
-    cases = encoded(list(iterate_mutations(CONFIG)), 10**6)
+    cases = encode_cases(list(iterate_mutations(CONFIG)), 10**6)
     assert not list_violations(config, cases, "check", str(spec), "--config", str(config))
 
 

@@ -11,7 +11,7 @@ from specc.diagnostics.render import render_diagnostics
 BATCH = 20
 
 
-def survive(seed: int) -> None:
+def assert_elaborated_or_refused(seed: int) -> None:
     """Elaborate a mutant, or render its diagnostics, whose spans must be in its text."""
     given = make_mutant(seed)
     try:
@@ -33,11 +33,11 @@ def survive(seed: int) -> None:
 @pytest.mark.parametrize("start", sample_sweep(range(0, 120, BATCH)))
 def test_mutated_specs_are_elaborated_or_refused(start: int) -> None:
     for seed in range(start, start + BATCH):
-        survive(seed)
+        assert_elaborated_or_refused(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(10_000, 40_000, 1000))
 def test_many_mutated_specs_are_elaborated_or_refused(start: int) -> None:
     for seed in range(start, start + 1000):
-        survive(seed)
+        assert_elaborated_or_refused(seed)

@@ -34,20 +34,20 @@ ODD: list[Any] = [
 ]
 
 
-def changed(rng: random.Random, data: Any) -> Any:
+def mutate_document(rng: random.Random, data: Any) -> Any:
     """Return a document with one value, at any depth, replaced by an odd one or dropped."""
     if isinstance(data, dict) and data and rng.random() < 0.9:
         key = rng.choice(sorted(data))
         if rng.random() < 0.1:
             return {k: v for k, v in data.items() if k != key}
-        return {**data, key: changed(rng, data[key])}
+        return {**data, key: mutate_document(rng, data[key])}
     if isinstance(data, list) and data and rng.random() < 0.9:
         at = rng.randrange(len(data))
-        return [*data[:at], changed(rng, data[at]), *data[at + 1 :]]
+        return [*data[:at], mutate_document(rng, data[at]), *data[at + 1 :]]
     return rng.choice(ODD)
 
 
-def survive(data: bytes) -> None:
+def assert_read_or_refused(data: bytes) -> None:
     try:
         record = TextTokenizer(file=check_tokenizer_file(data, "tokenizer.json"))
         for text in LINES:
@@ -63,7 +63,7 @@ def survive(data: bytes) -> None:
 def test_mutated_tokenizer_values_are_read_or_refused(kind: str) -> None:
     data = json.loads(train_tokenizer(kind))
     for seed in range(150):
-        survive(json.dumps(changed(random.Random(seed), data)).encode())
+        assert_read_or_refused(json.dumps(mutate_document(random.Random(seed), data)).encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,4 +74,4 @@ def test_mutated_tokenizer_bytes_are_read_or_refused(kind: str) -> None:
         made = bytearray(data)
         for _ in range(rng.randint(1, 3)):
             made[rng.randrange(len(made))] = rng.randrange(256)
-        survive(bytes(made[: rng.choice([len(made), rng.randrange(len(made))])]))
+        assert_read_or_refused(bytes(made[: rng.choice([len(made), rng.randrange(len(made))])]))

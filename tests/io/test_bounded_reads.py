@@ -93,7 +93,7 @@ try:
 except Failed as failed:
     result = [failed.diagnostics[0].code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before]
 """
-    found, kilobytes = run_with_limits(code, given=str(path), seconds=20, megabytes=6000)
+    found, kilobytes = run_with_limits(code, values=str(path), seconds=20, megabytes=6000)
     assert found == "E0802"
     assert kilobytes < 300 << 10
 

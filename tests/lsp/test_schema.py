@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.yaml_loader import load_core_yaml
+import yaml
 
 from docs.generators import json_schema
 from specc.diagnostics.diagnostic import Failed
@@ -28,6 +28,27 @@ CODES = ("E0125", "E0126", "E0201", "E0203", "E0220")
 """What a key, or the type of a value, can be at fault for."""
 NAMED = "E0203-a-curve-is-no-norm"
 """What a name stands for, no schema knows."""
+
+
+class CoreSchemaLoader(yaml.SafeLoader):
+    """PyYAML with the plain scalars of the YAML 1.2 core schema: `on` is a string."""
+
+
+CoreSchemaLoader.yaml_implicit_resolvers = {}
+for tag, pattern, first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    CoreSchemaLoader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first)
+    )
+
+
+def load_core_yaml(text: str) -> object:
+    """Return the value of a document. Raises yaml.YAMLError."""
+    return yaml.load(text, CoreSchemaLoader)
 
 
 def faults(text: str) -> list[str]:

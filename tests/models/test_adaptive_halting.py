@@ -1,5 +1,5 @@
-"""Layers in a loop that ends early, which look back along a text: a row that is done goes
-on giving keys to later rows, and no turn computes more than these once all are done.
+"""Layers in a loop with early exit and causal attention: a halted position still provides keys for
+later positions, and when all are done an iteration computes keys and values only.
 """
 
 from pathlib import Path
@@ -66,14 +66,14 @@ def package(directory: Path, body: str, turn: int, far: float = 4.0) -> Path:
         for turn in range(3)
     ],
 )
-def test_any_steps_give_the_logits_of_full_passes(tmp_path: Path, body: str, turn: int) -> None:
+def test_steps_give_the_logits_of_full_passes(tmp_path: Path, body: str, turn: int) -> None:
     assert measure_step_difference(package(tmp_path, body, turn), PROMPTS) <= 1e-5
 
 
-def test_rows_that_are_done_and_give_no_keys_are_found(
+def test_missing_keys_of_halted_positions_are_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted mistake: a turn in which all are done makes nothing at all."""
+    """Planted mistake: an iteration in which all are done computes nothing."""
     kept = loop._lower_lasting_body
 
     def nothing(op: ops.Scan, g: loop.Emitter) -> list[str]:
@@ -93,9 +93,9 @@ def test_rows_that_are_done_and_give_no_keys_are_found(
     assert measure_step_difference(package(tmp_path, "attention", 0), PROMPTS) > 1e-3
 
 
-def test_what_is_not_run_is_the_rest_of_the_body(tmp_path: Path) -> None:
-    """Keys and values are made in every turn; queries, scores and outputs only where a
-    row is not done.
+def test_halted_positions_skip_all_but_keys_and_values(tmp_path: Path) -> None:
+    """Every iteration computes keys and values; queries, scores and outputs only for positions that
+    are not done.
     """
     model = onnx.load(package(tmp_path, "attention", 0) / "step.onnx")
     (turns,) = (n for n in model.graph.node if n.op_type == "Loop")

@@ -1,8 +1,8 @@
-"""The choices of attention combine: every score with every normalizer, span, kind of
-query and number of heads.
+"""Attention options combine: every score function with every normalizer, span, kind of query and
+number of heads.
 
-ONNX Runtime is compared with the float64 reference for all of them, and the reference
-with loops over queries and keys, written here from the definitions, for two scores.
+ONNX Runtime is compared with the float64 reference for all combinations; the reference is compared,
+for two score functions, with loops over queries and keys written from the definitions.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,10 +49,8 @@ SPANS = {
 KINDS = {"self": ("b, n, d", "n"), "cross": ("b, n, d", "m"), "alone": ("b, d", "m")}
 
 
-def spec(score: str, kind: str, heads: int) -> str:
-    """One model whose results are all normalizers over all spans: what was mixed, and
-    the weights.
-    """
+def make_spec(score: str, kind: str, heads: int) -> str:
+    """Return a model that returns all normalizers over all spans: mixed values and weights."""
     query = {"alone": f"[batch, {D}]"}.get(kind, f"[batch, {f'{heads}, ' * (heads > 1)}n, {D}]")
     key = f"[batch, {f'{heads}, ' * (heads > 1)}{KINDS[kind][1]}, {D}]"
     shown = query.replace(str(D) + "]", KINDS[kind][1] + "]")
@@ -115,7 +113,7 @@ def built(
     directory: Path, score: str, kind: str, heads: int
 ) -> tuple[ElaboratedSpec, dict[str, Array]]:
     path = directory / "product.specc"
-    path.write_text(spec(score, kind, heads))
+    path.write_text(make_spec(score, kind, heads))
     found = elaborate_with_config(str(path))
     return found, sample_spec_weights(found)
 
@@ -126,10 +124,10 @@ WAYS = [("self", 1), ("cross", 2), ("alone", 1), ("self", 2), ("cross", 1)]
 @pytest.mark.parametrize(
     ("score", "way"), cover_axes(lambda score, way: (way - score) % len(WAYS) < 2, SCORES, WAYS)
 )
-def test_every_combination_runs_as_it_means(
+def test_onnx_runtime_agrees_with_the_reference_for_every_combination(
     score: str, way: tuple[str, int], tmp_path: Path
 ) -> None:
-    """Two kinds of query with each score by default, all under `slow`."""
+    """Two kinds of query with each score function by default, all under `slow`."""
     kind, heads = way
     found, weights = built(tmp_path, score, kind, heads)
     given = drawn(kind, heads)
@@ -150,10 +148,10 @@ SEEN: dict[str, Seen] = {
 }
 
 
-def by_hand(how: str, scores: Array, seen: Array, noise: Array) -> Array:
-    """Weights of one sample, from the definitions."""
+def compute_attention(how: str, scores: Array, seen: Array, noise: Array) -> Array:
+    """Return the weights of one sample, from the definitions."""
     if how == "queries":
-        return by_hand("softmax", scores.T, seen.T, noise.T).T
+        return compute_attention("softmax", scores.T, seen.T, noise.T).T
     weights = np.zeros(scores.shape)
     for i, row in enumerate(scores):
         keys = np.flatnonzero(seen[i])
@@ -180,7 +178,7 @@ def formula(score: str, weights: Mapping[str, Array]) -> Callable[[Array, Array]
 
 
 @pytest.mark.parametrize("score", ["dot", "additive(7)"])
-def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -> None:
+def test_the_reference_agrees_with_the_definitions(score: str, tmp_path: Path) -> None:
     found, weights = built(tmp_path, score, "cross", 1)
     given = drawn("cross", 1)
     result = run_reference(found, weights, given)
@@ -193,7 +191,7 @@ def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -
                 [[given["keep"][b, j] and sees(given, b, i, j) for j in range(K)] for i in range(Q)]
             )
             for how in NORMALIZERS:
-                wanted = by_hand(how, scores, seen, given["noise"][b])
+                wanted = compute_attention(how, scores, seen, given["noise"][b])
                 if span == "local_p":
                     away = np.arange(K) - given["center"][b][:, None].astype(float)
                     wanted = wanted * np.exp(-(away**2) / (2 * (REACH / 2) ** 2))
@@ -205,8 +203,8 @@ def test_the_reference_is_what_the_definitions_say(score: str, tmp_path: Path) -
                 )
 
 
-def test_local_p_is_a_window_and_then_a_bell(tmp_path: Path) -> None:
-    """The block of the standard library (arXiv:1508.04025, eq. 10) is the combination above."""
+def test_local_p_is_a_window_with_gaussian_weights(tmp_path: Path) -> None:
+    """The standard library's block (arXiv:1508.04025, eq. 10) equals the combination above."""
     inputs = (
         "x: float[batch, n, 6], y: float[batch, m, 6], keep: keep[batch, m], "
         "center: float[batch, n]"
@@ -224,9 +222,9 @@ def test_local_p_is_a_window_and_then_a_bell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [0.2, 0.7])
-def test_samples_come_as_often_as_softmax_says(wanted: float, tmp_path: Path) -> None:
-    """Gumbel noise made by `gumbel` from even numbers (arXiv:1611.01144): 20 000 draws
-    between two keys.
+def test_gumbel_samples_have_softmax_frequencies(wanted: float, tmp_path: Path) -> None:
+    """Gumbel noise from `gumbel` and uniform values (arXiv:1611.01144): 20 000 samples between two
+    keys.
     """
     inputs = "x: float[batch, n, 1], y: float[batch, 2, 1], u: float[batch, n, 2]"
     graph = f"graph f({inputs}) -> (w: float[batch, n, 2]) {{\n"

@@ -1,6 +1,5 @@
-"""Stacks of convolutions with strides, as speech is heard by: a sentence in a padded
-batch gives what it gives alone; what is too short is refused; pools are written by as
-convolutions are.
+"""Strided convolution stacks of audio models: a sequence in a padded batch gives its results alone;
+too short inputs are rejected; pools generate like convolutions.
 """
 
 from pathlib import Path
@@ -39,8 +38,8 @@ STACKS = {
 }
 
 
-def stack(name: str, side: str = "right", masked: bool = True) -> str:
-    """Convolutions one behind the other, then an attention and a mean of what is there."""
+def make_stack(name: str, side: str = "right", masked: bool = True) -> str:
+    """Return consecutive convolutions, then attention and a masked mean."""
     lines = ["  k0 = there", "  x = sound"]
     for n, (kernel, stride, pad) in enumerate(STACKS[name]):
         options = f"kernel={kernel}, stride={stride}, padding={pad}"
@@ -55,15 +54,15 @@ def stack(name: str, side: str = "right", masked: bool = True) -> str:
     return (
         "specc 1\nmodel stack\ndims batch, n\n"
         f"graph hear(sound: float[batch, n, 2], there: keep[batch, n] {side})\n"
-        f"  -> (rows: float[batch, {length(name)}, 3], kept: bool[batch, "
-        f"{length(name)}], heard: float[batch, 3]) {{\n"
+        f"  -> (rows: float[batch, {compute_length(name)}, 3], kept: bool[batch, "
+        f"{compute_length(name)}], heard: float[batch, 3]) {{\n"
         f"{body}\n  y = x + (attention(x, heads=1, mask=visible({last})) @ self)\n"
         f"  return x, {last}, masked_mean_pool(y, {last})\n}}\n"
     )
 
 
-def length(name: str) -> str:
-    """How many rows come out of `n`, as one works it out: convolution by convolution."""
+def compute_length(name: str) -> str:
+    """Return the output length for `n` positions, convolution by convolution."""
     text = "n"
     for kernel, stride, pad in STACKS[name]:
         text = f"(({text}) + {2 * pad} - {kernel}) // {stride} + 1"
@@ -76,8 +75,8 @@ def made(directory: Path, text: str) -> ElaboratedSpec:
     return elaborate_with_config(str(path))
 
 
-def batch(rng: np.random.Generator, lengths: list[int], width: int) -> dict[str, Array]:
-    """Sentences of these lengths, with noise behind them."""
+def make_batch(rng: np.random.Generator, lengths: list[int], width: int) -> dict[str, Array]:
+    """Return sequences of these lengths, padded with noise."""
     sound = rng.standard_normal((len(lengths), width, 2)).astype(np.float32)
     there = np.arange(width) < np.array(lengths)[:, None]
     return {"sound": sound, "there": there}
@@ -97,11 +96,13 @@ def alone(given: dict[str, Array], row: int) -> dict[str, Array]:
         ("wide", list(range(1, 16))),
     ],
 )
-def test_a_sentence_in_a_batch_is_as_alone(name: str, lengths: list[int], tmp_path: Path) -> None:
-    spec = made(tmp_path, stack(name))
+def test_a_sequence_in_a_padded_batch_equals_itself_alone(
+    name: str, lengths: list[int], tmp_path: Path
+) -> None:
+    spec = made(tmp_path, make_stack(name))
     assert check_padding(spec.model.graph) == []
     weights = sample_spec_weights(spec)
-    given = batch(np.random.default_rng(2), lengths, max(lengths) + 5)
+    given = make_batch(np.random.default_rng(2), lengths, max(lengths) + 5)
     by = run_reference(spec, weights, given)
     session = OrtModel(spec, weights)
     found = session.run(given)
@@ -116,28 +117,28 @@ def test_a_sentence_in_a_batch_is_as_alone(name: str, lengths: list[int], tmp_pa
             assert_arrays_close(found[what][row, upto], one[what][0], f"{what} of {length}")
 
 
-def test_junk_behind_a_sentence_is_warned_of_and_counts(tmp_path: Path) -> None:
-    """Whisper does not hide it: a warning, and another result in a batch."""
-    spec = made(tmp_path, stack("whisper", masked=False))
+def test_unmasked_padding_has_a_warning_and_an_effect(tmp_path: Path) -> None:
+    """Whisper has no padding mask: a warning, and another result in a batch."""
+    spec = made(tmp_path, make_stack("whisper", masked=False))
     assert {d.code for d in check_padding(spec.model.graph)} == {"W0601"}
     weights = sample_spec_weights(spec)
-    given = batch(np.random.default_rng(2), [5, 9], 9)
+    given = make_batch(np.random.default_rng(2), [5, 9], 9)
     by = run_reference(spec, weights, given)["heard"][0]
     one = run_reference(spec, weights, alone(given, 0))["heard"][0]
     assert np.abs(by - one).max() > 1e-3
 
 
 @pytest.mark.parametrize("side", ["left", ""])
-def test_a_stride_and_padding_on_the_left_are_warned_of(side: str, tmp_path: Path) -> None:
-    (found,) = check_padding(made(tmp_path, stack("whisper", side)).model.graph)[:1]
+def test_strides_with_left_padding_have_a_warning(side: str, tmp_path: Path) -> None:
+    (found,) = check_padding(made(tmp_path, make_stack("whisper", side)).model.graph)[:1]
     assert "the stride of `conv`" in found.title
 
 
 @pytest.mark.parametrize("rows", [0, 1, 399])
-def test_what_is_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -> None:
-    spec = made(tmp_path, stack("wav2vec2"))
+def test_an_input_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -> None:
+    spec = made(tmp_path, make_stack("wav2vec2"))
     weights = sample_spec_weights(spec)
-    given = batch(np.random.default_rng(2), [rows], rows)
+    given = make_batch(np.random.default_rng(2), [rows], rows)
     with pytest.raises(Failed) as refused:
         run_reference(spec, weights, given)
     assert [d.code for d in refused.value.diagnostics] == ["E0912"]
@@ -148,15 +149,15 @@ def test_what_is_shorter_than_the_window_is_refused(rows: int, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "least"), [("wav2vec2", {"n": 400}), ("whisper", {}), ("odd", {"n": 12})]
 )
-def test_a_model_says_how_long_a_sentence_must_be(
+def test_the_model_declares_its_minimum_length(
     name: str, least: dict[str, int], tmp_path: Path
 ) -> None:
-    """Where no rows give no rows, nothing is asked for."""
-    assert find_min_lengths(made(tmp_path, stack(name)).model.graph) == least
+    """If empty inputs give empty results, there is no minimum."""
+    assert find_min_lengths(made(tmp_path, make_stack(name)).model.graph) == least
 
 
 @pytest.mark.parametrize("loop", ["", "scan step in 2 carry x {"])
-def test_what_a_loop_takes_must_be_there_too(loop: str, tmp_path: Path) -> None:
+def test_captures_of_a_loop_have_a_minimum_length(loop: str, tmp_path: Path) -> None:
     inside = f"{loop}\n    x = x + insert(sum(x[:, 0:3], axis=1), axis=1)\n"
     text = (
         "specc 1\nmodel m\n\ndims batch, n\n\n"
@@ -166,31 +167,31 @@ def test_what_a_loop_takes_must_be_there_too(loop: str, tmp_path: Path) -> None:
     assert find_min_lengths(made(tmp_path, text).model.graph) == {"n": 3}
 
 
-def test_lengths_that_are_tried_give_several_rows(tmp_path: Path) -> None:
-    """One row behind all strides would show neither order nor padding."""
-    graph = made(tmp_path, stack("wav2vec2")).model.graph
+def test_verified_lengths_give_several_output_positions(tmp_path: Path) -> None:
+    """A single output position would show neither order nor padding."""
+    graph = made(tmp_path, make_stack("wav2vec2")).model.graph
     tried = [sizes_for(graph, turn)["n"] for turn in range(3)]
     assert tried[0] == 400
     assert [(n - 400) // 320 + 1 for n in tried[1:]] > [1, 1]
 
 
 @pytest.mark.parametrize("name", ["whisper", "wide"])
-def test_no_sentences_and_no_rows(name: str, tmp_path: Path) -> None:
-    spec = made(tmp_path, stack(name))
+def test_empty_batches_and_empty_sequences_run(name: str, tmp_path: Path) -> None:
+    spec = made(tmp_path, make_stack(name))
     weights = sample_spec_weights(spec)
     session = OrtModel(spec, weights)
     for lengths, width in (([], 7), ([0, 0], 0)):
-        given = batch(np.random.default_rng(2), list(lengths), width)
+        given = make_batch(np.random.default_rng(2), list(lengths), width)
         wanted = run_reference(spec, weights, given)
         for what, found in session.run(given).items():
             assert found.shape == wanted[what].shape
             np.testing.assert_allclose(found, wanted[what], atol=1e-6)
 
 
-def test_padding_in_front_is_whole_strides_or_refused(tmp_path: Path) -> None:
-    """Three convolutions with strides of 3, 2 and 2 make one row of 12."""
+def test_left_padding_must_be_a_multiple_of_the_strides(tmp_path: Path) -> None:
+    """Three convolutions with strides 3, 2 and 2 reduce 12 positions to one."""
     path = tmp_path / "stack.specc"
-    path.write_text(stack("odd"))
+    path.write_text(make_stack("odd"))
     specc.compile(path, tmp_path / "stack.onnx", init=0)
     model = specc.load(tmp_path / "stack.onnx", threads=1)
     sound = np.random.default_rng(1).standard_normal((1, 54, 2)).astype(np.float32)
@@ -223,7 +224,7 @@ generate text of ids from logits { start = 0  stop = 1 }
 
 
 @pytest.mark.parametrize("counted", ["true", "false"])
-def test_pools_are_written_by_as_convolutions_are(counted: str, tmp_path: Path) -> None:
+def test_pools_generate_like_convolutions(counted: str, tmp_path: Path) -> None:
     spec = made(tmp_path, WRITER.replace("COUNTED", counted))
     graph, weights = spec.model.graph, sample_spec_weights(spec)
     ids = np.random.default_rng(4).integers(0, 7, (2, 9))
@@ -252,14 +253,15 @@ generate text of ids from logits { start = 0  stop = 1  max_tokens = 5 }
 """
 
 
-def test_what_is_heard_is_written_as_alone(tmp_path: Path) -> None:
-    """As Whisper: a package and one file write for a sentence what they write for it in a
-    batch, and refuse padding in front that strides do not divide."""
+def test_generation_from_audio_in_a_batch_equals_that_alone(tmp_path: Path) -> None:
+    """As in Whisper: a package and a standalone generator generate the same tokens alone and in a
+    batch, and reject left padding that is not a multiple of the strides.
+    """
     path = tmp_path / "listener.specc"
     path.write_text(LISTENER)
     specc.compile(path, tmp_path / "package", init=2, graphs="all")
     specc.compile(path, tmp_path / "one.onnx", init=2, graphs="generate")
-    given = batch(np.random.default_rng(3), [9, 4], 9)
+    given = make_batch(np.random.default_rng(3), [9, 4], 9)
     for name in ("package", "one.onnx"):
         model = specc.load(tmp_path / name, threads=1)
         together = [list(r[0].tokens) for r in model.generate(**given).results()]

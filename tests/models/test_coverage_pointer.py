@@ -1,5 +1,5 @@
-"""`coverage_pointer` matches the paper's equations in NumPy, for sources of different lengths
-with out-of-vocabulary words.
+"""`coverage_pointer` agrees with the paper's equations in NumPy, for sources of different lengths
+with out-of-vocabulary tokens.
 """
 
 import numpy as np
@@ -32,8 +32,8 @@ def known(w: Arrays, ids: Array) -> Array:
     return made
 
 
-def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Arrays:
-    """Equations 1 to 4, 8, 9, 11 and 12, one word after the other."""
+def summarize(w: Arrays, source: Array, target: Array, coverage: bool) -> Arrays:
+    """Equations 1 to 4, 8, 9, 11 and 12, token by token."""
     x = known(w, source)
     ahead, h1, c1 = lstm(w, "_l0", x)
     back, h2, c2 = lstm(w, "_l0_reverse", x[::-1])
@@ -58,7 +58,7 @@ def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Array
         shares = np.concatenate([p * made, np.zeros(SIZE["extra"])])
         for i, word_id in enumerate(
             source
-        ):  # eq. 9: a word that stands twice is copied from both places
+        ):  # eq. 9: a token that occurs twice is copied from both positions
             shares[word_id] += (1 - p[0]) * a[i]
         logits.append(np.log(np.maximum(shares, 1e-30)))
         looks.append(a)
@@ -72,7 +72,7 @@ def summarized(w: Arrays, source: Array, target: Array, coverage: bool) -> Array
 
 
 @pytest.mark.parametrize("coverage", [True, False])
-def test_it_follows_the_equations(coverage: bool) -> None:
+def test_the_spec_agrees_with_the_equations(coverage: bool) -> None:
     rng = np.random.default_rng(0)
     rows = []
     for n, m in ((6, 3), (1, 1), (4, 5)):
@@ -82,7 +82,7 @@ def test_it_follows_the_equations(coverage: bool) -> None:
         rows.append({"source": source, "source_keep": np.ones(n, bool), "target": target})
 
     def model(w: Arrays, source: Array, source_keep: Array, target: Array) -> Arrays:
-        return summarized(w, source, target, coverage)
+        return summarize(w, source, target, coverage)
 
     padded = {"source": (0,), "source_keep": (0,), "target": (0,)}
     assert_matches_equations("coverage_pointer", model, rows, padded, coverage=coverage, **SIZE)

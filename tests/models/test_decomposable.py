@@ -1,5 +1,5 @@
-"""`decomposable` matches the equations of the paper's sec. 3 in NumPy, with and without intra-
-sentence attention.
+"""`decomposable` agrees with the equations of the paper's sec. 3 in NumPy, with and without
+intra-sentence attention.
 """
 
 from functools import partial
@@ -19,16 +19,18 @@ from support.paper_equations import (
 FARTHEST = 2
 
 
-def network(w: Arrays, name: str, x: Array) -> Array:
+def mlp(w: Arrays, name: str, x: Array) -> Array:
     return relu(linear(w, f"{name}.2", relu(linear(w, f"{name}.0", x))))
 
 
-def embedded(w: Arrays, inside: bool, ids: Array) -> Array:
-    """Sec. 3.4: each word beside what it attends to, distances of more than FARTHEST alike."""
+def embed(w: Arrays, inside: bool, ids: Array) -> Array:
+    """Sec. 3.4: concatenate each token with its attention result; distances above FARTHEST share a
+    bias.
+    """
     a = w["embedding.weight"][ids] @ w["projection.weight"].T
     if not inside:
         return a
-    f = network(w, "F_intra", a)
+    f = mlp(w, "F_intra", a)
     rows = []
     for i in range(len(a)):
         away = np.clip(i - np.arange(len(a)), -FARTHEST, FARTHEST)
@@ -40,20 +42,20 @@ def decomposable(
     inside: bool, w: Arrays, a: Array, a_keep: Array, b: Array, b_keep: Array
 ) -> Arrays:
     """Eq. 1 to 6: attend, compare, aggregate."""
-    x, y = embedded(w, inside, a), embedded(w, inside, b)
-    e = network(w, "F", x) @ network(w, "F", y).T
+    x, y = embed(w, inside, a), embed(w, inside, b)
+    e = mlp(w, "F", x) @ mlp(w, "F", y).T
     over_b = np.stack([softmax(row) for row in e])
     over_a = np.stack([softmax(column) for column in e.T])
-    v1 = network(w, "G", np.concatenate([x, over_b @ y], axis=1)).sum(0)
-    v2 = network(w, "G", np.concatenate([y, over_a @ x], axis=1)).sum(0)
+    v1 = mlp(w, "G", np.concatenate([x, over_b @ y], axis=1)).sum(0)
+    v2 = mlp(w, "G", np.concatenate([y, over_a @ x], axis=1)).sum(0)
     return {
-        "logits": linear(w, "output", network(w, "H", np.concatenate([v1, v2]))),
+        "logits": linear(w, "output", mlp(w, "H", np.concatenate([v1, v2]))),
         "alignment": over_b,
     }
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_it_follows_the_equations(inside: bool) -> None:
+def test_the_spec_agrees_with_the_equations(inside: bool) -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"a": a, "a_keep": np.ones(len(a), bool), "b": b, "b_keep": np.ones(len(b), bool)}

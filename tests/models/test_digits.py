@@ -1,5 +1,5 @@
-"""The main job on real input: a trained spec compiled, reading pictures of digits
-nobody trained it on.
+"""End to end: a trained spec is compiled and classifies images of digits that were not in the
+training data.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def model(digits: Path) -> LoadedModel:
 
 
 @pytest.mark.parametrize("name", DIGITS)
-def test_it_reads_what_is_written(
+def test_it_classifies_the_digits(
     digits: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", str(digits), str(SAMPLES / f"{name}.png")]) == 0
@@ -55,7 +55,7 @@ def test_python_gives_what_the_command_gives(model: LoadedModel) -> None:
     assert int(logits.argmax()) == 7
 
 
-def test_attention_can_be_looked_at(digits: Path, model: LoadedModel, tmp_path: Path) -> None:
+def test_attention_maps_are_available(digits: Path, model: LoadedModel, tmp_path: Path) -> None:
     pixels = read_arguments(model.input_signature, [str(SAMPLES / "seven.png")]).inputs[
         "pixel_values"
     ]
@@ -70,7 +70,7 @@ def test_attention_can_be_looked_at(digits: Path, model: LoadedModel, tmp_path: 
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_taps_give_values_inside(tmp_path: Path) -> None:
+def test_taps_return_intermediate_values(tmp_path: Path) -> None:
     path = tmp_path / "tapped.onnx"
     specc.compile(
         "digits",
@@ -98,7 +98,7 @@ def test_compiling_twice_gives_the_same_bytes(digits: Path, tmp_path: Path) -> N
     ("target", "opset"),
     cover_axes(lambda target, opset: target == opset % 2, ("onnx", "ort-cpu"), (17, 20, 23, 26)),
 )
-def test_every_opset_gives_the_same_answers(
+def test_every_opset_gives_the_same_predictions(
     model: LoadedModel, target: str, opset: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "digits.onnx"

@@ -1,5 +1,5 @@
-"""`Model.attention()` gives the weights of every attention of every built-in spec, loops
-and any score included.
+"""`Model.attention()` returns the weights of every attention of every built-in spec, including
+loops and any score function.
 """
 
 from pathlib import Path
@@ -26,14 +26,12 @@ NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_
 """Specs without an attention that has weights."""
 
 
-def count(graph: Graph) -> int:
-    """Attentions in a graph and the bodies of its loops, as often as they are called by
-    different names.
-    """
+def count_attentions(graph: Graph) -> int:
+    """Return the number of attentions in a graph and in its loop bodies, once per name."""
     found = 0
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Scan):
-            found += count(node.op.body)
+            found += count_attentions(node.op.body)
         elif isinstance(node.op, ops.Attend | ops.Weigh):
             found += (
                 max(1, len(graph.node_origins[node].scopes)) if node in graph.node_origins else 1
@@ -52,26 +50,26 @@ FEW = [
     "kv_lookup",
     "universal_transformer",
 ]
-"""One of each way to attend; the long run takes all."""
+"""One spec per kind of attention; `parity` runs all."""
 
 
 @pytest.mark.parametrize(
     "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL_CONFIGS]
 )
-def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
+def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     specc.compile(
         spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=None if spec in TRAINED else 0
     )
     model = specc.load(tmp_path / "m.onnx")
     graph = model.manifest.graph
-    assert bool(count(graph)) == (spec not in NONE)
+    assert bool(count_attentions(graph)) == (spec not in NONE)
     if spec in NONE:
         return
     given = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
     scopes = list(dict.fromkeys(scope.partition(ITERATION_SEPARATOR)[0] for scope in weights))
     assert scopes == list(find_attentions(graph))
-    assert len(scopes) == count(graph)
+    assert len(scopes) == count_attentions(graph)
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
     wanted = compute_attention_weights(graph, model.whole.prepared(given), {}, model.weights)
@@ -94,9 +92,9 @@ def test_every_attention_is_given(spec: str, tmp_path: Path) -> None:
         assert np.allclose(only[:, 0], usual["alignment"], atol=2e-5)
 
 
-def test_an_additive_cross_attention_is_the_formula(tmp_path: Path) -> None:
-    """The last operands of the formula are read as taps; v · tanh(W q + U k),
-    softmaxed, is done again in NumPy.
+def test_additive_cross_attention_agrees_with_its_formula(tmp_path: Path) -> None:
+    """Taps return the operands of the formula; NumPy computes v · tanh(W q + U k) and its softmax
+    again.
     """
     (tmp_path / "c.specc").write_text(
         "specc 1\nmodel c\n\ndims batch, n, m\n\n"
@@ -128,7 +126,7 @@ def test_an_additive_cross_attention_is_the_formula(tmp_path: Path) -> None:
     assert np.allclose(results["y"], wanted @ k, atol=1e-5)
 
 
-def test_what_is_drawn_is_what_was_asked_for(
+def test_the_selection_returns_the_selected_attentions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, picture = tmp_path / "m.onnx", tmp_path / "a.png"

@@ -1,5 +1,5 @@
-"""Every attention of every built-in spec is drawn, as a page, an SVG and a PNG, with what
-its mask hides.
+"""Every attention of every built-in spec is plotted as HTML, SVG and PNG, including masked
+positions.
 """
 
 from pathlib import Path
@@ -17,13 +17,13 @@ from specc.runtime.random_inputs import random_inputs, sizes_for
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
-"""Loops, a picture that is described, vectors alone, windows; the long run takes all."""
+"""Loops, image captioning, vectors only, windows; `parity` runs all."""
 
 
 @pytest.mark.parametrize(
     "spec", [pytest.param(s, marks=[] if s in FEW else pytest.mark.slow) for s in SMALL_CONFIGS]
 )
-def test_every_attention_is_drawn(spec: str, tmp_path: Path) -> None:
+def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     init = None if spec in TRAINED else 0
     specc.compile(spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=init)
     model = specc.load(tmp_path / "m.onnx").whole
@@ -42,5 +42,5 @@ def test_every_attention_is_drawn(spec: str, tmp_path: Path) -> None:
     for each in seen.looks.maps:
         assert each.weights.shape[1] == len(each.queries.labels)
         assert each.weights.shape[2] == len(each.keys.labels)
-        # what the mask hides has no weight: it is what the weights were read through
+        # masked positions have weight 0
         assert np.abs(each.weights[each.masked]).max(initial=0) == 0, each.scope

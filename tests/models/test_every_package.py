@@ -1,9 +1,8 @@
-"""Every built-in spec that generates, as a package in ONNX Runtime: its tokens are those
-of the float64 reference.
+"""Packages of every built-in generative spec in ONNX Runtime generate the tokens of the float64
+reference.
 
-Greedy tokens are compared with full passes of the reference wherever its two best
-logits are apart; a text in a padded batch is the same as alone; a model used twice says
-the same twice.
+Greedy tokens are compared with full passes of the reference if its two largest logits differ
+enough; a sequence in a padded batch equals itself alone; a second run gives equal tokens.
 """
 
 from typing import Any
@@ -57,8 +56,8 @@ def writer(model: Model) -> Generator:
     return model.writer
 
 
-def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
-    """Inputs beside the growing one, and a prompt where the spec does not begin by itself."""
+def make_inputs(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
+    """Return inputs other than the tokens, and a prompt if the spec has no start token."""
     graph, grows = model.manifest.graph, writer(model).input_signature.growing
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
@@ -76,10 +75,10 @@ def given(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     return {n: v for n, v in made.items() if n not in along or n in keep}
 
 
-def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[list[float]]]:
-    """What full passes of the reference write, and by how much each token was the best
-    of its row.
-    """
+def generate_greedy(
+    model: Model, inputs: dict[str, Any]
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Return the tokens of full passes of the reference, and the logit gap of each token."""
     graph, grows = model.manifest.graph, writer(model).input_signature.growing
     weights = model.weights()
     start = writer(model).generation.settings.get("start")
@@ -93,7 +92,7 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
         for n, f in graph.input_facts.items()
         if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
     }
-    for _ in range(TOKENS):  # what is written exists as its default says
+    for _ in range(TOKENS):  # generated tokens are valid by the default
         whole = model.whole.prepared({**inputs, grows: tokens})
         kept = {n: whole[n].copy() for n in exist}
         for n, v in exist.items():
@@ -109,30 +108,30 @@ def greedy(model: Model, inputs: dict[str, Any]) -> tuple[list[list[int]], list[
 
 
 @pytest.mark.parametrize("prompt", ["a prompt", "none"])
-def test_tokens_are_those_of_the_reference(model: Model, prompt: str) -> None:
-    inputs, grows = given(model, rows=3), writer(model).input_signature.growing
+def test_tokens_equal_those_of_the_reference(model: Model, prompt: str) -> None:
+    inputs, grows = make_inputs(model, rows=3), writer(model).input_signature.growing
     if prompt == "none":
-        # Of most what stands before a text is nothing, or a token that starts it.
+        # Most specs have no prefix, or a start token only.
         if not writer(model).begins:
             return
         inputs[grows] = inputs[grows][:, :0]
-    want, margins = greedy(model, inputs)
+    want, margins = generate_greedy(model, inputs)
     made = model.generate(**inputs, max_tokens=TOKENS, strategy="greedy", stop=[]).results()
     for row, (expected, margin) in enumerate(zip(want, margins, strict=True)):
         certain = next((n for n, m in enumerate(margin) if m < APART), TOKENS)
         assert list(made[row][0].tokens[:certain]) == expected[:certain], row
 
 
-def test_used_again_it_says_the_same(model: Model) -> None:
-    inputs = given(model, rows=2)
+def test_a_second_run_gives_equal_tokens(model: Model) -> None:
+    inputs = make_inputs(model, rows=2)
     first = model.generate(**inputs, max_tokens=TOKENS).results()
-    model.generate(**given(model, rows=1, seed=9), max_tokens=3).results()
+    model.generate(**make_inputs(model, rows=1, seed=9), max_tokens=3).results()
     assert model.generate(**inputs, max_tokens=TOKENS).results() == first
 
 
-def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> None:
+def test_prompts_of_different_lengths_generate_as_each_alone(model: Model) -> None:
     grows = writer(model).input_signature.growing
-    inputs = given(model, rows=3)
+    inputs = make_inputs(model, rows=3)
     if grows not in inputs or not _keeps(model.manifest.graph, grows):
         return
     empty = writer(model).begins
@@ -148,7 +147,7 @@ def test_prompts_of_unequal_length_are_written_as_each_alone(model: Model) -> No
     assert [row[0].tokens for row in together] == [row[0].tokens for row in alone]
 
 
-def test_the_step_and_what_comes_before_it_agree_with_the_reference(model: Model) -> None:
+def test_encoder_and_step_agree_with_the_reference(model: Model) -> None:
     package = specc.runtime.model_package.open_package(model.path)
     for role in ("encode", "step"):
         if role in package.roles:

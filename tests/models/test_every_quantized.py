@@ -1,6 +1,5 @@
-"""Every built-in spec with its weights rounded: what is computed is what the weights
-stand for, and each product that of whole numbers. A few in the default suite, all of
-them, in every form and for both targets, under `slow`.
+"""Every built-in spec with quantized weights: outputs agree with the dequantized weights and with
+integer products. A few specs by default; all, in every format and for both targets, under `slow`.
 """
 
 import json
@@ -52,7 +51,9 @@ def compiled(spec: str, path: Path, **options: object) -> Path:
 
 
 @pytest.mark.parametrize(("spec", "target", "kind"), FEW)
-def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
+def test_some_quantized_specs_agree_with_the_reference(
+    spec: str, target: str, kind: str, tmp_path: Path
+) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
     lines = list(list_model_lines(specc.load(path).whole, rounds=2))
     assert all("agree" in line for line in lines)
@@ -63,13 +64,15 @@ def test_some_agree(spec: str, target: str, kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS.keys() - NOTHING))
-def test_every_spec_agrees(spec: str, target: str, kind: str, tmp_path: Path) -> None:
+def test_every_quantized_spec_agrees_with_the_reference(
+    spec: str, target: str, kind: str, tmp_path: Path
+) -> None:
     path = compiled(spec, tmp_path / "m.onnx", target=target, quantize=kind)
     assert list(list_model_lines(specc.load(path).whole, rounds=2))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("rnnsearch", marks=pytest.mark.slow)])
-def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
+def test_all_graphs_of_a_package_share_quantized_weights(spec: str, tmp_path: Path) -> None:
     parts = ["score", "encode", "step"]
     path = compiled(spec, tmp_path / "m", graphs=parts, quantize="int8")
     lines = list(list_opened_lines(open_compiled(str(path)), seed=0, rounds=1))
@@ -80,10 +83,8 @@ def test_a_package_is_rounded_as_a_whole(spec: str, tmp_path: Path) -> None:
     assert data < 0.7 * sum(f.stat().st_size for f in plain.glob("*.data"))
 
 
-def test_a_text_is_the_same_alone_and_in_a_padded_batch(tmp_path: Path) -> None:
-    """Whole numbers do not depend on neighbors: whatever stands under the padding, and
-    however many other texts there are.
-    """
+def test_a_quantized_sequence_in_a_padded_batch_equals_itself_alone(tmp_path: Path) -> None:
+    """Integer results do not depend on padding or on other batch elements."""
     model = specc.load(compiled("bert", tmp_path / "m.onnx", quantize="int8"))
     rng = np.random.default_rng(2)
     ids = rng.integers(0, 17, (3, 9))
@@ -100,8 +101,8 @@ def run(model: Model, ids: Array, keep: Array) -> Array:
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e30, 1e38])
-def test_weights_of_any_size_are_read_again(size: float, tmp_path: Path) -> None:
-    """Whose squares float32 does not hold, and that lose more than most numbers are."""
+def test_weights_of_any_magnitude_are_quantized(size: float, tmp_path: Path) -> None:
+    """Weights whose squares overflow or underflow float32."""
     plain = specc.load(compiled("feedforward", tmp_path / "p.onnx"))
     weights = {
         n: w * np.float32(size / np.abs(w).max()) for n, w in plain.weights().items() if w.ndim == 2
@@ -128,10 +129,12 @@ def test_weights_of_any_size_are_read_again(size: float, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("spec", "kind"), [("llama", "int4"), ("llama", "int8-weights"), ("rnnsearch", "int8-weights")]
 )
-def test_a_file_that_writes_stands_for_its_weights(spec: str, kind: str, tmp_path: Path) -> None:
-    """Of standard operators alone, whose weights lie outside of the loop that reads them:
-    it writes what one writes that has these numbers in 32 bits. (An encoder stands
-    outside too, where ONNX Runtime rounds what meets weights in blocks.)
+def test_a_quantized_generator_agrees_with_its_dequantized_weights(
+    spec: str, kind: str, tmp_path: Path
+) -> None:
+    """With standard operators only and weights outside the loop: it generates the tokens of a model
+    with dequantized float32 weights. (An encoder is outside the loop too, where ONNX Runtime
+    quantizes activations in blocks.)
     """
     options = {"graphs": ["score", "generate"], "target": "onnx", "set": SMALL_CONFIGS[spec]}
     low = {"init": 0, "quantize": kind, "quantize_all": kind == "int4"}
@@ -157,10 +160,10 @@ def test_a_file_that_writes_stands_for_its_weights(spec: str, kind: str, tmp_pat
         pytest.param("int4", "ort-cpu", False, marks=pytest.mark.parity),
     ],
 )
-def test_a_file_that_writes_says_where_blocks_save_no_time(
+def test_a_quantized_generator_reports_groups_without_speedup(
     kind: str, target: str, told: bool, tmp_path: Path
 ) -> None:
-    """What it says is so: products in its loop read numbers of 32 bits."""
+    """The message is true: products in its loop read float32 values."""
     out = tmp_path / "g.onnx"
     given = {"quantize": kind, "quantize_all": kind == "int4", "calibration_samples": 0}
     small = {"init": 0, "set": SMALL_CONFIGS["llama"], "target": target, "graphs": "generate"}
@@ -172,7 +175,7 @@ def test_a_file_that_writes_says_where_blocks_save_no_time(
     assert told == (not whole)
 
 
-def test_the_same_bytes_again(tmp_path: Path) -> None:
+def test_quantization_is_deterministic(tmp_path: Path) -> None:
     for directory in ("a", "b"):
         compiled("gpt2", tmp_path / directory / "m.onnx", quantize="int4")
     a, b = ((tmp_path / directory / "m.onnx").read_bytes() for directory in ("a", "b"))
@@ -207,7 +210,7 @@ def test_precision_changes_no_inputs_and_no_results(tmp_path: Path) -> None:
         ("error", "much"),
     ],
 )
-def test_a_record_that_does_not_fit_is_refused(field: str, value: object, tmp_path: Path) -> None:
+def test_an_invalid_precision_record_is_refused(field: str, value: object, tmp_path: Path) -> None:
     path = compiled("gpt2", tmp_path / "m.onnx", quantize="int8")
     model = onnx.load(path)
     (text,) = [p for p in model.metadata_props if p.key == "specc"]
@@ -220,7 +223,7 @@ def test_a_record_that_does_not_fit_is_refused(field: str, value: object, tmp_pa
         specc.load(path).weights()
 
 
-def test_a_record_of_a_weight_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_precision_record_of_an_unknown_weight_is_refused(tmp_path: Path) -> None:
     path = compiled("gpt2", tmp_path / "m.onnx", quantize="int8")
     model = onnx.load(path)
     (text,) = [p for p in model.metadata_props if p.key == "specc"]
@@ -235,7 +238,7 @@ def test_a_record_of_a_weight_that_is_none_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 def test_matrices_are_stored_in_sixteen_bits(dtype: str, tmp_path: Path) -> None:
-    """Vectors, such as those of norms, and scales of rounded weights are not."""
+    """Vectors, such as norm weights, and scales are not."""
     sizes = {}
     for given in (["--dtype", "f32"], ["--dtype", dtype]):
         path = tmp_path / f"{given[1]}.onnx"
@@ -248,7 +251,7 @@ def test_matrices_are_stored_in_sixteen_bits(dtype: str, tmp_path: Path) -> None
     assert sizes[dtype] < 0.7 * sizes["f32"]
 
 
-def test_what_is_linked_is_of_the_type_asked_for(tmp_path: Path) -> None:
+def test_linked_weights_have_the_requested_dtype(tmp_path: Path) -> None:
     weights = {"head.weight": np.ones((3, 4), bfloat16), "head.bias": np.ones(3, bfloat16)}
     write_safetensors(tmp_path / "w.safetensors", weights)
     spec = tmp_path / "m.specc"
@@ -285,10 +288,10 @@ graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 3]) {
     ("kind", "least"), [("int8", 1.0), ("int4", 0.99), ("int4 everywhere", 0.99)]
 )
 @pytest.mark.parametrize("name", ["dates", "numbers", "digits"])
-def test_trained_demos_answer_what_they_answered(
+def test_quantized_demos_keep_their_accuracy(
     name: str, kind: str, least: float, tmp_path: Path
 ) -> None:
-    """On data that training never saw, as many are right as with all bits."""
+    """On test data the accuracy equals that without quantization."""
     if name == "digits":
         pytest.importorskip("sklearn")
         pytest.importorskip("PIL")
@@ -301,7 +304,7 @@ def test_trained_demos_answer_what_they_answered(
 
 
 def script() -> ModuleType:
-    """The demos' own measurement."""
+    """Return the evaluation script of the demo."""
     path = Path(__file__).parents[2] / "docs" / "demos" / "rounded.py"
     spec = spec_from_file_location("demos_rounded", path)
     assert spec

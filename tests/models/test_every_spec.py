@@ -1,8 +1,8 @@
-"""Every built-in spec compiles at the oldest, the usual and the newest opset, for both
-CPU targets, and agrees: each for both targets at two opsets (a family for one), of
-which every second case runs with `make parity`; at all of them under `slow`.
+"""Every built-in spec compiles at the oldest, the default and the newest opset for both CPU targets
+and agrees with the reference.
 
-What a spec needs besides its defaults, to be small, stands in SMALL
+By default each runs for both targets at two opsets (a model family for one target), a part of these
+with `make parity`; all opsets under `slow`. Small config values are in SMALL_CONFIGS
 (tests/support/small_configs.py).
 """
 
@@ -68,7 +68,7 @@ LATER = {
     *((name, target) for n, name in enumerate(FAMILIES) if n % 3 for target in TARGETS),
     *((name, TARGETS[n % 2]) for n, name in enumerate(SPECS) if name not in FAMILIES),
 }
-"""What runs with `make parity`, besides what is slow."""
+"""Cases that run with `make parity`, except slow ones."""
 SWEEP = [
     pytest.param(*case.values, marks=case.marks or pytest.mark.parity)
     if case.values[:2] in LATER
@@ -77,12 +77,14 @@ SWEEP = [
 ]
 
 
-def test_every_spec_is_here() -> None:
+def test_every_spec_has_small_config_values() -> None:
     assert set(SMALL_CONFIGS) == set(list_builtin_specs())
 
 
 @pytest.mark.parametrize(("spec", "target", "opset"), SWEEP)
-def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_path: Path) -> None:
+def test_every_spec_compiles_loads_and_agrees_with_the_reference(
+    spec: str, target: str, opset: int, tmp_path: Path
+) -> None:
     path = tmp_path / f"{spec}.onnx"
     seed = None if spec in TRAINED else 0
     specc.compile(spec, path, set=SMALL_CONFIGS[spec], init=seed, target=target, opset=opset)
@@ -90,7 +92,7 @@ def test_it_compiles_loads_and_agrees(spec: str, target: str, opset: int, tmp_pa
 
 
 def _check_text(path: Path) -> None:
-    """What is read from the text alone, because parsing all specs takes seconds."""
+    """Check the facts that are read from the text alone, because parsing all specs takes seconds."""
     file = read_spec_file(path, path.name)
     assert read_title(path) == file.doc
     configs = [item for item in file.items if isinstance(item, ast.Config)]
@@ -115,14 +117,14 @@ def _check_graphs(spec: str, chosen: slice) -> None:
 
 
 @pytest.mark.parametrize("spec", sample_sweep(SPECS, COSTLY))
-def test_its_first_graph_holds_for_symbolic_sizes(spec: str) -> None:
-    """`compile` leaves this check of a built-in spec to this test."""
+def test_the_first_graph_passes_the_symbolic_check(spec: str) -> None:
+    """`compile` skips this check for built-in specs; this test runs it."""
     _check_graphs(spec, slice(1))
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("spec", SPECS)
-def test_its_other_graphs_hold_for_symbolic_sizes(spec: str) -> None:
+def test_the_other_graphs_pass_the_symbolic_check(spec: str) -> None:
     _check_graphs(spec, slice(1, None))
 
 

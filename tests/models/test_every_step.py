@@ -1,10 +1,8 @@
-"""STEP, BATCH, REUSE and REACH for every built-in spec that generates, against the
-float64 reference.
+"""Properties of steps for every built-in generative spec, in the float64 reference.
 
-STEP: a full pass equals prefill and steps, for every split and for steps of 1, 2 and 5.
-REACH: a token that comes later changes nothing before it. BATCH: each row of a batch
-goes its own way. And no contraction is done twice: what `encode` and `step` hold
-together is what the spec holds.
+STEP: a full pass equals prefill and steps, for every split and for steps of 1, 2 and 5 positions.
+CAUSAL: a later token changes no earlier position. BATCH: batch elements are independent. REUSE: no
+contraction is computed twice; encoder and step together contain those of the spec.
 """
 
 from functools import cache
@@ -35,9 +33,9 @@ GENERATING = list_specs_with("generate")
 
 
 @cache
-def derived(name: str) -> tuple[Graph, DerivedGraphs, str]:
-    """The graph of a spec as it is lowered, what is derived from it, and the result
-    that tokens are drawn from.
+def derive_spec(name: str) -> tuple[Graph, DerivedGraphs, str]:
+    """Return the lowered graph of a spec, its derived graphs, and the output that tokens are
+    sampled from.
     """
     model = elaborate_spec(
         open_spec(
@@ -55,8 +53,10 @@ def derived(name: str) -> tuple[Graph, DerivedGraphs, str]:
     )
 
 
-def drawn(graph: Graph, growing: str, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs, all rows of which exist in the first batch row, and weights."""
+def sample_inputs(
+    graph: Graph, growing: str, seed: int = 0
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return inputs, all valid in the first batch element, and weights."""
     rng = np.random.default_rng(seed)
     grows = graph.inputs[growing].type.shape[1]
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
@@ -79,9 +79,9 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 
 @pytest.mark.parametrize("plans", [SOME, EVERY])
 @pytest.mark.parametrize("name", sample_sweep(GENERATING))
-def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
-    graph, parts, source = derived(name)
-    inputs, weights = drawn(graph, parts.growing)
+def test_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
+    graph, parts, source = derive_spec(name)
+    inputs, weights = sample_inputs(graph, parts.growing)
     full = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
     within = TOLERANCE * np.abs(full).max()
     head = full.shape[1] - ROWS
@@ -96,9 +96,9 @@ def test_any_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> Non
 
 
 @pytest.mark.parametrize("name", sample_sweep(GENERATING))
-def test_a_later_token_changes_nothing_before_it(name: str) -> None:
-    graph, parts, source = derived(name)
-    inputs, weights = drawn(graph, parts.growing)
+def test_a_later_token_changes_no_earlier_position(name: str) -> None:
+    graph, parts, source = derive_spec(name)
+    inputs, weights = sample_inputs(graph, parts.growing)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
     moved = inputs[parts.growing].copy()
     moved[:, 6:] = (moved[:, 6:] + 1) % 5
@@ -108,9 +108,9 @@ def test_a_later_token_changes_nothing_before_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sample_sweep(GENERATING))
-def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
-    graph, parts, source = derived(name)
-    inputs, weights = drawn(graph, parts.growing)
+def test_batch_elements_are_independent(name: str) -> None:
+    graph, parts, source = derive_spec(name)
+    inputs, weights = sample_inputs(graph, parts.growing)
     batch = graph.inputs[parts.growing].type.shape[0]
     whole = [made[source] for made in run_steps(parts, graph, inputs, weights, [4, 1, 1])]
     row = {
@@ -122,25 +122,33 @@ def test_rows_of_a_batch_go_their_own_way(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sample_sweep(GENERATING))
-def test_every_contraction_is_done_once(name: str) -> None:
-    graph, parts, _ = derived(name)
-    once = heavy(parts.encode) if parts.encode else 0
-    every = heavy(graph)
+def test_every_contraction_is_computed_once(name: str) -> None:
+    graph, parts, _ = derive_spec(name)
+    once = list_expensive_nodes(parts.encode) if parts.encode else 0
+    every = list_expensive_nodes(graph)
     if any(s.initial_output and s.time_axis is not None for s in parts.states):
-        # Of rows before what grows `encode` does them, of the others the step.
-        assert max(once, heavy(parts.step)) <= every <= once + heavy(parts.step)
+        # The encoder computes those of prefix positions, the step all others.
+        assert (
+            max(once, list_expensive_nodes(parts.step))
+            <= every
+            <= once + list_expensive_nodes(parts.step)
+        )
         read = {a for node, _ in parts.step.nodes for a in node.args}
         head = {*graph.inputs} - {parts.growing, *parts.full_length_inputs}
         kept = {n for n in head if graph.input_facts[n].keep}
         there = [v for n, v in parts.step.inputs.items() if n in head - kept]
         assert not read & {*there}
     else:
-        assert once + heavy(parts.step) == every
+        assert once + list_expensive_nodes(parts.step) == every
     assert not find_graph_errors(parts.step)
     assert not (parts.encode and find_graph_errors(parts.encode))
 
 
-def heavy(graph: Graph) -> int:
-    """Contractions and loops, those inside loops too."""
-    inner = sum(heavy(node.op.body) for node, _ in graph.nodes if isinstance(node.op, ops.Scan))
+def list_expensive_nodes(graph: Graph) -> int:
+    """Return contractions and loops, including those in loop bodies."""
+    inner = sum(
+        list_expensive_nodes(node.op.body)
+        for node, _ in graph.nodes
+        if isinstance(node.op, ops.Scan)
+    )
     return inner + sum(node.op.heavy for node, _ in graph.nodes)

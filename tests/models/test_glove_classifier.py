@@ -1,6 +1,4 @@
-"""`glove_classifier` matches attention pooling in NumPy, over vectors read from GloVe's text
-format.
-"""
+"""`glove_classifier` agrees with attention pooling in NumPy, over vectors from GloVe's text format."""
 
 import json
 from pathlib import Path
@@ -23,14 +21,14 @@ from specc.weights.formats.safetensors import write_safetensors
 TEXT = "the 0.25 -1.5 3e-2\na 1 0.5 -0.75\nfilm 2.5 0.125 -0.5\ngood -1 2 0.5\n. . . 0.5 0.5 0.5\n"
 
 
-def pooled(w: Arrays, ids: Array, keep: Array) -> Arrays:
+def pool_attention(w: Arrays, ids: Array, keep: Array) -> Arrays:
     """Yang et al. 2016, eq. 5 to 7."""
     x = w["embedding.weight"][ids]
     looked = softmax(np.tanh(linear(w, "attention.W", x)) @ w["attention.query"][0])
     return {"logits": linear(w, "output", looked @ x), "attention_weights": looked}
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"ids": ids, "keep": np.ones(len(ids), bool)}
@@ -38,13 +36,13 @@ def test_it_follows_the_equations() -> None:
     ]
     padded = {"ids": (0,), "keep": (0,)}
     assert_matches_equations(
-        "glove_classifier", pooled, rows, padded, vocab=11, d=5, attention_dim=4, classes=3
+        "glove_classifier", pool_attention, rows, padded, vocab=11, d=5, attention_dim=4, classes=3
     )
 
 
-def test_vectors_come_from_the_text(tmp_path: Path) -> None:
-    """Converted once; an index puts them beside the weights of the classifier, which
-    are in a file of their own.
+def test_vectors_are_read_from_the_text_format(tmp_path: Path) -> None:
+    """Converted once; an index combines them with the classifier's weights, which are in a separate
+    file.
     """
     (tmp_path / "glove.txt").write_text(TEXT)
     assert (
@@ -74,14 +72,14 @@ def test_vectors_come_from_the_text(tmp_path: Path) -> None:
     )
     ids = np.array([words.index(w) for w in ("a", "good", "film", ". . .")])
     table = np.array([line.split(" ")[-3:] for line in TEXT.splitlines()], float)
-    wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(4, bool))
+    wanted = pool_attention({**head, "embedding.weight": table}, ids, np.ones(4, bool))
     found = specc.load(path).run(ids=ids[None], keep=np.ones((1, 4), bool))
     for name, value in wanted.items():
         assert_arrays_close(found[name][0], value, name)
 
-    # a sentence is the same words; `. . .` is one only where it stands as it is listed
+    # the sentence has the same tokens; `. . .` is one token only as listed
     ids = np.array([words.index(w) for w in ("a", "good", "film")])
-    wanted = pooled({**head, "embedding.weight": table}, ids, np.ones(3, bool))
+    wanted = pool_attention({**head, "embedding.weight": table}, ids, np.ones(3, bool))
     found = specc.load(path).run(ids="A good film")
     for name, value in wanted.items():
         assert_arrays_close(found[name][0], value, f"{name} of a sentence")

@@ -1,4 +1,4 @@
-"""`han` matches the paper's equations in NumPy, for documents with different numbers and
+"""`han` agrees with the paper's equations in NumPy, for documents with different numbers and
 lengths of sentences.
 """
 
@@ -16,8 +16,8 @@ from support.paper_equations import (
 SIZES = {"vocab": 13, "embed_dim": 5, "hidden": 3, "attention_dim": 4, "classes": 5}
 
 
-def gru(w: Arrays, name: str, x: Array) -> Array:
-    """Eq. 1 to 4 in one direction: gates reset, update, candidate."""
+def run_gru(w: Arrays, name: str, x: Array) -> Array:
+    """Eq. 1 to 4 in one direction: reset, update, candidate."""
     h, rows = np.zeros(SIZES["hidden"]), []
     for row in x:
         from_x = w[name.format("weight_ih")] @ row + w[name.format("bias_ih")]
@@ -29,20 +29,20 @@ def gru(w: Arrays, name: str, x: Array) -> Array:
     return np.stack(rows)
 
 
-def attended(w: Arrays, name: str, x: Array) -> tuple[Array, Array]:
+def pool_attention(w: Arrays, name: str, x: Array) -> tuple[Array, Array]:
     """Eq. 5 to 7, and 8 to 10."""
-    ahead = gru(w, f"{name}.gru.{{}}_l0", x)
-    back = gru(w, f"{name}.gru.{{}}_l0_reverse", x[::-1])[::-1]
+    ahead = run_gru(w, f"{name}.gru.{{}}_l0", x)
+    back = run_gru(w, f"{name}.gru.{{}}_l0_reverse", x[::-1])[::-1]
     h = np.concatenate([ahead, back], axis=1)
     told = np.tanh(linear(w, f"{name}.attention", h))
     looked = softmax(told @ w[f"{name}.context"][0])
     return looked @ h, looked
 
 
-def classified(w: Arrays, document: list[Array]) -> Arrays:
-    """A document, each sentence as long as it is."""
-    said = [attended(w, "word", w["embedding.weight"][ids]) for ids in document]
-    whole, looked = attended(w, "sentence", np.stack([s for s, _ in said]))
+def classify(w: Arrays, document: list[Array]) -> Arrays:
+    """Classify a document whose sentences have their own lengths."""
+    said = [pool_attention(w, "word", w["embedding.weight"][ids]) for ids in document]
+    whole, looked = pool_attention(w, "sentence", np.stack([s for s, _ in said]))
     grid = np.zeros((len(document), max(map(len, document))))
     for row, (_, weights) in zip(grid, said, strict=True):
         row[: len(weights)] = weights
@@ -53,29 +53,29 @@ def classified(w: Arrays, document: list[Array]) -> Arrays:
     }
 
 
-def grid(document: list[Array], fill: int = 0) -> Array:
-    """Ids as the model takes them: what is no word is `fill`."""
+def pad_documents(document: list[Array], fill: int = 0) -> Array:
+    """Return token ids as the model takes them, with `fill` as padding."""
     ids = np.full((len(document), max(map(len, document))), fill)
     for row, sentence in zip(ids, document, strict=True):
         row[: len(sentence)] = sentence
     return ids
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     rng = np.random.default_rng(0)
     documents = [[rng.integers(1, 13, n) for n in lengths] for lengths in ((4, 1, 5), (2,), (3, 6))]
-    as_documents = {grid(d).tobytes(): d for d in documents}
+    as_documents = {pad_documents(d).tobytes(): d for d in documents}
 
     def equations(w: Arrays, ids: Array, keep: Array) -> Arrays:
-        return classified(w, as_documents[ids.tobytes()])
+        return classify(w, as_documents[ids.tobytes()])
 
-    rows = [{"ids": grid(d), "keep": grid(d) != 0} for d in documents]
+    rows = [{"ids": pad_documents(d), "keep": pad_documents(d) != 0} for d in documents]
     padded = {"ids": (0, 1), "keep": (0, 1)}
     assert_matches_equations("han", equations, rows, padded, **SIZES)
 
 
-def test_what_stands_where_no_word_is_changes_nothing() -> None:
-    """Whole sentences that do not exist, and words behind the end of a sentence."""
+def test_padding_values_have_no_effect() -> None:
+    """Padded sentences, and padding after the end of a sentence."""
     found = elaborate_with_config("han", **SIZES)
     weights = sample_spec_weights(found)
     rng = np.random.default_rng(1)

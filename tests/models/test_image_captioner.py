@@ -1,4 +1,4 @@
-"""`image_captioner` matches the papers' equations in NumPy: ViT patches as a prefix that all
+"""`image_captioner` agrees with the papers' equations in NumPy: ViT patches as a prefix that all
 tokens attend to.
 """
 
@@ -16,8 +16,8 @@ from support.paper_equations import (
 from support.small_configs import SMALL_CONFIGS
 
 
-def picture(w: Arrays, pixels: Array) -> Array:
-    """arXiv:2010.11929, eq. 1 to 4, without a class row: patches from left to right, row by row."""
+def embed_image(w: Arrays, pixels: Array) -> Array:
+    """arXiv:2010.11929, eq. 1 to 4, without class token: patches from left to right, row by row."""
     size = 2
     places = [
         pixels[:, y : y + size, x : x + size]
@@ -32,7 +32,7 @@ def picture(w: Arrays, pixels: Array) -> Array:
 
 
 def model(w: Arrays, pixel_values: Array, ids: Array, keep: Array) -> Arrays:
-    head = linear(w, "projection", picture(w, pixel_values))
+    head = linear(w, "projection", embed_image(w, pixel_values))
     words = w["embed.weight"][ids[keep]]
     words = words + w["position_embed.weight"][: len(words)]
     x = np.concatenate([layer_norm(w, "projection_norm", head), words])
@@ -40,7 +40,7 @@ def model(w: Arrays, pixel_values: Array, ids: Array, keep: Array) -> Arrays:
     return {"logits": linear(w, "output", layer_norm(w, "norm", x[len(head) :]))}
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"pixel_values": rng.normal(size=(2, 4, 4)), "ids": ids, "keep": np.ones(len(ids), bool)}

@@ -1,6 +1,4 @@
-"""An input of one kind has one name in every built-in spec: who knows what to give to one
-model knows it of the next.
-"""
+"""An input of one kind has the same name in every built-in spec."""
 
 from collections.abc import Iterator
 
@@ -16,7 +14,7 @@ ONCE = {
     "sound": "input_values, or input_features where they are rows of numbers",
     "pixels": PICTURE,
 }
-"""Names that were given otherwise elsewhere, and what the kind is called."""
+"""Names that differed elsewhere, and the name of their kind."""
 
 
 def nodes() -> Iterator[tuple[str, ast.Node]]:
@@ -26,7 +24,7 @@ def nodes() -> Iterator[tuple[str, ast.Node]]:
 
 
 @pytest.mark.parity
-def test_one_kind_has_one_name() -> None:
+def test_inputs_of_one_kind_have_one_name() -> None:
     pictures, others = {}, {}
     for spec, node in nodes():
         match node:

@@ -1,6 +1,6 @@
-"""Instances with parts of their own: a mask, a score, a norm, an activation, from this
-file or from one that it uses, in both syntaxes, against NumPy and against the same spec
-with these parts written into it.
+"""Instances that override parts: a mask, a score function, a norm, an activation, from the same
+file or from a used file, in both syntaxes, compared with NumPy and with the same spec with these
+parts inlined.
 """
 
 from functools import partial
@@ -37,8 +37,8 @@ config {
 """
 
 
-def written(directory: Path, text: str, syntax: str) -> str:
-    """A spec in a file of one syntax, whichever it is written in here."""
+def write_spec(directory: Path, text: str, syntax: str) -> str:
+    """Write a spec in one of the syntaxes."""
     tree = parse_spec(Source("spec.specc", text))
     path = directory / f"own.{syntax}"
     made = write_dsl(tree) if syntax == "specc" else print_yaml(tree)
@@ -53,7 +53,7 @@ def near(w: Arrays, x: Array, known: Array, values: Array) -> Arrays:
 
 
 @pytest.mark.parametrize("syntax", ["specc", "yaml"])
-def test_a_kernel_of_ones_own(syntax: str, tmp_path: Path) -> None:
+def test_an_instance_overrides_the_score_function(syntax: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [
         {
@@ -63,7 +63,7 @@ def test_a_kernel_of_ones_own(syntax: str, tmp_path: Path) -> None:
         }
         for _ in range(3)
     ]
-    assert_matches_equations(written(tmp_path, CAUCHY, syntax), near, rows, {})
+    assert_matches_equations(write_spec(tmp_path, CAUCHY, syntax), near, rows, {})
 
 
 BASE = """\
@@ -117,8 +117,8 @@ def own(w: Arrays, seen: Array, x: Array) -> Arrays:
 
 
 @pytest.mark.parametrize("syntax", ["specc", "yaml"])
-def test_masks_norms_and_activations_of_ones_own(syntax: str, tmp_path: Path) -> None:
-    """They see the config of the spec that is extended, those of a used file its own."""
+def test_an_instance_overrides_masks_norms_and_activations(syntax: str, tmp_path: Path) -> None:
+    """They read the config of the extended spec; those of a used file read their own."""
     (tmp_path / "base.specc").write_text(BASE, encoding="utf-8")
     (tmp_path / "other.specc").write_text(OTHER, encoding="utf-8")
     apart = np.arange(7)[:, None] - np.arange(7)
@@ -126,7 +126,7 @@ def test_masks_norms_and_activations_of_ones_own(syntax: str, tmp_path: Path) ->
     rng = np.random.default_rng(1)
     rows = [{"x": rng.standard_normal((7, 8)).astype(np.float32)}]
     equations = partial(own, seen=seen)
-    assert_matches_equations(written(tmp_path, OWN, syntax), equations, rows, {})
+    assert_matches_equations(write_spec(tmp_path, OWN, syntax), equations, rows, {})
 
 
 CHOOSER = """\
@@ -155,9 +155,9 @@ config {
 
 
 @pytest.mark.parametrize("syntax", ["specc", "yaml"])
-def test_a_normalizer_and_a_bias_of_ones_own(syntax: str, tmp_path: Path) -> None:
+def test_an_instance_overrides_normalizer_and_bias(syntax: str, tmp_path: Path) -> None:
     (tmp_path / "chooser.specc").write_text(CHOOSER, encoding="utf-8")
-    spec = elaborate_with_config(written(tmp_path, SHARP, syntax))
+    spec = elaborate_with_config(write_spec(tmp_path, SHARP, syntax))
     x = np.random.default_rng(3).standard_normal((2, 5, 4))
     apart = np.arange(5)[:, None] - np.arange(5)
     scores = 2 * (np.einsum("bid,bjd->bij", x, x) - 0.5 * abs(apart))
@@ -167,17 +167,17 @@ def test_a_normalizer_and_a_bias_of_ones_own(syntax: str, tmp_path: Path) -> Non
     assert_arrays_close(found, wanted, "weights", 1e-12)
 
 
-def test_a_name_on_the_command_line_is_one_of_the_instance(tmp_path: Path) -> None:
+def test_a_name_on_the_command_line_refers_to_the_instance(tmp_path: Path) -> None:
     (tmp_path / "base.specc").write_text(BASE, encoding="utf-8")
     (tmp_path / "other.specc").write_text(OTHER, encoding="utf-8")
-    path = written(tmp_path, OWN, "specc")
+    path = write_spec(tmp_path, OWN, "specc")
     x = np.random.default_rng(0).standard_normal((1, 5, 8))
     spec = elaborate_with_config(path, mask="strided(2)")
     seen = run_reference(spec, sample_spec_weights(spec), {"x": x})["seen"][0]
     assert (seen == ((np.arange(5)[:, None] - np.arange(5)) % 4 == 0)).all()
 
 
-def test_an_instance_of_an_instance_names_the_parts_of_both(tmp_path: Path) -> None:
+def test_an_instance_of_an_instance_inherits_parts(tmp_path: Path) -> None:
     (tmp_path / "base.specc").write_text(BASE, encoding="utf-8")
     (tmp_path / "other.specc").write_text(OTHER, encoding="utf-8")
     (tmp_path / "middle.specc").write_text(OWN, encoding="utf-8")
@@ -188,7 +188,7 @@ extends "middle"
 mask first = j == 0
 config { mask = strided(3) | first | o.same_row }
 """
-    spec = elaborate_with_config(written(tmp_path, last, "yaml"))
+    spec = elaborate_with_config(write_spec(tmp_path, last, "yaml"))
     x = np.random.default_rng(0).standard_normal((1, 8, 8))
     seen = run_reference(spec, sample_spec_weights(spec), {"x": x})["seen"][0]
     apart = np.arange(8)[:, None] - np.arange(8)
@@ -214,8 +214,8 @@ SIZES = {
 
 
 @pytest.mark.parametrize("spec", MINE)
-def test_what_std_has_written_again_is_the_same(spec: str, tmp_path: Path) -> None:
-    """The same weights by name, the same numbers to the last bit."""
+def test_overriding_with_equal_std_parts_changes_nothing(spec: str, tmp_path: Path) -> None:
+    """Equal weight names and bit-identical results."""
     item, mine, known = MINE[spec]
     text = f"specc 1\nmodel own\nextends {spec}\n{item}\n"
     path = tmp_path / "own.specc"
@@ -247,8 +247,8 @@ def test_what_std_has_written_again_is_the_same(spec: str, tmp_path: Path) -> No
         ("mask m = wider > 0\nconfig { mask = m }", "E0202"),
     ],
 )
-def test_what_does_not_fit(item: str, code: str | None, tmp_path: Path) -> None:
-    """A file that nothing names is not opened, as in any spec."""
+def test_invalid_overrides_are_refused(item: str, code: str | None, tmp_path: Path) -> None:
+    """A file that is not used is not opened, as in any spec."""
     (tmp_path / "base.specc").write_text(BASE, encoding="utf-8")
     path = tmp_path / "own.specc"
     path.write_text(f'specc 1\nmodel own\nextends "base"\n{item}\n', encoding="utf-8")
@@ -259,8 +259,8 @@ def test_what_does_not_fit(item: str, code: str | None, tmp_path: Path) -> None:
         elaborate_with_config(str(path))
 
 
-def test_parts_of_an_instance_change_nothing_in_what_it_extends(tmp_path: Path) -> None:
-    """`causal` of the instance is a name of the instance alone."""
+def test_parts_of_an_instance_do_not_change_the_extended_spec(tmp_path: Path) -> None:
+    """`causal` of the instance is local to the instance."""
     (tmp_path / "base.specc").write_text(BASE, encoding="utf-8")
     path = tmp_path / "own.specc"
     text = 'specc 1\nmodel own\nextends "base"\nmask causal = j >= i\n'

@@ -1,4 +1,4 @@
-"""Instances in YAML: a few values given to a built-in spec, and nothing else."""
+"""Instances in YAML: a built-in spec with a few config values."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ config:
 """
 
 
-def test_small_translator_is_what_it_says() -> None:
+def test_small_translator_has_its_config_values() -> None:
     spec = elaborate_with_config("small_translator")
     parameters = spec.model.graph.parameters
     assert "encoder.layers.3.self_attn.q_proj.weight" in parameters
@@ -38,7 +38,7 @@ def test_small_translator_is_what_it_says() -> None:
     assert "decoder.layer_norm.weight" in parameters, "pre-norm puts a norm behind the last layer"
 
 
-def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> None:
+def test_yaml_values_equal_command_line_values(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(INSTANCE)
     mine = elaborate_with_config(str(tmp_path / "mine.yaml"))
     set_ = elaborate_with_config(
@@ -72,7 +72,7 @@ def test_yaml_and_values_on_the_command_line_give_one_model(tmp_path: Path) -> N
         ("norm: pre", "norm: pre\n  rope: rope(theta=10000.0)", "E0404"),
     ],
 )
-def test_what_does_not_fit_is_refused(line: str, wrong: str, code: str, tmp_path: Path) -> None:
+def test_invalid_instances_are_refused(line: str, wrong: str, code: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(INSTANCE.replace(line, wrong))
     with pytest.raises(Failed) as refused:
         elaborate_with_config(str(tmp_path / "mine.yaml"))

@@ -1,7 +1,7 @@
-"""`int8-tensor`: rows that meet a weight in a recurrent layer or a loop share a scale.
+"""`int8-tensor`: activations of a recurrent layer or a loop share one per-tensor scale.
 
-What is computed is what the reference says, whatever the padding; what shares a scale
-with a greater one is rounded by it, and padding is not among that.
+Results equal those of the reference for any padding; values that share a scale with a larger value
+are rounded by it, except padding.
 """
 
 import json
@@ -35,7 +35,7 @@ def compiled(spec: str, path: Path, *given: str) -> int:
 
 
 @pytest.mark.parametrize(("spec", "target"), RECURRENT)
-def test_it_is_what_it_should_be(
+def test_int8_tensor_agrees_with_the_reference(
     spec: str, target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compiled(spec, tmp_path / "m.onnx", "--target", target) == 0
@@ -45,7 +45,7 @@ def test_it_is_what_it_should_be(
 
 
 @LATER
-def test_a_step_shares_scales_too(tmp_path: Path) -> None:
+def test_steps_use_per_tensor_scales(tmp_path: Path) -> None:
     assert compiled("lstm_lm", tmp_path / "m", "--graphs", "score,step") == 0
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 0
     kinds = {
@@ -65,7 +65,7 @@ def test_a_step_shares_scales_too(tmp_path: Path) -> None:
         ("rnn.weight_hh_l0", {"layer", "row"}),
     ],
 )
-def test_a_layer_whose_other_weight_is_kept_becomes_a_loop(
+def test_a_partly_quantized_layer_becomes_a_loop(
     keep: str, kinds: set[str], tmp_path: Path
 ) -> None:
     given = [] if keep.startswith("nothing") else ["--quantize-exclude", keep]
@@ -76,7 +76,7 @@ def test_a_layer_whose_other_weight_is_kept_becomes_a_loop(
     assert keep not in found
 
 
-def test_padding_moves_no_scale(tmp_path: Path) -> None:
+def test_padding_does_not_change_scales(tmp_path: Path) -> None:
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
     model = specc.load(tmp_path / "m.onnx", threads=1)
     rng = np.random.default_rng(0)
@@ -91,8 +91,8 @@ def test_padding_moves_no_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["y", "u", "w scales"])
-def test_a_layer_that_multiplies_in_another_way_is_found(role: str, tmp_path: Path) -> None:
-    """One number of what it read or gave, changed: planted, and caught."""
+def test_a_wrong_product_is_detected(role: str, tmp_path: Path) -> None:
+    """One changed value of its inputs or outputs is detected."""
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
     model = specc.load(tmp_path / "m.onnx").whole
     session, products = model.with_products()

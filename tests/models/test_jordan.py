@@ -1,4 +1,4 @@
-"""`jordan` matches the paper's equations in NumPy."""
+"""`jordan` agrees with the paper's equations in NumPy."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def logistic(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.6])
-def test_the_state_gathers_the_outputs(decay: float) -> None:
+def test_the_state_accumulates_outputs(decay: float) -> None:
     """Jordan 1986: `s' = m s + y`, `h = f(W x + U s + b)`, `y = g(V h + c)`."""
     spec = elaborate_with_config("jordan", inputs=4, hidden=6, outputs=3, decay=decay)
     w = sample_spec_weights(spec)
@@ -33,7 +33,7 @@ def test_the_state_gathers_the_outputs(decay: float) -> None:
 
 
 def test_elman_with_logistic_units() -> None:
-    """Elman 1990, which torch's nn.RNN cannot say: its units are tanh or relu."""
+    """Elman 1990 uses logistic units, which torch's nn.RNN lacks (tanh and relu only)."""
     spec = elaborate_with_config("elman", inputs=4, hidden=6, outputs=3)
     w = sample_spec_weights(spec)
     x = np.random.default_rng(0).standard_normal((2, 5, 4))

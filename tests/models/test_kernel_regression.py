@@ -1,4 +1,4 @@
-"""`kernel_regression` matches the Nadaraya-Watson estimator in NumPy, for five kernels and any
+"""`kernel_regression` agrees with the Nadaraya-Watson estimator in NumPy, for five kernels and any
 bandwidth.
 """
 
@@ -32,9 +32,9 @@ def regress(kernel: str, h: float, w: Arrays, x: Array, known: Array, values: Ar
 @pytest.mark.parametrize(
     ("kernel", "width"), [*((k, 1.0) for k in KERNELS), ("gaussian", 0.4), ("box(1.5)", 2.0)]
 )
-def test_it_follows_the_equation(kernel: str, width: float) -> None:
-    """One question is far from every point: no kernel but the Gaussian and the constant one reaches it, and
-    its answer is zero.
+def test_the_spec_agrees_with_the_estimator(kernel: str, width: float) -> None:
+    """One query is far from all points: only the Gaussian and the constant kernel reach it; others
+    give zero.
     """
     rng = np.random.default_rng(0)
     rows = []
@@ -56,10 +56,8 @@ def test_it_follows_the_equation(kernel: str, width: float) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_other_setting_says_what_it_computes(kernel: str) -> None:
-    """A logarithm that is said to be one is taken as one; that of the Gaussian cannot
-    be taken for a kernel.
-    """
+def test_other_settings_agree_with_their_definition(kernel: str) -> None:
+    """A logarithm is used as declared; that of the Gaussian cannot be used as a kernel."""
     if kernel == "gaussian":
         with pytest.raises(Failed, match="E0404"):
             elaborate_with_config("kernel_regression", kernel=kernel, exponent=False)

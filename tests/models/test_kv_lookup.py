@@ -1,5 +1,5 @@
-"""`kv_lookup` matches a Python dictionary for exact matches, and a softmax over shared letters
-in NumPy for soft ones.
+"""`kv_lookup` agrees with a Python dictionary for exact matches, and with a softmax over shared
+letters in NumPy for soft ones.
 """
 
 from pathlib import Path
@@ -22,12 +22,12 @@ def database(asked: list[str]) -> dict[str, Array]:
     return {"query": letters(asked)[None], "keys": letters(list(NAMES))[None], "values": values}
 
 
-def shared(a: str, b: str) -> float:
-    """How many letters two names share, place by place, of those of the longer one."""
+def compute_shared_letters(a: str, b: str) -> float:
+    """Return the share of equal letters by position, relative to the longer name."""
     return sum(x == y for x, y in zip(a, b, strict=False)) / max(len(a), len(b), 1)
 
 
-def test_names_that_share_no_letter_are_all_alike_however_much_fills_them_up() -> None:
+def test_names_without_shared_letters_have_equal_weights() -> None:
     given = database(["xyz"])
     weights = run_reference(elaborate_with_config("kv_lookup", match="soft"), {}, given)["weights"][
         0, 0
@@ -35,14 +35,14 @@ def test_names_that_share_no_letter_are_all_alike_however_much_fills_them_up() -
     assert np.allclose(weights, 0.25, rtol=0, atol=1e-15)
 
 
-def test_an_exact_match_is_a_dictionary() -> None:
-    """Names that are not there give zero."""
+def test_exact_matches_equal_a_dictionary() -> None:
+    """Missing names give zero."""
     asked = ["Puke", "Luke", "Leia", "Jeff"]
     found = run_reference(elaborate_with_config("kv_lookup"), {}, database(asked))["found"]
     assert found[0, :, 0].tolist() == [NAMES.get(name, 0.0) for name in asked]
 
 
-def test_a_soft_match_is_mostly_the_nearest() -> None:
+def test_a_soft_match_prefers_the_nearest_name() -> None:
     """`Luka` is nearest to Luke, then to Puke."""
     given = database(["Luka"])
     weights = run_reference(elaborate_with_config("kv_lookup", match="soft"), {}, given)["weights"][
@@ -51,7 +51,7 @@ def test_a_soft_match_is_mostly_the_nearest() -> None:
     assert [list(NAMES)[n] for n in np.argsort(-weights)][:2] == ["Luke", "Puke"]
 
 
-def test_both_follow_the_formula_in_onnx() -> None:
+def test_both_agree_with_the_formula_in_onnx() -> None:
     asked = (["Luke", "Han"], ["Jeff", "Duke"])
     rows = [{name: value[0] for name, value in database(names).items()} for names in asked]
 
@@ -66,7 +66,10 @@ def test_both_follow_the_formula_in_onnx() -> None:
             for side in (query, keys)
         ]
         weights = np.stack(
-            [softmax(np.array([6 * shared(a, b) for b in names[1]])) for a in names[0]]
+            [
+                softmax(np.array([6 * compute_shared_letters(a, b) for b in names[1]]))
+                for a in names[0]
+            ]
         )
         return {"found": weights @ values, "weights": weights}
 
@@ -74,8 +77,8 @@ def test_both_follow_the_formula_in_onnx() -> None:
     assert_matches_equations("kv_lookup", soft, rows, {}, match="soft", sharpness=6.0)
 
 
-def test_names_are_asked_for_in_words(tmp_path: Path) -> None:
-    """The same dictionary, from a sentence; several names are several questions."""
+def test_queries_are_extracted_from_text(tmp_path: Path) -> None:
+    """The same dictionary with a sentence as input; several names are several queries."""
     path = tmp_path / "kv.onnx"
     known = '["' + '", "'.join(NAMES) + '"]'
     specc.compile("kv_lookup", path, graph="lookup_names", set={"known": known})

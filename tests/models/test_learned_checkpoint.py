@@ -1,4 +1,4 @@
-"""The checkpoint in docs/demos/learned: found, compiled and run as a user's own folder is."""
+"""The checkpoint in docs/demos/learned is found, compiled and run like a user's own directory."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ FOLDER = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 TEXT = 'The "while" statement is used for repeated execution as long as an expression is true'
 
 
-def test_it_knows_what_it_has_read(tmp_path: Path) -> None:
-    """Each token of a text like those it was trained on costs half of what chance would,
-    at most.
+def test_its_loss_is_below_chance(tmp_path: Path) -> None:
+    """Each token of a text like the training data has at most half the loss of a uniform
+    distribution.
     """
     specc.compile(FOLDER, tmp_path / "m.onnx")
     model = specc.load(tmp_path / "m.onnx", threads=1)
@@ -24,6 +24,6 @@ def test_it_knows_what_it_has_read(tmp_path: Path) -> None:
     assert -np.log(of_right).mean() < np.log(1024) / 2
 
 
-def test_it_is_small() -> None:
-    """At most 10 MB of a repository are for weights that are only read back."""
+def test_the_checkpoint_is_small() -> None:
+    """At most 10 MB of the repository are weights of tests."""
     assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 10_000_000

@@ -1,4 +1,4 @@
-"""`linear_attention_lm` matches the paper's eq. 8 in NumPy, a sum over all keys for each query."""
+"""`linear_attention_lm` agrees with the paper's eq. 8 in NumPy, a sum over all keys for each query."""
 
 import math
 
@@ -15,7 +15,7 @@ from support.paper_equations import (
 
 
 def attention(w: Arrays, name: str, x: Array, heads: int) -> Array:
-    """Eq. 8 as it stands: no running sums."""
+    """Eq. 8 without running sums."""
     q, k, v = (
         np.split(linear(w, f"{name}.{part}", x), heads, axis=1)
         for part in ("query", "key", "value")
@@ -51,7 +51,7 @@ def model(w: Arrays, ids: Array, heads: int) -> Arrays:
 
 
 @pytest.mark.parametrize(("heads", "layers"), [(1, 1), (4, 2)])
-def test_it_follows_the_equations(heads: int, layers: int) -> None:
+def test_the_spec_agrees_with_the_equations(heads: int, layers: int) -> None:
     texts = sample_sentences(np.random.default_rng(0), 17, (7, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
     size = {"vocab": 17, "context": 9, "d": 12, "hidden": 20, "heads": heads, "layers": layers}

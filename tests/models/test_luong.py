@@ -1,5 +1,5 @@
-"""`luong` matches the paper's equations in NumPy: every score, global, local-m and local-p,
-with and without input feeding.
+"""`translate_pair` agrees with the paper's equations in NumPy: every score function, global, local-m and
+local-p, with and without input feeding.
 """
 
 from functools import partial
@@ -21,8 +21,8 @@ LAYERS, REACH = 2, 2
 SIZE = {"source_vocab": 11, "vocab": 13, "embed_dim": 5, "hidden": 6, "layers": LAYERS}
 
 
-def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
-    """The scores of sec. 3.1 and eq. 8."""
+def compute_scores(w: Arrays, score: str, h: Array, memory: Array) -> Array:
+    """The score functions of sec. 3.1 and eq. 8."""
     match score:
         case "dot":
             return memory @ h
@@ -36,7 +36,7 @@ def scored(w: Arrays, score: str, h: Array, memory: Array) -> Array:
             return (w["attention.W.weight"] @ h)[: len(memory)]
 
 
-def luong(
+def translate_pair(
     w: Arrays,
     score: str,
     place: str,
@@ -70,7 +70,7 @@ def luong(
         seen = abs(s - p) <= REACH if place != "global" else s >= 0
         a = np.zeros(len(source))
         if seen.any():
-            a[seen] = softmax(scored(w, score, x, memory)[seen])
+            a[seen] = softmax(compute_scores(w, score, x, memory)[seen])
         if place == "local_p":
             a = a * np.exp(-((s - p) ** 2) / (2 * (REACH / 2) ** 2))
         fed = np.tanh(w["attention.W_c.weight"] @ np.concatenate([a @ memory, x]))
@@ -103,14 +103,16 @@ PADDED = {"source": (0,), "source_keep": (0,), "target": (0,)}
         ("luong", "dot", "local_p", {"score": "dot", "attention_type": "local_p"}),
     ],
 )
-def test_each_instance(spec: str, score: str, place: str, more: dict[str, object]) -> None:
+def test_each_instance_agrees_with_the_equations(
+    spec: str, score: str, place: str, more: dict[str, object]
+) -> None:
     near = {} if place == "global" else {"reach": REACH}
     assert_matches_equations(
         spec, partial(_one, score, place, True), pairs(), PADDED, **SIZE, **near, **more
     )
 
 
-def test_without_input_feeding() -> None:
+def test_without_input_feeding_it_agrees_with_the_equations() -> None:
     assert_matches_equations(
         "luong",
         partial(_one, "general", "global", False),
@@ -122,4 +124,4 @@ def test_without_input_feeding() -> None:
 
 
 def _one(score: str, place: str, feeding: bool, w: Arrays, **sample: Array) -> Arrays:
-    return luong(w, score, place, feeding, **sample)
+    return translate_pair(w, score, place, feeding, **sample)

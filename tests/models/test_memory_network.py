@@ -1,4 +1,4 @@
-"""`memory_network` matches the paper's equations in NumPy, sentence by sentence, for stories of
+"""`memory_network` agrees with the paper's equations in NumPy, sentence by sentence, for stories of
 different lengths.
 """
 
@@ -9,8 +9,8 @@ from support.paper_equations import Array, Arrays, assert_matches_equations, sof
 SIZE = {"vocab": 13, "d": 4, "hops": 3, "max_facts": 6}
 
 
-def told(table: Array, ids: Array, order: str) -> Array:
-    """Sec. 4.1: the sum of l_j * A x_j over the words there are."""
+def embed_sentence(table: Array, ids: Array, order: str) -> Array:
+    """Sec. 4.1: the sum of l_j * A x_j over the tokens."""
     words = [i for i in ids if i]
     count, d = len(words), SIZE["d"]
     vector = np.zeros(d)
@@ -21,21 +21,27 @@ def told(table: Array, ids: Array, order: str) -> Array:
     return vector
 
 
-def answered(w: Arrays, story: Array, question: Array, tying: str, order: str) -> Arrays:
+def answer_question(w: Arrays, story: Array, question: Array, tying: str, order: str) -> Arrays:
     hops, facts = SIZE["hops"], len(story)
     adjacent = tying == "adjacent"
     tables = [w[f"tables.{n}.weight"] for n in range(hops if adjacent else 2)]
     times = [w[f"times.{n}.weight"] for n in range(hops + 1 if adjacent else 2)]
     tables += [w["answer.weight"]] if adjacent else []
-    u, looked = told(tables[0], question, order), []
+    u, looked = embed_sentence(tables[0], question, order), []
     for hop in range(hops):
         a, c = (hop, hop + 1) if adjacent else (0, 1)
         # the last fact is the first in time (sec. 4.1)
         m = np.stack(
-            [told(tables[a], f, order) + times[a][facts - 1 - i] for i, f in enumerate(story)]
+            [
+                embed_sentence(tables[a], f, order) + times[a][facts - 1 - i]
+                for i, f in enumerate(story)
+            ]
         )
         said = np.stack(
-            [told(tables[c], f, order) + times[c][facts - 1 - i] for i, f in enumerate(story)]
+            [
+                embed_sentence(tables[c], f, order) + times[c][facts - 1 - i]
+                for i, f in enumerate(story)
+            ]
         )
         p = softmax(m @ u)
         u = (u if adjacent else w["H.weight"] @ u) + p @ said
@@ -45,7 +51,7 @@ def answered(w: Arrays, story: Array, question: Array, tying: str, order: str) -
 
 @pytest.mark.parametrize("order", ["position", "bag"])
 @pytest.mark.parametrize("tying", ["adjacent", "layerwise"])
-def test_it_follows_the_equations(tying: str, order: str) -> None:
+def test_the_spec_agrees_with_the_equations(tying: str, order: str) -> None:
     rng = np.random.default_rng(0)
     rows = []
     for facts, words, asked in ((4, 5, 3), (1, 2, 1), (6, 3, 4)):
@@ -58,7 +64,7 @@ def test_it_follows_the_equations(tying: str, order: str) -> None:
         rows.append({"story": story, "question": question, "keep": keep})
 
     def model(w: Arrays, story: Array, question: Array, keep: Array) -> Arrays:
-        return answered(w, story, question, tying, order)
+        return answer_question(w, story, question, tying, order)
 
     assert_matches_equations(
         "memory_network",

@@ -1,5 +1,5 @@
-"""Normalizers of std are the equations of their papers, solved by bisection in float64
-without sorting; those that a spec defines are what it says.
+"""Normalizers of std agree with the equations of their papers, solved by bisection in float64
+without sorting; normalizers defined in a spec agree with their definition.
 """
 
 from collections.abc import Callable
@@ -42,8 +42,8 @@ def spec(tmp_path: Path, own: str = "", heads: bool = True) -> str:
     return str(path)
 
 
-def root(f: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function is zero."""
+def find_root(f: Callable[[float], float], low: float, high: float) -> float:
+    """Return the root of a decreasing function."""
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if f(middle) > 0 else (low, middle)
@@ -52,7 +52,7 @@ def root(f: Callable[[float], float], low: float, high: float) -> float:
 
 def sparsemax(z: Array) -> Array:
     """arXiv:1602.02068, eq. 2: [z - tau]+ with tau such that they sum to one."""
-    tau = root(lambda t: float(np.maximum(z - t, 0).sum()) - 1, z.max() - 1, z.max())
+    tau = find_root(lambda t: float(np.maximum(z - t, 0).sum()) - 1, z.max() - 1, z.max())
     made: Array = np.maximum(z - tau, 0)
     return made
 
@@ -60,14 +60,14 @@ def sparsemax(z: Array) -> Array:
 def entmax15(z: Array) -> Array:
     """arXiv:1905.05702, eq. 4 with alpha = 1.5: [z / 2 - tau]+ squared."""
     half = z / 2
-    tau = root(
+    tau = find_root(
         lambda t: float((np.maximum(half - t, 0) ** 2).sum()) - 1, half.max() - 1, half.max()
     )
     made: Array = np.maximum(half - tau, 0) ** 2
     return made
 
 
-def top(z: Array, k: int = 2) -> Array:
+def topk_softmax(z: Array, k: int = 2) -> Array:
     """arXiv:1912.11637, eq. 4 and 5."""
     bar = np.sort(z)[::-1][min(k, len(z)) - 1]
     share = np.where(z >= bar, np.exp(z - z.max()), 0)
@@ -78,14 +78,14 @@ def top(z: Array, k: int = 2) -> Array:
 PAPERS: dict[str, Callable[[Array], Array]] = {
     "sparsemax": sparsemax,
     "entmax15": entmax15,
-    "topk(2)": top,
-    "topk(99)": lambda z: top(z, 99),
+    "topk(2)": topk_softmax,
+    "topk(99)": lambda z: topk_softmax(z, 99),
 }
 
 
-def drawn(heads: bool, batch: int) -> dict[str, NDArray[np.generic]]:
-    """Scores of three sizes, two that are equal, a row that sees nothing, one that sees
-    one key.
+def sample_scores(heads: bool, batch: int) -> dict[str, NDArray[np.generic]]:
+    """Return scores of three magnitudes, with a tie, a fully masked row, and a row with one visible
+    key.
     """
     rng = np.random.default_rng(3)
     lead = (batch, 2) if heads else (batch,)
@@ -97,8 +97,10 @@ def drawn(heads: bool, batch: int) -> dict[str, NDArray[np.generic]]:
     return {n: v.astype(np.float32) if n != "seen" else v for n, v in made.items()}
 
 
-def by_hand(normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.generic]]) -> Array:
-    """Each row by itself, over the keys that it sees."""
+def normalize_rows(
+    normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.generic]]
+) -> Array:
+    """Apply a normalizer to each row, over its visible keys."""
     z = inputs["z"].astype(np.float64)
     shown = np.broadcast_to(inputs["seen"] if z.ndim == 3 else inputs["seen"][:, None], z.shape)
     weights = np.zeros(z.shape)
@@ -111,13 +113,15 @@ def by_hand(normalizer: Callable[[Array], Array], inputs: dict[str, NDArray[np.g
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("heads", [True, False], ids=["heads", "no heads"])
 @pytest.mark.parametrize("name", PAPERS)
-def test_std_follows_the_papers(tmp_path: Path, name: str, heads: bool, batch: int) -> None:
+def test_std_normalizers_agree_with_the_papers(
+    tmp_path: Path, name: str, heads: bool, batch: int
+) -> None:
     model = elaborate_with_config(spec(tmp_path, heads=heads), normalize=name)
-    inputs = drawn(heads, batch)
-    weights = by_hand(PAPERS[name], inputs)
+    inputs = sample_scores(heads, batch)
+    weights = normalize_rows(PAPERS[name], inputs)
     found = run_reference(model, {}, inputs)
-    assert_arrays_close(found["weights"], weights, name, within=1e-9)
-    assert_arrays_close(found["out"], weights @ inputs["v"], name, within=1e-9)
+    assert_arrays_close(found["weights"], weights, name, tolerance=1e-9)
+    assert_arrays_close(found["out"], weights @ inputs["v"], name, tolerance=1e-9)
     assert (found["weights"][weights == 0] == 0).all()
     made = OrtModel(model, {}).run(inputs)
     assert_arrays_close(made["weights"], weights, name)
@@ -125,16 +129,16 @@ def test_std_follows_the_papers(tmp_path: Path, name: str, heads: bool, batch: i
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_padding_stays_out_of_sorted_scores(name: str) -> None:
-    """Sorts go over padded keys too, and their ranks do not count those."""
+def test_sorted_scores_ignore_padding(name: str) -> None:
+    """Sorts include padded keys, whose ranks must not count."""
     assert (
         check_padding(elaborate_with_config("sparsemax_lm", layers=1, normalize=name).model.graph)
         == []
     )
 
 
-def test_a_definition_is_what_it_says(tmp_path: Path) -> None:
-    """With an option, a word of its own name, and helpers."""
+def test_a_defined_normalizer_agrees_with_its_definition(tmp_path: Path) -> None:
+    """With an option, a local name, and helpers."""
     own = """
 block total(x: float[..., k]) -> float[..., 1] { return insert(sum(x, axis=-1), axis=-1) }
 normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
@@ -142,7 +146,7 @@ normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
     own = own.replace("base ** s", "exp(s * log_of)").replace(
         "base: float = 2.0", "log_of: float = 0.5"
     )
-    inputs = drawn(True, 3)
+    inputs = sample_scores(True, 3)
     for name, at in (("powers", 0.5), ("powers(2.0)", 2.0), ("powers(log_of=1.5)", 1.5)):
         model = elaborate_with_config(spec(tmp_path, own), normalize=name)
 
@@ -151,12 +155,12 @@ normalizer powers(s, base: float = 2.0) = base ** s / total(base ** s)
             return made
 
         found = run_reference(model, {}, inputs)["weights"]
-        assert_arrays_close(found, by_hand(powers, inputs), name, within=1e-9)
+        assert_arrays_close(found, normalize_rows(powers, inputs), name, tolerance=1e-9)
 
 
-def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
+def test_a_normalizer_may_use_another_one(tmp_path: Path) -> None:
     own = "normalizer mine(s) = 0.5 * weights_by(sparsemax, s, mask=s > -inf) + 0.5 * softmax(s, axis=-1)\n"
-    inputs = drawn(False, 3)
+    inputs = sample_scores(False, 3)
 
     def mine(z: Array) -> Array:
         share = np.exp(z - z.max())
@@ -165,7 +169,7 @@ def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
 
     model = elaborate_with_config(spec(tmp_path, own, heads=False), normalize="mine")
     found = run_reference(model, {}, inputs)["weights"]
-    assert_arrays_close(found, by_hand(mine, inputs), "mine", within=1e-9)
+    assert_arrays_close(found, normalize_rows(mine, inputs), "mine", tolerance=1e-9)
     with pytest.raises(Failed, match="E0211") as caught:
         elaborate_with_config(
             spec(tmp_path, "normalizer mine(s) = sparsemax(s)\n"), normalize="mine"
@@ -174,7 +178,7 @@ def test_one_normalizer_may_be_made_of_another(tmp_path: Path) -> None:
     assert help_ == "to normalize scores: `weights_by(sparsemax, s, mask=s > -inf)`"
 
 
-def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:
+def test_parameters_of_a_normalizer_are_weights(tmp_path: Path) -> None:
     own = 'normalizer warm(s) = softmax(s * (parameter(shape=[1], init="ones") @ heat), axis=-1)\n'
     model = elaborate_with_config(spec(tmp_path, own), normalize="warm() @ temper")
     assert list(model.model.graph.parameters) == ["temper.heat"]
@@ -184,12 +188,12 @@ def test_learned_numbers_of_a_normalizer_are_weights(tmp_path: Path) -> None:
     ("name", "code"),
     [("sparsmax", "E0202"), ("dot", "E0203"), ("sampled", "E0606"), ("topk", "E0211")],
 )
-def test_what_is_no_normalizer(tmp_path: Path, name: str, code: str) -> None:
+def test_invalid_normalizers_are_refused(tmp_path: Path, name: str, code: str) -> None:
     with pytest.raises(Failed, match=code):
         elaborate_with_config(spec(tmp_path), normalize=name)
 
 
-def test_the_word_and_the_normalizer_topk_stand_side_by_side(tmp_path: Path) -> None:
+def test_the_function_and_the_normalizer_topk_coexist(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text("""specc 1
 model m

@@ -1,4 +1,4 @@
-"""`ntm_read` matches the paper's eq. 2 to 9 in NumPy."""
+"""`ntm_read` agrees with the paper's eq. 2 to 9 in NumPy."""
 
 import numpy as np
 from support.paper_equations import (
@@ -18,7 +18,7 @@ def softplus(x: Array) -> Array:
     return np.log1p(np.exp(x))
 
 
-def addressed(w: Arrays, head: str, h: Array, memory: Array, before: Array) -> Array:
+def compute_addressing(w: Arrays, head: str, h: Array, memory: Array, before: Array) -> Array:
     """Eq. 5 to 9; the shift is a circular convolution over -1, 0 and 1."""
     key = linear(w, f"{head}.key", h)
     beta = softplus(linear(w, f"{head}.strength", h))
@@ -42,17 +42,17 @@ def ntm(w: Arrays, x: Array) -> Arrays:
     y, reading = [], []
     for row in x:
         h, c = lstm_step(w, "controller", "", np.concatenate([row, r]), h, c)
-        w_write = addressed(w, "write", h, memory, w_write)
+        w_write = compute_addressing(w, "write", h, memory, w_write)
         erase, add = sigmoid(linear(w, "write.erase", h)), linear(w, "write.add", h)
         memory = memory * (1 - np.outer(w_write, erase)) + np.outer(w_write, add)
-        w_read = addressed(w, "read", h, memory, w_read)
+        w_read = compute_addressing(w, "read", h, memory, w_read)
         r = w_read @ memory
         y.append(sigmoid(linear(w, "output", np.concatenate([h, r]))))
         reading.append(w_read)
     return {"y": np.stack(y), "reading": np.stack(reading)}
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [{"x": rng.standard_normal((n, 3)).astype(np.float32)} for n in (7, 1, 4)]
     size = {"inputs": 3, "outputs": 2, "hidden": 6, "cells": CELLS, "width": 4}

@@ -1,5 +1,5 @@
-"""A config.json whose "eos_token_id" is null is that of a model that no token ends, as
-in transformers: the default of the family is for files that leave the key out.
+""" "eos_token_id": null in a config.json means no stop token, as in transformers; the default of the
+family applies only if the key is missing.
 """
 
 import json
@@ -12,8 +12,8 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.syntax import ast
 
 
-def ends(spec: str) -> list[ast.Field]:
-    """The fields that are the tokens at which a spec stops."""
+def list_stop_fields(spec: str) -> list[ast.Field]:
+    """Return the fields that are stop tokens of a spec."""
     return [
         field
         for field in open_spec(spec).program.list_fields_by_path().values()
@@ -23,13 +23,13 @@ def ends(spec: str) -> list[ast.Field]:
 
 
 @pytest.mark.parametrize("spec", SMALL_CONFIGS)
-def test_the_tokens_that_end_a_text_may_be_none(spec: str) -> None:
-    for field in ends(spec):
+def test_stop_tokens_may_be_none(spec: str) -> None:
+    for field in list_stop_fields(spec):
         nothing = isinstance(field.default, ast.ListLiteral) and not field.default.items
         assert field.type.optional or nothing
 
 
-def test_null_is_no_end(tmp_path: Path) -> None:
+def test_null_means_no_stop_token(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     stops = []
     for more in ({}, {"eos_token_id": None}, {"eos_token_id": 7}):

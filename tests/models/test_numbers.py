@@ -1,5 +1,5 @@
-"""Numbers as English and German words: the rules that training pairs are made by, and
-the spec that reads them.
+"""Numbers as English and German words: the rules of the training pairs, and the spec that
+translates them.
 """
 
 import importlib.util
@@ -30,7 +30,7 @@ def loaded(name: str, path: Path) -> ModuleType:
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     found.loader.exec_module(module)
     return module
 
@@ -88,7 +88,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("number", "english", "german"), FORMS, ids=[str(n) for n, _, _ in FORMS])
-def test_the_form_that_is_written(number: int, english: str, german: str) -> None:
+def test_numbers_are_written_in_the_canonical_form(number: int, english: str, german: str) -> None:
     assert data.english(number) == english
     assert data.german(number) == german
 
@@ -114,14 +114,14 @@ OTHER_GERMAN = [
 @pytest.mark.parametrize(
     ("number", "form", "words"), OTHER_ENGLISH, ids=[w for _, _, w in OTHER_ENGLISH]
 )
-def test_other_english_that_is_read(number: int, form: object, words: str) -> None:
+def test_other_english_forms_are_read(number: int, form: object, words: str) -> None:
     assert data.english(number, form) == words
 
 
 @pytest.mark.parametrize(
     ("number", "form", "words"), OTHER_GERMAN, ids=[w for _, _, w in OTHER_GERMAN]
 )
-def test_other_german_that_is_read(number: int, form: object, words: str) -> None:
+def test_other_german_forms_are_read(number: int, form: object, words: str) -> None:
     assert data.german(number, form) == words
 
 
@@ -134,7 +134,7 @@ def test_every_text_has_one_reading() -> None:
             assert meant.setdefault(words, number) == number, words
 
 
-def test_what_is_held_out_is_never_trained_on_and_small_numbers_always_may_be() -> None:
+def test_held_out_numbers_are_not_training_data() -> None:
     assert not any(data.held_out(n) for n in range(data.ALWAYS_SEEN))
     share = sum(data.held_out(n) for n in range(20000)) / 20000
     assert 0.04 < share < 0.06
@@ -149,7 +149,7 @@ def test_what_is_held_out_is_never_trained_on_and_small_numbers_always_may_be() 
     assert not asked & trained
 
 
-def test_every_length_is_drawn() -> None:
+def test_every_length_is_sampled() -> None:
     rng = random.Random(3)
     lengths = [len(str(data.drawn(rng))) for _ in range(2000)]
     assert min(lengths.count(n) for n in data.LENGTHS) > 100
@@ -166,7 +166,7 @@ def test_the_spec_knows_every_character(record: TextCharacters) -> None:
                 assert decode_text(ids, record) == text
 
 
-def test_batches_hold_what_encode_gives(
+def test_batches_contain_encoded_pairs(
     record: TextCharacters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "data", data)
@@ -192,7 +192,7 @@ def test_batches_hold_what_encode_gives(
     assert not np.array_equal(first[0][1], other[0][1])
 
 
-def test_it_compiles_small_enough_to_be_shipped(tmp_path: Path) -> None:
+def test_the_compiled_model_is_small(tmp_path: Path) -> None:
     path = tmp_path / "numbers.onnx"
     specc.compile("numbers", path, init=0)
     assert path.stat().st_size < 1_000_000
@@ -221,7 +221,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("text", ANSWERS)
-def test_it_reads_and_writes(trained: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_translates_in_both_directions(
+    trained: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", str(trained), text]) == 0
     assert capsys.readouterr().out.splitlines()[0] == ANSWERS[text]
 
@@ -234,10 +236,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("text", "answer"), [("de 305", "dreihundertfünf"), ("en 5", "five")])
-def test_the_picture_of_its_attention_bears_what_was_read_and_written(
+def test_the_attention_plot_is_labeled_with_input_and_output(
     package: Path, text: str, answer: str, tmp_path: Path
 ) -> None:
-    """Also where both are equally long."""
+    """Also if both have equal lengths."""
     page = tmp_path / "a.html"
     assert main(["run", str(package), text, "--attention", str(page)]) == 0
     found = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))
@@ -256,10 +258,8 @@ def test_the_picture_of_its_attention_bears_what_was_read_and_written(
     assert "".join(fed["labels"][1:]) == answer, "what was fed begins with the start"
 
 
-def test_texts_of_unequal_length_in_one_file(tmp_path: Path) -> None:
-    """The file finds padding by itself: what stands behind the shorter text is what its
-    spec calls padding.
-    """
+def test_a_standalone_generator_takes_texts_of_different_lengths(tmp_path: Path) -> None:
+    """The model finds padding itself: after the shorter text are padding tokens of its spec."""
     specc.compile("numbers", tmp_path / "numbers.onnx", graphs=["generate"])
     model = specc.load(tmp_path / "numbers.onnx")
     texts = [row[0].text for row in model.generate(["de 305", "en 21016"]).results()]

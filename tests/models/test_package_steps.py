@@ -1,9 +1,8 @@
-"""STEP, PAD, BATCH and REUSE on compiled packages: whatever way a text is fed, its
-logits are those of a full pass.
+"""Properties of compiled packages: for any sequence of steps the logits equal those of a full pass
+(padding, batches, reuse).
 
-Drawn plans take 1, 2 or 5 rows a step and put the rows of the batch in another order,
-or another number, in between. The full pass is the package's own `score` graph in the
-same runtime.
+Random plans take 1, 2 or 5 tokens per step and reorder the batch, also to another size, in between.
+The full pass is the package's own `score` graph in the same runtime.
 """
 
 from functools import cache
@@ -48,7 +47,7 @@ Rows = list[list[int]]
 
 @cache
 def package(name: str, target: str) -> Model:
-    """A spec with random weights, as a package that has the whole graph too."""
+    """Return a spec with random weights as a package that includes the full graph."""
     path = f"{mkdtemp()}/{name}"
     specc.compile(
         name, path, init=3, set=SPECS[name], target=target, graphs=["score", "encode", "step"]
@@ -61,9 +60,9 @@ def writer(model: Model) -> Generator:
     return model.writer
 
 
-def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
-    """Inputs for prompts of any lengths, padded on the left, and for sources, padded on
-    the right.
+def make_inputs(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
+    """Return inputs for prompts of any lengths, padded on the left, and for sources, padded on the
+    right.
     """
     inputs: dict[str, Any] = {writer(model).input_signature.growing: prompts}
     if "source" in model.manifest.graph.inputs:
@@ -72,13 +71,11 @@ def prepared(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
     return dict(model.generate(**inputs).prepared)
 
 
-def begun(
+def open_steppers(
     model: Model, prompts: Rows, sources: Rows
 ) -> tuple[KVCacheStepper, FullForwardStepper, Ids]:
-    """One that goes on with states and one that starts over at every step, and what
-    both are fed first.
-    """
-    inputs, whole = (prepared(model, prompts, sources), standalone_generator_of(model.whole))
+    """Return a stepper with KV cache and one with full passes, and the initial inputs of both."""
+    inputs, whole = (make_inputs(model, prompts, sources), standalone_generator_of(model.whole))
     assert whole
     steps, full = writer(model).stepper(inputs), whole.stepper(inputs)
     assert isinstance(steps, KVCacheStepper)
@@ -96,10 +93,8 @@ text = st.lists(token, min_size=1, max_size=5)
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
-    """Prompts, sources, and what follows: tokens i64[rows, n] to feed, or the rows to
-    go on from.
-    """
+def sample_plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
+    """Yield prompts, sources, and steps: tokens i64[rows, n], or a new order of the batch."""
     rows = draw(st.integers(1, 3))
     prompts = draw(st.lists(text, min_size=rows, max_size=rows))
     sources = draw(st.lists(text, min_size=rows, max_size=rows))
@@ -119,12 +114,12 @@ def plans(draw: st.DrawFn) -> tuple[Rows, Rows, list[Any]]:
 
 @pytest.mark.parametrize(("name", "target"), PLANNED)
 @settings(max_examples=7, deadline=None, derandomize=True, database=None)
-@given(plan=plans(), chunk=st.integers(0, 3))
-def test_any_plan_gives_the_logits_of_full_passes(
+@given(plan=sample_plans(), chunk=st.integers(0, 3))
+def test_any_steps_give_the_logits_of_full_passes(
     name: str, target: str, plan: tuple[Rows, Rows, list[Any]], chunk: int
 ) -> None:
     prompts, sources, rest = plan
-    steps, full, first = begun(package(name, target), prompts, sources)
+    steps, full, first = open_steppers(package(name, target), prompts, sources)
     steps.chunk_size = chunk
     for what, given_ in [("step", first), *rest]:
         if what == "reorder":
@@ -139,9 +134,9 @@ def test_any_plan_gives_the_logits_of_full_passes(
 def test_a_prompt_in_chunks_gives_the_logits_of_a_full_pass(
     name: str, target: str, prompts: list[range | list[int]]
 ) -> None:
-    """Of 13 tokens, the last chunk shorter than the others; a batch is padded."""
+    """13 tokens with a shorter last chunk; a batch is padded."""
     rows = [*map(list, prompts)]
-    steps, full, first = begun(package(name, target), rows, [[5, 4, 3]] * len(rows))
+    steps, full, first = open_steppers(package(name, target), rows, [[5, 4, 3]] * len(rows))
     steps.chunk_size = 4
     for tokens in (first, np.full((len(rows), 1), 7), np.full((len(rows), 6), 8)):
         assert_same(steps.step(tokens), full.step(tokens), tokens.shape)
@@ -163,17 +158,19 @@ def test_generation_does_not_depend_on_the_prefill_chunk_size() -> None:
 @pytest.mark.parametrize(("name", "target"), CASES)
 @settings(max_examples=4, deadline=None, derandomize=True, database=None)
 @given(prompts=st.lists(text, min_size=2, max_size=3), seed=st.integers(0, 99))
-def test_a_row_is_what_it_is_alone(name: str, target: str, prompts: Rows, seed: int) -> None:
-    """Beside others, behind padding, and while another text is written in between."""
+def test_a_batch_element_equals_itself_alone(
+    name: str, target: str, prompts: Rows, seed: int
+) -> None:
+    """In a batch, after padding, and with another generation in between."""
     model, rng = package(name, target), np.random.default_rng(seed)
     sources = [rng.integers(3, VOCAB, rng.integers(1, 6)).tolist() for _ in prompts]
     fed = rng.integers(3, VOCAB, (3, len(prompts), 1))
-    together, _, first = begun(model, prompts, sources)
-    alone = [begun(model, [p], [s]) for p, s in zip(prompts, sources, strict=True)]
+    together, _, first = open_steppers(model, prompts, sources)
+    alone = [open_steppers(model, [p], [s]) for p, s in zip(prompts, sources, strict=True)]
     made = [together.step(first), *(together.step(tokens) for tokens in fed)]
     each = [[steps.step(own)] for steps, _, own in alone]
     for tokens in fed:
-        for row, (steps, _, _) in enumerate(alone):  # by turns
+        for row, (steps, _, _) in enumerate(alone):  # interleaved
             each[row].append(steps.step(tokens[row : row + 1]))
     for step, batch in enumerate(made):
         for row, one in enumerate(each):
@@ -183,10 +180,10 @@ def test_a_row_is_what_it_is_alone(name: str, target: str, prompts: Rows, seed: 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SPECS)
-def test_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
+def test_steps_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
     prompts = rng.integers(3, VOCAB, (rows, MIN_BUFFER_ROWS - 4)).tolist()
-    steps, full, first = begun(package(name, target), prompts, [[5, 4, 3]] * rows)
+    steps, full, first = open_steppers(package(name, target), prompts, [[5, 4, 3]] * rows)
     assert_same(steps.step(first), full.step(first), "the prompt")
     for count in (2, 1, 5, 1, 2):
         tokens = rng.integers(3, VOCAB, (rows, count))

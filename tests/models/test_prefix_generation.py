@@ -1,6 +1,6 @@
-"""Texts behind fixed rows, written by a package and by one file: greedily, by sampling and
-by beams, with prompts of different length and with none, as full passes of the reference
-write them.
+"""Generation after prefix positions, by a package and a standalone generator: greedy, sampling and
+beam search, with prompts of different lengths and without prompt, compared with full passes of the
+reference.
 """
 
 from collections.abc import Sequence
@@ -94,8 +94,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def text_of(name: str) -> str:
-    """The spec; of the shipped one without defaults, which cannot tell padding from tokens."""
+def write_text(name: str) -> str:
+    """Return the text of a spec; of the built-in one without defaults, which cannot distinguish
+    padding from tokens.
+    """
     if name == "prefix":
         plain = SHIPPED.read_text()
         return plain.replace(" = prompt >= 0", "").replace(" = ids >= 0", " left")
@@ -109,9 +111,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def made(name: str, directory: Path) -> tuple[ElaboratedSpec, Arrays, Path]:
-    """A spec, its weights, and the file that they lie in."""
+    """Return a spec, its weights, and their file."""
     path = directory / f"{name}.specc"
-    path.write_text(text_of(name))
+    path.write_text(write_text(name))
     spec = elaborate_with_config(str(path), **SMALL_CONFIGS.get(f"{name}_lm", {}))
     weights = sample_spec_weights(spec)
     write_safetensors(directory / f"{name}.safetensors", weights)
@@ -120,7 +122,7 @@ def made(name: str, directory: Path) -> tuple[ElaboratedSpec, Arrays, Path]:
 
 @cache
 def compiled(name: str, form: str, directory: Path) -> Model:
-    """A package, or one file that chooses as `form` says."""
+    """Return a package, or a standalone generator with the strategy `form`."""
     _, _, path = made(name, directory)
     output = directory / f"{name}-{form}{'' if form == 'package' else '.onnx'}"
     specc.compile(
@@ -136,10 +138,10 @@ def compiled(name: str, form: str, directory: Path) -> Model:
     return specc.load(output)
 
 
-def by_full_passes(
+def generate_by_full_passes(
     name: str, directory: Path, prompts: Sequence[Sequence[int]], settings: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
-    """What the reference writes, padded on the left."""
+    """Return the tokens of the reference, padded on the left."""
     spec, weights, _ = made(name, directory)
     longest = max(map(len, prompts))
     ids = np.array([[0] * (longest - len(p)) + [*p] for p in prompts], np.int64)
@@ -151,11 +153,11 @@ def by_full_passes(
         return [[h.tokens for h in row] for row in found]
     steps = [s.tokens for s in decode_steps(full, ids, settings, keep=keep)]
     rows = np.stack(steps, axis=1).tolist()
-    return [[_ended(row)] for row in rows]
+    return [[_cut_at_stop(row)] for row in rows]
 
 
-def _ended(row: Sequence[int]) -> tuple[int, ...]:
-    """Up to the stop, which is 0."""
+def _cut_at_stop(row: Sequence[int]) -> tuple[int, ...]:
+    """Cut at the stop token, which is 0."""
     return tuple(row[: row.index(0) + 1] if 0 in row else row)
 
 
@@ -168,7 +170,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
-def test_texts_are_those_of_full_passes(name: str, strategy: str, directory: Path) -> None:
+def test_generated_tokens_equal_those_of_full_passes(
+    name: str, strategy: str, directory: Path
+) -> None:
     settings = GenerationSettings(
         strategy=strategy,  # type: ignore[arg-type]
         max_tokens=TOKENS,
@@ -177,12 +181,12 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, directory: Pat
     )
     for prompts in PROMPTS.values():
         if name == "told" and prompts == PROMPTS["some"]:
-            continue  # of one row of logits a full pass cannot tell where it stands
+            continue  # from one row of logits a full pass cannot determine its position
         if name == "first":
             if not all(prompts):
                 continue
             prompts = [[*p, 3, 4][:2] for p in prompts]
-        want = by_full_passes(name, directory, prompts, settings)
+        want = generate_by_full_passes(name, directory, prompts, settings)
         for form in ("package", strategy):
             model = compiled(name, form, directory)
             chosen = {"strategy": strategy, "max_tokens": TOKENS, **STRATEGIES[strategy]}
@@ -192,18 +196,18 @@ def test_texts_are_those_of_full_passes(name: str, strategy: str, directory: Pat
         begun = compiled(name, strategy, directory)
         chosen = {"max_tokens": TOKENS, **STRATEGIES[strategy]}
         results = begun.generate(**GIVEN[name], **chosen).results()
-        want = by_full_passes(name, directory, PROMPTS["none"], settings)
+        want = generate_by_full_passes(name, directory, PROMPTS["none"], settings)
         assert [[r.tokens for r in row] for row in results] == want, "left out"
 
 
 @pytest.mark.parametrize("tokens", [3])
-def test_rows_before_a_text_take_positions_of_its_table(tokens: int, tmp_path: Path) -> None:
+def test_prefix_positions_use_the_position_table(tokens: int, tmp_path: Path) -> None:
     sets = {**SMALL_CONFIGS["soft_prompt_lm"], "context": 8, "prompt_tokens": tokens, "layers": 1}
     output = tmp_path / "soft"
     specc.compile("soft_prompt_lm", output, init=1, set=sets, graphs=["encode", "step"])
     model = specc.load(output)
     made = model.generate(ids=[[1, 2]], max_tokens=20, stop=[]).results()
-    # the last token that is written is never fed, and needs no position
+    # the last generated token is not an input and needs no position
     assert len(made[0][0].tokens) == 8 - tokens - 2 + 1
     with pytest.raises(specc.Failed, match="E0943"):
         model.generate(ids=[[1] * (9 - tokens)])

@@ -1,4 +1,4 @@
-"""`prefix_lm` matches the papers' equations in NumPy: bidirectional attention in the prompt,
+"""`prefix_lm` agrees with the papers' equations in NumPy: bidirectional attention in the prompt,
 causal attention after it.
 """
 
@@ -24,7 +24,7 @@ def model(w: Arrays, prompt: Array, prompt_keep: Array, ids: Array, keep: Array)
     return {"logits": linear(w, "output", layer_norm(w, "norm", x[head - 1 :]))}
 
 
-def test_it_follows_the_equations_with_padded_prompts_and_texts() -> None:
+def test_the_spec_agrees_with_the_equations_for_padded_inputs() -> None:
     rng = np.random.default_rng(0)
     texts, prompts = sample_sentences(rng, 17, (5, 1, 4)), sample_sentences(rng, 17, (2, 6, 1))
     rows = [

@@ -1,6 +1,4 @@
-"""Every name of an activation that published config files may have is followed, or
-refused by its name.
-"""
+"""Every activation name in config files of transformers is supported, or rejected by name."""
 
 import json
 from pathlib import Path
@@ -42,13 +40,15 @@ def applied(name: str, directory: Path) -> np.ndarray:
         ("hardswish", X * np.clip(X + 3, 0, 6) / 6),
     ],
 )
-def test_it_is_the_equation(name: str, wanted: np.ndarray, tmp_path: Path) -> None:
+def test_an_activation_agrees_with_its_equation(
+    name: str, wanted: np.ndarray, tmp_path: Path
+) -> None:
     np.testing.assert_allclose(applied(name, tmp_path), wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parity
-def test_every_published_name(tmp_path: Path) -> None:
-    """Against transformers' own functions; two have weights of their own."""
+def test_every_activation_of_transformers_is_supported_or_refused(tmp_path: Path) -> None:
+    """Compared with transformers' own functions; two have weights."""
     import torch
     from transformers.activations import ACT2CLS, ACT2FN
 
@@ -60,6 +60,6 @@ def test_every_published_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["xielu", "d", "x", "", "\x1b[31m", "linear(8)"])
-def test_another_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_an_unknown_activation_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"E0403|E0203"):
         applied(name, tmp_path)

@@ -1,5 +1,5 @@
-"""Experts with rounded weights: what each makes of the rows that it is sent is what whole
-numbers give, one by one and in a loop, for both targets.
+"""Experts with quantized weights: the result of each expert equals integer arithmetic, unrolled and
+in a loop, for both targets.
 """
 
 import json
@@ -35,9 +35,9 @@ MORE = {
     "int8-weights": ["--group-size=16"],
     "int4": ["--group-size=16", "--quantize-all"],
 }
-"""What small maps need, to be as large ones are."""
+"""Config values with which small layers are quantized like large ones."""
 FEW, MANY = 3, 17
-"""Experts that stand one by one, and so many that they are looped over."""
+"""Numbers of experts: unrolled, and in a loop."""
 
 
 def compiled(directory: Path, experts: int, *given: str) -> Model:
@@ -47,8 +47,10 @@ def compiled(directory: Path, experts: int, *given: str) -> Model:
     return specc.load(directory / "m.onnx")
 
 
-def by_hand(x: Array, ids: Array, gates: Array, weights: dict[str, Array], rounds: bool) -> Array:
-    """Each expert's linear map of each row that names it, in float64."""
+def compute_experts(
+    x: Array, ids: Array, gates: Array, weights: dict[str, Array], rounds: bool
+) -> Array:
+    """Return each expert's linear layer for each of its tokens, in float64."""
     if rounds:
         scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
         x = np.rint(x / scale).astype(np.float64) * scale
@@ -63,11 +65,13 @@ def by_hand(x: Array, ids: Array, gates: Array, weights: dict[str, Array], round
 @pytest.mark.parametrize("experts", [FEW, MANY])
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
 @pytest.mark.parametrize("kind", ["int8", "int8-weights", "int4"])
-def test_rows_that_experts_are_sent(kind: str, target: str, experts: int, tmp_path: Path) -> None:
+def test_quantized_experts_agree_with_integer_arithmetic(
+    kind: str, target: str, experts: int, tmp_path: Path
+) -> None:
     given = ["--quantize", kind, "--target", target, *MORE[kind]]
     model = compiled(tmp_path, experts, *given)
     form = model.manifest.rounded["all.w.weight"].form
-    # the standard cannot take one of a stack of numbers of 4 bits
+    # standard ONNX cannot slice a stack of int4 values
     assert form.bits == (4 if (kind, target) == ("int4", "ort-cpu") else 8)
     assert form.rounding == ("row" if kind == "int8" or target == "onnx" else "none")
     rng = np.random.default_rng(experts)
@@ -75,14 +79,14 @@ def test_rows_that_experts_are_sent(kind: str, target: str, experts: int, tmp_pa
     ids = rng.integers(0, experts, (2, 6, 2))
     gates = rng.random((2, 6, 2)).astype(np.float32)
     got = model.run(x=x, ids=ids, gates=gates)["y"]
-    want = by_hand(x, ids, gates, model.weights(), form.rounding == "row")
+    want = compute_experts(x, ids, gates, model.weights(), form.rounding == "row")
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
     assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
 
 
 @pytest.mark.parametrize("spec", ["gpt_oss", pytest.param("mixtral", marks=pytest.mark.slow)])
-def test_stacks_stand_for_what_was_stacked(spec: str, tmp_path: Path) -> None:
-    """Of each expert by itself, whether its matrix lies as rows or turned over."""
+def test_quantized_stacks_equal_their_matrices(spec: str, tmp_path: Path) -> None:
+    """Each expert alone, with its matrix in rows or transposed."""
     plain, low = (
         specc.load(small(spec, tmp_path / f"{kind}.onnx", kind)).weights()
         for kind in ("none", "int8")
@@ -102,7 +106,7 @@ def test_stacks_stand_for_what_was_stacked(spec: str, tmp_path: Path) -> None:
         pytest.param("gpt_oss", marks=pytest.mark.slow),
     ],
 )
-def test_published_mixtures_are_rounded(spec: str, tmp_path: Path) -> None:
+def test_mixtures_of_built_in_specs_are_quantized(spec: str, tmp_path: Path) -> None:
     path = small(spec, tmp_path / "m.onnx", "int4", "--quantize-all", "--group-size", "16")
     model = specc.load(path)
     bits = {n: one.form.bits for n, one in model.manifest.rounded.items()}
@@ -117,7 +121,7 @@ def small(spec: str, path: Path, kind: str, *given: str) -> Path:
     return path
 
 
-def test_experts_are_kept_by_pattern(tmp_path: Path) -> None:
+def test_a_pattern_excludes_experts_from_quantization(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC)
     with pytest.raises(specc.Failed, match="E0852"):
         specc.compile(

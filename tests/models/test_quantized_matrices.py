@@ -1,5 +1,5 @@
-"""Matrices that rows are multiplied by are rounded whichever word says so: what is computed
-is what whole numbers give, worked out here in float64.
+"""Matrices are quantized for every function that multiplies by them: results equal integer
+arithmetic, computed here in float64.
 """
 
 from pathlib import Path
@@ -56,8 +56,8 @@ def compiled(directory: Path, body: str, **options: object) -> specc.Model:
     return specc.load(directory / "m.onnx")
 
 
-def by_hand(x: Array, w: Array, *, rounds: bool) -> Array:
-    """The product by the matrix [in, out] that stored numbers stand for, in float64."""
+def compute_product(x: Array, w: Array, *, rounds: bool) -> Array:
+    """Return the product with the dequantized matrix [in, out], in float64."""
     if rounds:
         scale = np.abs(x).max(-1, keepdims=True) / np.float32(127)
         x = np.rint(x / scale).astype(np.float64) * scale
@@ -74,13 +74,15 @@ def by_hand(x: Array, w: Array, *, rounds: bool) -> Array:
         for few in [(f, k, t) == ("matmul", "int8", "ort-cpu")]
     ],
 )
-def test_it_is_what_whole_numbers_give(form: str, kind: str, target: str, tmp_path: Path) -> None:
+def test_quantized_products_equal_integer_arithmetic(
+    form: str, kind: str, target: str, tmp_path: Path
+) -> None:
     given = {"int8": {}, "int8-weights": {"group_size": 16}}
     given["int4"] = {"group_size": 16, "quantize_all": True}
     options = {"quantize": kind, "target": target, **given[kind]}
     model = compiled(tmp_path, FORMS[form], **options)
     one = model.manifest.rounded["w"]
-    # the standard reads no blocks in a loop, and no part of numbers of 4 bits
+    # standard ONNX supports no groups in a loop, and no slices of int4 values
     cut = kind == "int4" and "part" in form
     whole = kind == "int8" or (target == "onnx" and (cut or form == "in a loop"))
     assert (one.form.group_size == 0) == whole
@@ -90,13 +92,13 @@ def test_it_is_what_whole_numbers_give(form: str, kind: str, target: str, tmp_pa
     x = np.random.default_rng(1).normal(size=(2, 5, WIDE)).astype(np.float32)
     assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
     if one.form.rounding == "row":
-        want = by_hand(x, w, rounds=True)
+        want = compute_product(x, w, rounds=True)
         got = model.run(x=x)["y"]
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
-def test_what_is_no_such_product_stays(body: str, tmp_path: Path) -> None:
+def test_other_products_are_not_quantized(body: str, tmp_path: Path) -> None:
     model = compiled(tmp_path, body, quantize="int8")
     assert set(model.manifest.rounded) == {"w"}
     assert list(model.manifest.precision["kept"]) == ["other"]
@@ -105,8 +107,8 @@ def test_what_is_no_such_product_stays(body: str, tmp_path: Path) -> None:
 
 @LATER
 @pytest.mark.parametrize("form", FORMS)
-def test_inputs_say_how_4_bits_are_rounded(form: str, tmp_path: Path) -> None:
-    """The rows that meet the matrix are found whichever word it is, in a loop too."""
+def test_int4_calibration_reads_the_activations(form: str, tmp_path: Path) -> None:
+    """Calibration finds the activations of the matrix for every function, also in loops."""
     x = np.random.default_rng(2).normal(size=(4, 6, WIDE)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)
     given = {"quantize": "int4", "quantize_all": True, "group_size": 16}

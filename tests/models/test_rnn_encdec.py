@@ -1,4 +1,4 @@
-"""`rnn_encdec` matches the equations of the paper's appendix A in NumPy."""
+"""`rnn_encdec` agrees with the equations of the paper's appendix A in NumPy."""
 
 import numpy as np
 from support.paper_equations import (
@@ -11,7 +11,7 @@ from support.paper_equations import (
 
 
 def rnn_encdec(w: Arrays, source: Array, source_keep: Array, target: Array) -> Arrays:
-    """App. A.1.1 and A.1.2; both products of a gate are written out."""
+    """App. A.1.1 and A.1.2, with both products of a gate."""
     w_r, w_z, w_n = np.split(w["encoder.rnn.weight_ih_l0"], 3)
     u_r, u_z, u_n = np.split(w["encoder.rnn.weight_hh_l0"], 3)
     h = np.zeros(6)
@@ -36,7 +36,7 @@ def rnn_encdec(w: Arrays, source: Array, source_keep: Array, target: Array) -> A
     return {"logits": np.stack(logits), "phrase": c}
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"source": s, "source_keep": np.ones(len(s), bool), "target": t}

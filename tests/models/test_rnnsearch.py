@@ -1,6 +1,4 @@
-"""`rnnsearch`: what its loop holds, padding on both sides, and `dates`, which
-translates by itself.
-"""
+"""`rnnsearch`: the contents of its loop, padding on both sides, and `dates`, a trained translator."""
 
 import importlib.util
 from collections import Counter
@@ -83,7 +81,7 @@ def vocabulary(dates: Model) -> TextCharacters:
 
 @pytest.fixture(scope="module")
 def calendar() -> ModuleType:
-    """docs/demos/dates/data.py, a script beside the one that trains."""
+    """Return docs/demos/dates/data.py, the data script of the training script."""
     found = importlib.util.spec_from_file_location(
         "dates_data", ROOT / "docs" / "demos" / "dates" / "data.py"
     )
@@ -94,11 +92,11 @@ def calendar() -> ModuleType:
     return module
 
 
-def test_shapes_hold_for_every_size() -> None:
+def test_the_spec_passes_the_symbolic_check() -> None:
     assert check_spec(open_spec("rnnsearch")).trials
 
 
-def test_padding_is_not_seen_and_a_missing_mask_is(spec: ElaboratedSpec, tmp_path: Path) -> None:
+def test_padding_is_masked_out_only_with_a_mask(spec: ElaboratedSpec, tmp_path: Path) -> None:
     assert check_padding(spec.model.graph) == []
     text = list_builtin_specs()["rnnsearch"].read_text(encoding="utf-8")
     (tmp_path / "leak.specc").write_text(
@@ -122,13 +120,12 @@ def inside_the_loops(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from attribute.g.node
 
 
-def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
-    """Per step: W s, v · tanh(…), the weighted sum of the memory, what [y, context]
-    adds to the gates, and two products with the state: of reset and update gate
-    together, and, behind the reset gate, of the candidate.
+def test_the_loop_contains_only_state_dependent_operations(tmp_path: Path) -> None:
+    """Per step: W s, v · tanh(…), the weighted sum of the memory, the contribution of [y, context]
+    to the gates, and two products with the state: of reset and update gate together, and, after the
+    reset gate, of the candidate.
 
-    U h is computed once; readout and vocabulary projection for all steps behind the
-    loop.
+    U h is computed once; readout and vocabulary projection run for all steps after the loop.
     """
     path = tmp_path / "model.onnx"
     specc.compile("rnnsearch", path, init=0, set=SIZES)
@@ -142,13 +139,13 @@ def test_only_what_the_state_needs_is_in_the_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_sample_alone_is_a_sample_among_others(
+def test_a_sample_in_a_padded_batch_equals_itself_alone(
     spec: ElaboratedSpec, weights: Arrays, side: str
 ) -> None:
     """PAD and BATCH, for sources padded on either side."""
     together = GIVEN.make_batch(side, extra=2)  # type: ignore[arg-type]
     rows = [GIVEN.get_sample(row) for row in range(3)]
-    # grows to the right, never padded
+    # extended to the right, never padded
     together["target"] = np.concatenate([row["target"] for row in rows])
     for found, within in (
         (run_reference(spec, weights, together), 1e-9),
@@ -192,10 +189,10 @@ def test_dates_are_translated(
     assert capsys.readouterr().out == f"{meant}\n"
 
 
-def test_days_and_months_cross_over(
+def test_the_alignment_of_days_and_months_is_reversed(
     path: Path, dates: Model, vocabulary: TextCharacters, tmp_path: Path
 ) -> None:
-    """The alignment of "3 mai 1979" and 1979-05-03: last comes first."""
+    """The alignment of "3 mai 1979" and 1979-05-03 is reversed."""
     ((best,),) = dates.generate("3 mai 1979").results()
     source = encode_text_ids("3 mai 1979", vocabulary)[None]
     found = dates.run(source=source, target=np.array([[1, *best.tokens[:-1]]]))
@@ -214,7 +211,7 @@ def test_days_and_months_cross_over(
     assert saved["alignment"].shape == (1, 11, 11)
 
 
-def test_a_batch_is_written_as_each_text_alone(dates: Model) -> None:
+def test_a_batch_generates_as_each_text_alone(dates: Model) -> None:
     texts = ["3 mai 1979", "Wednesday, December 31st, 2031"]
     found = dates.generate(texts).results()
     assert [(row[0].text, row[0].complete) for row in found] == [
@@ -226,10 +223,8 @@ def test_a_batch_is_written_as_each_text_alone(dates: Model) -> None:
     assert dates.generate(source=np.zeros((0, 5), np.int64)).results() == []
 
 
-def test_a_package_writes_what_the_whole_graph_writes(dates: Model, tmp_path: Path) -> None:
-    """The step graph with its state, greedy and by a search over beams, and in pieces
-    as they come.
-    """
+def test_a_package_generates_the_tokens_of_the_full_graph(dates: Model, tmp_path: Path) -> None:
+    """The step graph with its state, greedy and with beam search, and streamed."""
     specc.compile("dates", tmp_path / "dates", graphs=["encode", "step"])
     package = specc.load(tmp_path / "dates")
     for texts in ("3 mai 1979", ["Dec 1, 1999", "2. Januar 2034"]):
@@ -245,16 +240,16 @@ def test_a_package_writes_what_the_whole_graph_writes(dates: Model, tmp_path: Pa
     assert [p[0] for p in package.generate("3 mai 1979").pieces() if p[0]] == list("1979-05-03")
 
 
-def test_a_given_target_is_scored_and_not_written(dates: Model, vocabulary: TextCharacters) -> None:
+def test_a_given_target_is_scored(dates: Model, vocabulary: TextCharacters) -> None:
     source = encode_text_ids("3 mai 1979", vocabulary)[None]
     target = np.concatenate([[1], encode_text_ids("1979-05-03", vocabulary)[:-1]])[None]
     logits = dates.run(source=source, target=target)["logits"]
     assert text_of(logits[0].argmax(-1), vocabulary) == "1979-05-03"
 
 
-def test_held_out_days(dates: Model, calendar: ModuleType) -> None:
-    """A part of what docs/demos/dates/train.py reports on: exact match on days that
-    training never saw.
+def test_held_out_dates_are_translated(dates: Model, calendar: ModuleType) -> None:
+    """A part of the evaluation of docs/demos/dates/train.py: exact match on dates that are not in
+    the training data.
     """
     learned, held_out = calendar.calendar()
     assert not {d.date for d in learned} & {d.date for d in held_out}

@@ -1,5 +1,5 @@
-"""Layers in a loop at run time, which look back along a text that is written: steps,
-packages and one file give what full passes give.
+"""Layers in a run-time loop with causal attention: steps, packages and standalone generators give
+the results of full passes.
 """
 
 from pathlib import Path
@@ -64,14 +64,14 @@ def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def test_any_steps_give_the_logits_of_full_passes(directory: Path) -> None:
-    """In pieces, in another order of the batch, and behind padding on the left."""
+    """In chunks, with a reordered batch, and after left padding."""
     prompts = [[2, 3, 5], [7, 7, 8], [4, 6, 2]]
-    if "prompt" not in directory.name:  # where nothing hides padding
+    if "prompt" not in directory.name:  # without a padding mask
         prompts = [[2, 3, 5], [7], [4, 6]]
     assert measure_step_difference(directory / "package", prompts) <= 1e-5
 
 
-def test_texts_are_those_of_full_passes(directory: Path) -> None:
+def test_generated_tokens_equal_those_of_full_passes(directory: Path) -> None:
     memory = np.random.default_rng(1).normal(size=(2, 3, 8)).astype("f")
     whole, package, one = (
         specc.load(directory / name) for name in ("whole.onnx", "package", "one.onnx")

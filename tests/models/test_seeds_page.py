@@ -1,4 +1,4 @@
-"""docs/seeds.md and the notebooks that are generated from it: each runs, with these outputs."""
+"""docs/seeds.md and the notebooks generated from it: each runs and gives the printed outputs."""
 
 import ast
 import doctest
@@ -13,7 +13,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
-def test_every_number_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_prints_the_computed_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(
         str(DOCS / "seeds.md"),
@@ -39,8 +41,8 @@ def test_notebooks_are_generated_from_the_page(monkeypatch: pytest.MonkeyPatch) 
 def test_a_notebook_runs_from_top_to_bottom(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a namespace of its own: no cell needs one of another notebook. IPython itself is not
-    installed here, so that its SVG is a stand-in which checks for a picture.
+    """In its own namespace: no cell needs another notebook. IPython is not installed, so a stand-in
+    for its SVG checks for an image.
     """
     display = ModuleType("IPython.display")
     display.SVG = lambda path: Path(path).read_text().index("<svg")  # type: ignore[attr-defined]

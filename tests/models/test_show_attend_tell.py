@@ -1,4 +1,4 @@
-"""`show_attend_tell` matches the equations of the paper's sec. 3.1 and 4 in NumPy: soft, hard
+"""`show_attend_tell` agrees with the equations of the paper's sec. 3.1 and 4 in NumPy: soft, hard
 and sampled attention.
 """
 
@@ -24,8 +24,8 @@ SIZE = {"vocab": 11, "regions": 4, "features": 5, "embed_dim": 6, "hidden": 7, "
 def caption(
     hard: bool, gated: bool, w: Arrays, image: Array, ids: Array, chance: Array | None = None
 ) -> Arrays:
-    """One caption. With `chance` each step looks at one region, drawn with soft
-    attention's weights: the greatest score behind Gumbel noise (arXiv:1611.01144, eq. 1).
+    """Return one caption. With `chance` each step attends to one region, sampled with the weights
+    of soft attention by the Gumbel-max trick (arXiv:1611.01144, eq. 1).
     """
     whole = image.mean(0)
     h, c = np.tanh(linear(w, "init_h", whole)), np.tanh(linear(w, "init_c", whole))
@@ -48,7 +48,7 @@ def caption(
 @pytest.mark.parametrize(
     ("normalize", "gated"), [("softmax", True), ("softmax", False), ("hard", True)]
 )
-def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
+def test_the_spec_agrees_with_the_equations(normalize: str, gated: bool) -> None:
     rng = np.random.default_rng(0)
     rows = [
         {"image": rng.standard_normal((4, 5)).astype(np.float32), "ids": ids}
@@ -67,7 +67,7 @@ def test_it_follows_the_equations(normalize: str, gated: bool) -> None:
     )
 
 
-def test_sampled_attention_looks_where_chance_says() -> None:
+def test_sampled_attention_uses_the_given_noise() -> None:
     rng = np.random.default_rng(1)
     rows = [
         {
@@ -83,8 +83,8 @@ def test_sampled_attention_looks_where_chance_says() -> None:
     )
 
 
-def test_regions_are_drawn_with_the_weights_of_soft_attention() -> None:
-    """Of 4000 first looks each region has its share, to three standard deviations."""
+def test_regions_are_sampled_with_the_weights_of_soft_attention() -> None:
+    """In 4000 first steps each region has its share, within three standard deviations."""
     soft = elaborate_with_config("show_attend_tell", **SIZE)
     drawn = elaborate_with_config("show_attend_tell", graph="sampled", **SIZE)
     weights = sample_spec_weights(soft)

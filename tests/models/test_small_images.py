@@ -1,6 +1,4 @@
-"""A picture that is too small for a model is told by the setting that it was given with,
-not by a window deep in the spec.
-"""
+"""The error for an image that is too small names the config value, not a window deep in the spec."""
 
 import pytest
 
@@ -18,7 +16,7 @@ SEEING = {
 
 @pytest.mark.parametrize("spec", SEEING)
 @pytest.mark.parametrize("side", [2, 15])
-def test_too_small_a_picture_is_told_by_its_size(spec: str, side: int) -> None:
+def test_a_too_small_image_is_reported_by_its_config_value(spec: str, side: int) -> None:
     with pytest.raises(Failed, match="E0404") as failed:
         check_spec(open_spec(spec, sets=[f"{SEEING[spec]}={side}"]))
     assert "E0320" not in [d.code for d in failed.value.diagnostics]

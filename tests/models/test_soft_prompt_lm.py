@@ -1,4 +1,4 @@
-"""`soft_prompt_lm` matches the paper's equations in NumPy: a decoder with a learned prefix."""
+"""`soft_prompt_lm` agrees with the paper's equations in NumPy: a decoder with a learned prefix."""
 
 import numpy as np
 from support.paper_equations import (
@@ -21,7 +21,7 @@ def model(w: Arrays, ids: Array, keep: Array) -> Arrays:
     return {"logits": linear(w, "output", layer_norm(w, "norm", x[len(prompt) :]))}
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     texts = sample_sentences(np.random.default_rng(0), 17, (6, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
     padded = {"ids": (0,), "keep": (0,)}

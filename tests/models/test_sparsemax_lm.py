@@ -1,5 +1,5 @@
-"""`sparsemax_lm` matches its equations in NumPy, sparsemax by bisection; generated tokens match
-full forward passes.
+"""`sparsemax_lm` agrees with its equations in NumPy, sparsemax by bisection; generated tokens equal
+those of full forward passes.
 """
 
 import math
@@ -20,7 +20,7 @@ SIZE = {"vocab": 17, "context": 9, "d": 12, "hidden": 20, "heads": 3, "layers": 
 
 
 def sparsemax(z: Array) -> Array:
-    """arXiv:1602.02068, eq. 2: what is above tau, so much above it that all is one."""
+    """arXiv:1602.02068, eq. 2: [z - tau]+ with tau such that the weights sum to 1."""
     low, high = z.max() - 1, z.max()
     for _ in range(200):
         tau = (low + high) / 2
@@ -53,7 +53,7 @@ def gelu(x: Array) -> Array:
 
 
 @pytest.mark.parametrize("normalize", ["sparsemax", "softmax"])
-def test_it_follows_the_equations(normalize: str) -> None:
+def test_the_spec_agrees_with_the_equations(normalize: str) -> None:
     def model(w: Arrays, ids: Array, keep: Array) -> Arrays:
         x = w["embed.weight"][ids] + w["position_embed.weight"][: len(ids)]
         for n in range(SIZE["layers"]):

@@ -1,6 +1,4 @@
-"""Blocks of the standard library that the built-in specs share, each beside the formula
-it stands for.
-"""
+"""Blocks of the standard library, each compared with its formula."""
 
 import math
 from collections.abc import Mapping
@@ -24,10 +22,12 @@ X = RNG.standard_normal((3, 5, 8)).astype(np.float32)
 KEEP = np.array([[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], bool)
 
 
-def result(
+def run_statements(
     tmp_path: Path, inputs: str, results: str, body: str, given: Mapping[str, NDArray[Any]]
 ) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
-    """What a graph of these lines gives, the same in ONNX Runtime, and the weights it was given."""
+    """Return the result of a graph with these statements, which ONNX Runtime must reproduce, and
+    its weights.
+    """
     text = (
         f"specc 1\nmodel try\ndims batch, seq\ngraph f({inputs}) -> (y: {results}) {{\n{body}\n}}\n"
     )
@@ -39,10 +39,10 @@ def result(
     return wanted, weights
 
 
-def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDArray[Any]:
-    """Of `x` and `keep` above."""
+def run_on_sequence(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDArray[Any]:
+    """Return the result for `x` and `keep` above."""
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
-    return result(tmp_path, inputs, results, body, {"x": X, "keep": KEEP})[0]
+    return run_statements(tmp_path, inputs, results, body, {"x": X, "keep": KEEP})[0]
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,27 @@ def on_rows(tmp_path: Path, body: str, results: str = "float[batch, 8]") -> NDAr
         ("last_token(x, keep)", np.stack([X[0, 2], X[1, 4], X[2, 4]])),
     ],
 )
-def test_pooling(call: str, wanted: NDArray[Any], tmp_path: Path) -> None:
-    assert_arrays_close(on_rows(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6)
+def test_pooling_blocks_agree_with_their_formulas(
+    call: str, wanted: NDArray[Any], tmp_path: Path
+) -> None:
+    assert_arrays_close(
+        run_on_sequence(tmp_path, f"return {call}"), wanted.astype(np.float64), call, 1e-6
+    )
 
 
 @pytest.mark.parametrize("block", ["masked_mean_pool", "masked_max_pool", "last_token"])
-def test_where_no_row_is_kept_there_are_zeros(block: str, tmp_path: Path) -> None:
+def test_pooling_of_a_fully_masked_sequence_is_zero(block: str, tmp_path: Path) -> None:
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
     keep = np.array([[False] * 5, [True] * 5, [False] * 5])
     given = {"x": X, "keep": keep}
     call = f"return {block}(x, keep)"
-    found = result(tmp_path, inputs, "float[batch, 8]", call, given)[0]
+    found = run_statements(tmp_path, inputs, "float[batch, 8]", call, given)[0]
     assert not found[[0, 2]].any()
     assert found[1].any()
 
 
 def test_position_ids_do_not_count_padding(tmp_path: Path) -> None:
-    found = on_rows(tmp_path, "return position_ids(keep)", "int[batch, seq]")
+    found = run_on_sequence(tmp_path, "return position_ids(keep)", "int[batch, seq]")
     assert [row[kept].tolist() for row, kept in zip(found, KEEP, strict=True)] == [
         [0, 1, 2],
         [0, 1, 2],
@@ -83,13 +87,13 @@ def test_position_ids_do_not_count_padding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "sandwich"])
-def test_norm_placement(place: str, tmp_path: Path) -> None:
-    """`f` doubles here, so that only the norms are left to be checked."""
+def test_pre_norm_and_post_norm_agree_with_their_formulas(place: str, tmp_path: Path) -> None:
+    """`f` doubles its input, so that only the norms are tested."""
     body = f'return residual(x, f=gated, norm=rms_norm(eps=1e-6), norm_placement={place}, name="n")\n}}\n'
     body += "block gated(x: float[b, n, d]) -> float[b, n, d] {\n  return x * 2.0"
     given = {"x": X, "keep": KEEP}
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
-    found, weights = result(tmp_path, inputs, "float[batch, seq, 8]", body, given)
+    found, weights = run_statements(tmp_path, inputs, "float[batch, seq, 8]", body, given)
 
     def norm(x: NDArray[Any], name: str) -> NDArray[Any]:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * weights[name]
@@ -103,20 +107,20 @@ def test_norm_placement(place: str, tmp_path: Path) -> None:
     assert_arrays_close(found, wanted, place, 1e-9)
 
 
-def test_class_head(tmp_path: Path) -> None:
+def test_classification_head_agrees_with_its_formula(tmp_path: Path) -> None:
     body = "return classification_head(masked_mean_pool(x, keep), classes=3) @ head"
     inputs = "x: float[batch, seq, 8], keep: keep[batch, seq]"
-    found, w = result(tmp_path, inputs, "float[batch, 3]", body, {"x": X, "keep": KEEP})
+    found, w = run_statements(tmp_path, inputs, "float[batch, 3]", body, {"x": X, "keep": KEEP})
     pooled = np.stack([x[k].astype(np.float64).mean(0) for x, k in zip(X, KEEP, strict=True)])
     hidden = np.tanh(pooled @ w["head.dense.weight"].T + w["head.dense.bias"])
     wanted = hidden @ w["head.out_proj.weight"].T + w["head.out_proj.bias"]
     assert_arrays_close(found, wanted, "classification_head", 1e-9)
 
 
-def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None:
+def test_sinusoid_grid_equals_that_of_the_masked_autoencoder(tmp_path: Path) -> None:
     body = "return x + sinusoid_2d(rows=2, columns=3, dim=8)"
     inputs = "x: float[batch, 6, 8]"
-    found, _ = result(
+    found, _ = run_statements(
         tmp_path, inputs, "float[batch, 6, 8]", body, {"x": np.zeros((1, 6, 8), np.float32)}
     )
     frequencies = 1 / 10000 ** (np.arange(2) / 2)
@@ -128,10 +132,10 @@ def test_sinusoid_grid_is_that_of_the_masked_autoencoder(tmp_path: Path) -> None
     assert_arrays_close(found[0], np.array(wanted), "sinusoid_2d", 1e-9)
 
 
-def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> None:
+def test_upsample_bilinear_aligns_pixel_centers(tmp_path: Path) -> None:
     x = RNG.standard_normal((2, 3, 2, 4)).astype(np.float32)
     body = "return upsample_bilinear(x, factor=3)"
-    found, _ = result(
+    found, _ = run_statements(
         tmp_path, "x: float[batch, 3, 2, 4]", "float[batch, 3, 6, 12]", body, {"x": x}
     )
     wanted = np.empty((2, 3, 6, 12))
@@ -146,25 +150,25 @@ def test_upsampled_is_bilinear_around_the_centers_of_squares(tmp_path: Path) -> 
     assert_arrays_close(found, wanted, "upsample_bilinear", 1e-6)
 
 
-def test_pixels_of_undoes_the_cut_into_patches(tmp_path: Path) -> None:
+def test_unpatchify_inverts_patch_embedding(tmp_path: Path) -> None:
     picture = RNG.standard_normal((2, 3, 6, 4)).astype(np.float32)
     patches = picture.reshape(2, 3, 3, 2, 2, 2).transpose(0, 2, 4, 3, 5, 1).reshape(2, 6, 12)
     body = "return unpatchify(x, rows=3, columns=2, patch=2)"
-    found, _ = result(
+    found, _ = run_statements(
         tmp_path, "x: float[batch, 6, 12]", "float[batch, 3, 6, 4]", body, {"x": patches}
     )
     assert_arrays_close(found, picture.astype(np.float64), "unpatchify", 0.0)
 
 
 @pytest.mark.parametrize("parts", [(1, 1), (2, 3), (6, 4), (7, 9)])
-def test_pooled_to_is_the_mean_of_parts_that_may_overlap(
+def test_adaptive_avg_pool2d_averages_overlapping_parts(
     parts: tuple[int, int], tmp_path: Path
 ) -> None:
-    """Of fewer squares than parts, too; one of the lengths is known when it runs."""
+    """Also with fewer positions than parts; one of the lengths is dynamic."""
     rows, columns = parts
     x = RNG.standard_normal((2, 3, 5, 8)).astype(np.float32)
     body = f"return adaptive_avg_pool2d(x, rows={rows}, columns={columns})"
-    found, _ = result(
+    found, _ = run_statements(
         tmp_path,
         "x: float[batch, 3, seq, 8]",
         f"float[batch, 3, {rows}, {columns}]",

@@ -1,4 +1,4 @@
-"""`token_shift_lm` matches the papers' equations in NumPy, with a window shorter than the
+"""`token_shift_lm` agrees with the papers' equations in NumPy, with a window shorter than the
 sequence.
 """
 
@@ -16,8 +16,8 @@ from support.paper_equations import (
 )
 
 
-def shifted(share: Array, x: Array) -> Array:
-    """RWKV's eq. 11 before its matrix, with a zero vector before the first row."""
+def shift_tokens(share: Array, x: Array) -> Array:
+    """RWKV's eq. 11 without its matrix, with a zero vector before the first position."""
     return np.stack(
         [
             share * x[t] + (1 - share) * (x[t - 1] if t else np.zeros_like(x[t]))
@@ -27,10 +27,10 @@ def shifted(share: Array, x: Array) -> Array:
 
 
 def attention(w: Arrays, name: str, x: Array, heads: int, kv_heads: int, back: int) -> Array:
-    """A query of head h sees the last `back` keys of key head h // (heads / kv_heads)."""
+    """A query of head h attends to the last `back` keys of key head h // (heads / kv_heads)."""
     parts = (("q", heads), ("k", kv_heads), ("v", kv_heads))
     q, k, v = (
-        np.split(linear(w, f"{name}.{p}_proj", shifted(w[f"{name}.{p}_share"], x)), n, 1)
+        np.split(linear(w, f"{name}.{p}_proj", shift_tokens(w[f"{name}.{p}_share"], x)), n, 1)
         for p, n in parts
     )
     made = np.zeros_like(x)
@@ -50,14 +50,14 @@ def model(w: Arrays, ids: Array, heads: int, kv_heads: int, back: int) -> Arrays
     while (name := f"layers.{n}") + ".ln1.weight" in w:
         h = layer_norm(w, f"{name}.ln1", x)
         x = x + attention(w, f"{name}.attention", h, heads, kv_heads, back)
-        h = shifted(w[f"{name}.mlp.share"], layer_norm(w, f"{name}.ln2", x))
+        h = shift_tokens(w[f"{name}.mlp.share"], layer_norm(w, f"{name}.ln2", x))
         x = x + linear(w, f"{name}.mlp.fc2", relu(linear(w, f"{name}.mlp.fc1", h)) ** 2)
         n += 1
     return {"logits": linear(w, "output", layer_norm(w, "norm", x))}
 
 
 @pytest.mark.parametrize(("kv_heads", "back"), [(4, 3), (2, 1), (1, 20)])
-def test_it_follows_the_equations(kv_heads: int, back: int) -> None:
+def test_the_spec_agrees_with_the_equations(kv_heads: int, back: int) -> None:
     texts = sample_sentences(np.random.default_rng(0), 17, (8, 1, 4))
     rows = [{"ids": ids, "keep": np.ones(len(ids), bool)} for ids in texts]
     size = {

@@ -1,5 +1,5 @@
-"""`topk` among keys that grow: which are taken, and what they hold, is what a full pass of
-any later length says, from the first row on.
+"""`topk` over the keys of a generated sequence: indices and values equal those of a full pass of
+any later length, from the first position on.
 """
 
 import random
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from properties.test_prefix_positions import difference
+from properties.test_prefix_positions import find_step_difference
 from support.random_prefix_graphs import PrefixGraphBuilder, finish_prefix_graph
 
 import specc
@@ -44,8 +44,10 @@ KINDS = {
 }
 
 
-def worst(directory: Path, kind: str, splits: tuple[int, ...]) -> float:
-    """How far steps are from a full pass of seven rows, at every row."""
+def measure_step_difference(directory: Path, kind: str, splits: tuple[int, ...]) -> float:
+    """Return the largest difference of steps from a full pass of seven positions, over all
+    positions.
+    """
     spec = directory / "m.specc"
     spec.write_text(SPEC % KINDS[kind], encoding="utf-8")
     parts = ["score", "encode", "step"] if kind == "head" else ["score", "step"]
@@ -73,16 +75,16 @@ def worst(directory: Path, kind: str, splits: tuple[int, ...]) -> float:
         ("head", (1, 2, 4)),
     ],
 )
-def test_steps_are_full_passes_from_the_first_row_on(
+def test_steps_equal_full_passes_from_the_first_position(
     tmp_path: Path, kind: str, splits: tuple[int, ...]
 ) -> None:
-    assert worst(tmp_path, kind, splits) <= 1e-5
+    assert measure_step_difference(tmp_path, kind, splits) <= 1e-5
 
 
-def test_hidden_keys_that_stand_in_front_are_found(
+def test_padding_before_the_keys_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted mistake: what is put beside too few keys moves their numbers."""
+    """Planted mistake: padding of too few keys changes their indices."""
 
     def in_front(
         b: step_graph.StepDraft, op: step_graph.ops.TopK, keys: step_graph.Value
@@ -91,7 +93,7 @@ def test_hidden_keys_that_stand_in_front_are_found(
         return b.one(rows, keys)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(step_graph, "pad_topk_keys", in_front)
-    assert worst(tmp_path, "causal", (1, 1, 5)) > 1e-3
+    assert measure_step_difference(tmp_path, "causal", (1, 1, 5)) > 1e-3
 
 
 class TopKPrefixBuilder(PrefixGraphBuilder):
@@ -116,4 +118,4 @@ def test_prefixes_of_fewer_positions_than_k(seed: int) -> None:
     def make_graph(number: int) -> Graph:
         return finish_prefix_graph(TopKPrefixBuilder(random.Random(number)))
 
-    assert not difference(seed, make_graph)
+    assert not find_step_difference(seed, make_graph)

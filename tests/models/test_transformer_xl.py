@@ -1,5 +1,5 @@
-"""`transformer_xl` matches the paper's sec. 3.3 in NumPy, pair by pair; a segment with memory
-equals the whole sequence.
+"""`transformer_xl` agrees with the paper's sec. 3.3 in NumPy, pair by pair; a segment with memory
+equals the full sequence.
 """
 
 import numpy as np
@@ -19,15 +19,15 @@ from support.small_configs import SMALL_CONFIGS
 D, HEADS, LAYERS = 16, 2, 2
 
 
-def sinusoid(distance: int) -> tuple[Array, Array]:
-    """The sines and cosines of R at a distance, arXiv:1706.03762, sec. 3.5."""
+def encode_distance(distance: int) -> tuple[Array, Array]:
+    """The sinusoidal encoding R of a distance, arXiv:1706.03762, sec. 3.5."""
     angles = distance / 10000.0 ** (np.arange(0, D, 2) / D)
     return np.sin(angles), np.cos(angles)
 
 
-def score(w: Arrays, at: str, head: int, q: Array, k: Array, distance: int) -> float:
-    """A(i, j) of sec. 3.3, before it is divided by the root of a head's width."""
-    sin, cos = sinusoid(distance)
+def compute_score(w: Arrays, at: str, head: int, q: Array, k: Array, distance: int) -> float:
+    """A(i, j) of sec. 3.3, before division by the square root of the head width."""
+    sin, cos = encode_distance(distance)
     far = w[f"{at}.r_sin"][head] @ sin + w[f"{at}.r_cos"][head] @ cos
     return float((q + w[f"{at}.u"][head]) @ k + (q + w[f"{at}.v"][head]) @ far)
 
@@ -42,7 +42,10 @@ def attention(w: Arrays, at: str, x: Array, memory: Array) -> Array:
     for head in range(HEADS):
         for i in range(len(x)):
             last = len(memory) + i
-            scores = [score(w, at, head, q[head][i], k[head][j], last - j) for j in range(last + 1)]
+            scores = [
+                compute_score(w, at, head, q[head][i], k[head][j], last - j)
+                for j in range(last + 1)
+            ]
             weights = softmax(np.array(scores) / np.sqrt(width))
             made[i, head * width : (head + 1) * width] = weights @ v[head][: last + 1]
     return linear(w, f"{at}.o_proj", made)
@@ -60,7 +63,7 @@ def model(w: Arrays, memory: Array, memory_keep: Array, ids: Array, keep: Array)
     return {"logits": linear(w, "output", x), "hidden": np.stack(hidden)}
 
 
-def test_it_follows_the_equations() -> None:
+def test_the_spec_agrees_with_the_equations() -> None:
     rng = np.random.default_rng(0)
     texts = sample_sentences(rng, 17, (5, 1, 4))
     rows = [
@@ -78,8 +81,8 @@ def test_it_follows_the_equations() -> None:
     )
 
 
-def test_a_segment_goes_on_from_the_one_before() -> None:
-    """With all of it in memory, it gives what one long segment gives."""
+def test_a_segment_with_memory_equals_the_full_sequence() -> None:
+    """With the whole previous segment in memory it equals one long segment."""
     found = elaborate_with_config("transformer_xl", **SMALL_CONFIGS["transformer_xl"])
     weights = sample_spec_weights(found)
     rng = np.random.default_rng(1)

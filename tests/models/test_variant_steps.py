@@ -1,5 +1,5 @@
-"""STEP for the configurable translator in its mask, position, norm and head variants:
-steps equal the full pass.
+"""The configurable translator in its mask, position, norm and head variants: steps equal the full
+pass.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variant", sample_sweep([*VARIANTS]))
-def test_any_steps_equal_the_full_pass(variant: str) -> None:
+def test_steps_equal_the_full_pass(variant: str) -> None:
     sets = {**SMALL_CONFIGS["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
     model = elaborate_spec(
         open_spec(

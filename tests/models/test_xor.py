@@ -1,4 +1,4 @@
-"""`xor` computes exclusive or exactly, with the weights that lie beside it."""
+"""`xor` computes exclusive or exactly, with the weights next to it."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 
 
 def hand_set(spec: ElaboratedSpec) -> Arrays:
-    """The weights of the file beside the spec, matched strictly in both directions."""
+    """Return the weights of the file next to the spec, matched strictly in both directions."""
     file = list_builtin_specs()["xor"].parent / "xor.safetensors"
     values = loading.bind_checkpoint(required_parameters(spec.model.graph), spec.rules, str(file))
     return {name: read_parameter(values, name) for name in values.wanted}
@@ -34,11 +34,11 @@ def test_exclusive_or() -> None:
     assert (OrtModel(spec, weights).run({"x": TABLE})["y"] == ANSWERS).all()
 
 
-def test_no_single_layer_would_do() -> None:
-    """The best plane through the four points is flat: 1/2 everywhere."""
+def test_a_single_layer_cannot_compute_xor() -> None:
+    """The best plane through the four points is constant: 1/2."""
     plane, *_ = np.linalg.lstsq(np.c_[TABLE, np.ones(4)], ANSWERS, rcond=None)
     assert np.allclose(np.c_[TABLE, np.ones(4)] @ plane, 0.5)
 
 
-def test_the_file_is_small() -> None:
+def test_the_weights_file_is_small() -> None:
     assert Path(list_builtin_specs()["xor"].parent / "xor.safetensors").stat().st_size < 1000

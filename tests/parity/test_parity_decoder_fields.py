@@ -109,4 +109,4 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.spec)
 def test_every_field_is_followed_or_refused(family: FieldCase, tmp_path: Path) -> None:
     """Phi-3 supports only the scaling of its own files, so most values are refused."""
-    check_every_field(family, tmp_path, most=0.5)
+    check_every_field(family, tmp_path, max_share=0.5)

@@ -51,7 +51,7 @@ BESIDE = (ast.Weights, ast.Reading, ast.Generate, ast.Config)
 """Sections other than the graphs."""
 
 
-def accepted(spec: OpenedSpec) -> bool:
+def check_accepts(spec: OpenedSpec) -> bool:
     """Return whether `check_spec` accepts the spec, with numbers for all config values."""
     try:
         model = check_spec(spec).model
@@ -68,7 +68,7 @@ def accepted(spec: OpenedSpec) -> bool:
     return not proved.errors and (count_own_parameters(model.graph).number or 0) <= LARGEST
 
 
-def compiles(spec: OpenedSpec, directory: Path) -> list[str]:
+def list_compile_codes(spec: OpenedSpec, directory: Path) -> list[str]:
     """Return the codes of errors of `compile`, except missing files."""
     try:
         compile_model(
@@ -79,7 +79,7 @@ def compiles(spec: OpenedSpec, directory: Path) -> list[str]:
     return []
 
 
-def damaged(given: SpecMutant) -> OpenedSpec | None:
+def make_mutated_spec(given: SpecMutant) -> OpenedSpec | None:
     """Return a mutant as a spec with small sizes; None if it cannot be parsed."""
     try:
         module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
@@ -97,7 +97,7 @@ def damaged(given: SpecMutant) -> OpenedSpec | None:
     return OpenedSpec(program, open_library(), ConfigReader(trial_values=values), given.name)
 
 
-def beside(seed: int) -> SpecMutant:
+def mutate_section(seed: int) -> SpecMutant:
     """Return a built-in model with a change in its weights, preprocessing, config or generation
     section.
     """
@@ -114,41 +114,46 @@ def beside(seed: int) -> SpecMutant:
     return SpecMutant(f"{name}.specc", print_dsl(made).encode(errors="surrogatepass"))
 
 
-def hold(given: SpecMutant, directory: Path) -> bool:
+def assert_accepted_mutant_compiles(given: SpecMutant, directory: Path) -> bool:
     """Check a mutant: if `check_spec` accepts it, it compiles."""
-    spec = damaged(given)
-    if spec is None or not accepted(spec):
+    spec = make_mutated_spec(given)
+    if spec is None or not check_accepts(spec):
         return False
-    assert compiles(spec, directory) == [], given.data.decode(errors="replace")
+    assert list_compile_codes(spec, directory) == [], given.data.decode(errors="replace")
     return True
 
 
 def test_mutated_sections_that_check_accepts_compile(tmp_path: Path) -> None:
-    assert sum(hold(beside(seed), tmp_path) for seed in range(80, 88))
+    assert sum(
+        assert_accepted_mutant_compiles(mutate_section(seed), tmp_path) for seed in range(80, 88)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 4000, 100))
 def test_many_mutated_sections_that_check_accepts_compile(start: int, tmp_path: Path) -> None:
-    assert sum(hold(beside(seed), tmp_path) for seed in range(start, start + 100))
+    assert sum(
+        assert_accepted_mutant_compiles(mutate_section(seed), tmp_path)
+        for seed in range(start, start + 100)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(50_000, 54_000, 100))
 def test_many_mutated_specs_that_check_accepts_compile(start: int, tmp_path: Path) -> None:
     for seed in range(start, start + 100):
-        hold(make_mutant(seed), tmp_path)
+        assert_accepted_mutant_compiles(make_mutant(seed), tmp_path)
 
 
-def hold_text(text: str, directory: Path) -> bool:
+def assert_accepted_text_compiles(text: str, directory: Path) -> bool:
     """Check the text of a spec: return whether `check_spec` accepts it; then it compiles."""
     try:
         spec = open_spec(Source("spec", text))
     except Failed:
         return False
-    if not accepted(spec):
+    if not check_accepts(spec):
         return False
-    assert compiles(spec, directory) == [], text
+    assert list_compile_codes(spec, directory) == [], text
     return True
 
 
@@ -156,7 +161,10 @@ def test_specs_with_random_lengths_that_check_accepts_compile(tmp_path: Path) ->
     """Equations, powers and quotients of lengths: `check_spec` reports lengths that are undefined,
     too large, or not determined by an input.
     """
-    assert sum(hold_text(make_length_spec(seed), tmp_path) for seed in range(40)) > 15
+    assert (
+        sum(assert_accepted_text_compiles(make_length_spec(seed), tmp_path) for seed in range(40))
+        > 15
+    )
 
 
 @pytest.mark.slow
@@ -165,7 +173,7 @@ def test_many_specs_with_random_lengths_that_check_accepts_compile(
     start: int, tmp_path: Path
 ) -> None:
     specs = (make_length_spec(seed) for seed in range(start, start + 500))
-    assert sum(hold_text(spec, tmp_path) for spec in specs) > 200
+    assert sum(assert_accepted_text_compiles(spec, tmp_path) for spec in specs) > 200
 
 
 @pytest.mark.parametrize("axis", ["a * b", "a + b", "2 * a", "a // 2"])
@@ -176,7 +184,7 @@ def test_a_product_length_is_known_without_its_factors(axis: str, tmp_path: Path
         f"graph g(x: float[{axis}]) -> (y: float[2, {axis}]) {{\n"
         "  return stack([x, x * 2], axis=0)\n}\n"
     )
-    assert hold_text(text, tmp_path)
+    assert assert_accepted_text_compiles(text, tmp_path)
 
 
 WRITTEN = [
@@ -195,8 +203,8 @@ def test_documentation_specs_that_check_accepts_compile(
     path = tmp_path / f"example.{kind}"
     path.write_text(text, encoding="utf-8")
     spec = open_spec(str(path))
-    if accepted(spec):
-        assert compiles(spec, tmp_path) == []
+    if check_accepts(spec):
+        assert list_compile_codes(spec, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -219,8 +227,8 @@ def test_message_examples_that_check_accepts_compile(case: Path, tmp_path: Path)
         spec = open_spec(str(path))
     except Failed:
         return
-    if accepted(spec):
-        assert compiles(spec, tmp_path) == []
+    if check_accepts(spec):
+        assert list_compile_codes(spec, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -286,14 +294,14 @@ def test_check_reports_the_errors_of_compile(line: str, more: str, tmp_path: Pat
     assert all(d.primary for d in caught.value.diagnostics)
     # a file, which a model with random weights does not need
     if WRONG[line] != "E0803":
-        assert compiles(with_line(line, more, tmp_path), tmp_path) == [WRONG[line]]
+        assert list_compile_codes(with_line(line, more, tmp_path), tmp_path) == [WRONG[line]]
 
 
 def test_a_load_rule_for_another_graph_is_not_a_mistake(tmp_path: Path) -> None:
     line = "weights { load other.weight = transpose(x) }"
-    assert accepted(with_line(line, OTHER, tmp_path))
-    assert compiles(with_line(line, OTHER, tmp_path), tmp_path) == []
-    assert not accepted(with_line(line, "", tmp_path))
+    assert check_accepts(with_line(line, OTHER, tmp_path))
+    assert list_compile_codes(with_line(line, OTHER, tmp_path), tmp_path) == []
+    assert not check_accepts(with_line(line, "", tmp_path))
 
 
 TWO_HEADS = """specc 1

@@ -69,7 +69,7 @@ def test_sequences_of_different_lengths_equal_each_alone(name: str, seeds: range
         assert not [f for seed in seeds if (f := find_logit_difference(aged, seed))]
 
 
-def random_fault(seed: int, directory: Path) -> str | None:
+def find_random_difference(seed: int, directory: Path) -> str | None:
     """Return a difference of a random spec; None if it does not support continuous batching."""
     spec = make_generative_spec(seed)
     (directory / "letters.vocab").write_text("\n".join(ALPHABET[: spec.vocab]) + "\n")
@@ -85,7 +85,7 @@ def random_fault(seed: int, directory: Path) -> str | None:
 
 @pytest.mark.parity
 def test_sequences_of_random_specs_equal_each_alone(tmp_path: Path) -> None:
-    made = [random_fault(seed, tmp_path) for seed in range(12)]
+    made = [find_random_difference(seed, tmp_path) for seed in range(12)]
     assert not [f for f in made if f]
     assert sum(f is not None for f in made) > 3
 
@@ -95,11 +95,11 @@ def test_sequences_of_random_specs_equal_each_alone(tmp_path: Path) -> None:
 def test_sequences_of_thousands_of_random_specs_equal_each_alone(
     start: int, tmp_path: Path
 ) -> None:
-    made = [random_fault(seed, tmp_path) for seed in range(start, start + 100)]
+    made = [find_random_difference(seed, tmp_path) for seed in range(start, start + 100)]
     assert not [f for f in made if f]
 
 
-def _at_the_beginning(self: _Joint, value: Any) -> Any:
+def _take_oldest_column(self: _Joint, value: Any) -> Any:
     """Mutation: takes the oldest column first, for any sequence length."""
     own = min(value.shape[1], self.columns)
     made = np.zeros((len(value), self.columns), value.dtype)
@@ -107,7 +107,7 @@ def _at_the_beginning(self: _Joint, value: Any) -> Any:
     return made
 
 
-def _first_columns(self: _Joint, state: Any, heads: Any, made: Any, buffered: bool) -> Any:
+def _prepend_columns(self: _Joint, state: Any, heads: Any, made: Any, buffered: bool) -> Any:
     """Mutation: places columns of shorter sequences first."""
     moved = [np.roll(rows, 1, axis=1) if rows.shape[1] > 1 else rows for rows in made]
     return _columns(self, state, heads, moved, buffered)
@@ -116,7 +116,7 @@ def _first_columns(self: _Joint, state: Any, heads: Any, made: Any, buffered: bo
 _columns = _Joint._columns
 
 
-def _others(self: _Joint, arrays: Any, type: Any, batch: int | None) -> Any:
+def _take_leaving_elements(self: _Joint, arrays: Any, type: Any, batch: int | None) -> Any:
     """Mutation: returns the batch elements that leave."""
     swapped = [a if batch is None else np.flip(a, batch) for a in arrays]
     return _stacked(self, swapped, type, batch)
@@ -125,7 +125,7 @@ def _others(self: _Joint, arrays: Any, type: Any, batch: int | None) -> Any:
 _stacked = _Joint._stacked
 
 
-def _everything_exists(input_signature: Any, prepared: Any, count: int) -> Any:
+def _mark_all_valid(input_signature: Any, prepared: Any, count: int) -> Any:
     return {
         n: np.pad(v, ((0, 0), (count, 0)), constant_values=v.dtype == np.bool_)
         if v.ndim == 2 and n in (input_signature.growing, "attention_mask", "target_keep")
@@ -135,10 +135,10 @@ def _everything_exists(input_signature: Any, prepared: Any, count: int) -> Any:
 
 
 MISTAKES = {
-    "what exists is aligned at the beginning": (_Joint, "_align_states", _at_the_beginning),
-    "keys are out of their columns": (_Joint, "_columns", _first_columns),
-    "other rows are handed over": (_Joint, "_stacked", _others),
-    "columns in front exist": (batch_slots, "prepend_spare_columns", _everything_exists),
+    "what exists is aligned at the beginning": (_Joint, "_align_states", _take_oldest_column),
+    "keys are out of their columns": (_Joint, "_columns", _prepend_columns),
+    "other rows are handed over": (_Joint, "_stacked", _take_leaving_elements),
+    "columns in front exist": (batch_slots, "prepend_spare_columns", _mark_all_valid),
     "a column too few is kept": (batch_slots, "_find_columns", lambda part: part.columns - 2),
 }
 
@@ -147,10 +147,10 @@ MISTAKES = {
 def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(where, name, wrong)
-    assert any(is_found(shipped(spec)) for spec in ("gpt2", "small_translator"))
+    assert any(is_detected(shipped(spec)) for spec in ("gpt2", "small_translator"))
 
 
-def is_found(aged: GenerativeModel) -> bool:
+def is_detected(aged: GenerativeModel) -> bool:
     try:
         return bool(find_logit_difference(aged, 1))
     except ValueError:  # arrays with wrong shapes

@@ -34,17 +34,17 @@ GRAPHS = 100
 PLANS = ([7], [1] * 7, [2, 2, 2, 1], [3, 4], [5, 1, 1], [1, 6])
 
 
-def heavy(graph: Graph) -> int:
+def list_expensive_nodes(graph: Graph) -> int:
     """Return the contractions and loops of a graph, including those in loop bodies."""
     count = 0
     for node, _ in graph.nodes:
         count += node.op.heavy
         if isinstance(node.op, ops.Scan):
-            count += heavy(node.op.body)
+            count += list_expensive_nodes(node.op.body)
     return count
 
 
-def difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
+def find_step_difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
     """Return how the steps of graph `seed` differ from its full pass; "" if they do not or the
     graph is rejected.
     """
@@ -60,10 +60,10 @@ def difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> s
             find_graph_errors(derived.encode) if derived.encode else []
         ):
             return f"graph {seed}: {faults[0]}"
-        if heavy(derived.step) > heavy(graph):
+        if list_expensive_nodes(derived.step) > list_expensive_nodes(graph):
             return (
-                f"graph {seed}: a step has {heavy(derived.step)} heavy ops, the "
-                f"whole graph {heavy(graph)}"
+                f"graph {seed}: a step has {list_expensive_nodes(derived.step)} heavy ops, the "
+                f"whole graph {list_expensive_nodes(graph)}"
             )
         for counts in PLANS:
             got = [made["y"] for made in run_steps(derived, graph, inputs, weights, counts)]
@@ -81,13 +81,13 @@ def difference(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> s
 
 @pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25)))
 def test_steps_equal_the_full_pass(start: int) -> None:
-    faults = [f for seed in range(start, start + 25) if (f := difference(seed))]
+    faults = [f for seed in range(start, start + 25) if (f := find_step_difference(seed))]
     assert not faults
 
 
 def test_steps_with_loops_over_another_axis_equal_the_full_pass() -> None:
     """Loops over another axis, whose bodies are random graphs too."""
-    faults = [f for seed in range(12) if (f := difference(seed, make_loop_graph))]
+    faults = [f for seed in range(12) if (f := find_step_difference(seed, make_loop_graph))]
     assert not faults
     taken = [not check_causality(make_loop_graph(s), "seq", "x", ["y"]) for s in range(60)]
     assert 8 < sum(taken) < 45
@@ -95,7 +95,7 @@ def test_steps_with_loops_over_another_axis_equal_the_full_pass() -> None:
 
 def test_steps_with_gathered_positions_equal_the_full_pass() -> None:
     """Selected, padded and resampled features, and prefix positions."""
-    faults = [f for seed in range(40) if (f := difference(seed, make_gather_graph))]
+    faults = [f for seed in range(40) if (f := find_step_difference(seed, make_gather_graph))]
     assert not faults
 
 
@@ -106,14 +106,14 @@ def test_steps_of_thousands_of_graphs_equal_the_full_pass(
     start: int, draw: Callable[[int], Graph]
 ) -> None:
     seeds = range(start, start + 250)
-    assert not [f for seed in seeds if (f := difference(seed, draw))]
+    assert not [f for seed in seeds if (f := find_step_difference(seed, draw))]
 
 
-def first_fault(seeds: Iterable[int], draw: Callable[[int], Graph]) -> str:
+def find_first_failure(seeds: Iterable[int], draw: Callable[[int], Graph]) -> str:
     """Return the first failing graph; an exception in a pass counts as failure."""
     for seed in seeds:
         try:
-            fault = difference(seed, draw)
+            fault = find_step_difference(seed, draw)
         except Exception as error:
             fault = f"graph {seed}: {type(error).__name__}"
         if fault:
@@ -121,20 +121,22 @@ def first_fault(seeds: Iterable[int], draw: Callable[[int], Graph]) -> str:
     return ""
 
 
-def _no_look_back(*args: object) -> float:
+def _ignore_earlier_positions(*args: object) -> float:
     return 0.0
 
 
-def _from_the_start(self: StepStates, need: float, head: Dim) -> Value:
+def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
     return self.draft.b.one(ops.Size(Dim.of(0)))
 
 
-def _first_rows(self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim) -> Value:
+def _drop_newest_positions(
+    self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim
+) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
     return value if total == rows else self.b.one(ops.Slice(axis, Dim.of(0), rows), value)
 
 
-def _no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
+def _keep_no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:
     return {}
 
 
@@ -153,10 +155,10 @@ FIRST_SEEDS = {
 }
 """The first seed to try: it detected the mistake before."""
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "nothing looks back": (position_demand, "_get_operand_demand", _no_look_back),
-    "positions start at zero in every step": (StepStates, "first_row", _from_the_start),
-    "the wrong end is dropped": (StepDraft, "last", _first_rows),
-    "no loop goes on from its state": (step_graph, "_map_start_operands", _no_states),
+    "nothing looks back": (position_demand, "_get_operand_demand", _ignore_earlier_positions),
+    "positions start at zero in every step": (StepStates, "first_row", _read_from_start),
+    "the wrong end is dropped": (StepDraft, "last", _drop_newest_positions),
+    "no loop goes on from its state": (step_graph, "_map_start_operands", _keep_no_states),
     "nothing is kept": (step_plan, "select_kept_values", lambda *_: []),
     "everything counts as free": (
         step_plan,
@@ -166,13 +168,13 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 }
 
 
-def _to_its_early_end(op: object, **changed: Any) -> object:
+def _keep_early_exit(op: object, **changed: Any) -> object:
     """Mutation: leaves loops with early exit unchanged, without state after their end."""
     changed.pop("lasting", None)
     return replace(op, **changed)  # type: ignore[type-var]
 
 
-def _in_the_whole_graph_alone(*given: Any) -> list[Value]:
+def _ignore_loop_bodies(*given: Any) -> list[Value]:
     """Mutation: keeps no state of values in loop bodies."""
     inside = given[0].flow.inside.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
@@ -184,9 +186,9 @@ MISTAKES_IN_LOOPS: dict[str, tuple[object, str, object]] = {
     "states of turns that are not run are zeros": (
         cross_axis_loop_steps,
         "replace",
-        _to_its_early_end,
+        _keep_early_exit,
     ),
-    "nothing is kept inside": (step_plan, "select_kept_values", _in_the_whole_graph_alone),
+    "nothing is kept inside": (step_plan, "select_kept_values", _ignore_loop_bodies),
     "states begin as zeros": (cross_axis_loop_steps, "stack_initial_values", lambda *_: {}),
     "a turn begins as the carry behind it": (
         cross_axis_loop_steps._ClosedBody,
@@ -202,11 +204,11 @@ def test_planted_mistakes_in_loops_are_detected(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*MISTAKES_IN_LOOPS[mistake])
-    assert first_fault([FIRST_SEEDS[mistake], *range(150, 200)], make_loop_graph), mistake
+    assert find_first_failure([FIRST_SEEDS[mistake], *range(150, 200)], make_loop_graph), mistake
 
 
 @pytest.mark.parametrize("mistake", sample_sweep([*MISTAKES]))
 def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    assert first_fault([FIRST_SEEDS[mistake], *range(150)], make_random_graph), mistake
+    assert find_first_failure([FIRST_SEEDS[mistake], *range(150)], make_random_graph), mistake

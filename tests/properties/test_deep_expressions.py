@@ -16,7 +16,7 @@ def spec(before: str = "", body: str = "return x", require: str = "") -> str:
     )
 
 
-def long(tokens: int) -> Iterator[tuple[str, str]]:
+def make_long_expressions(tokens: int) -> Iterator[tuple[str, str]]:
     """Return expressions of about this many tokens, for each operator."""
 
     def chain(op: str, term: str) -> str:
@@ -40,7 +40,7 @@ def long(tokens: int) -> Iterator[tuple[str, str]]:
         yield f"tensors {op}", spec(body=f"return {chain(op, 'x')}")
 
 
-def deep() -> Iterator[tuple[str, str]]:
+def make_deep_expressions() -> Iterator[tuple[str, str]]:
     """Return expressions nested to the limit."""
     yield "signs", spec(body=f"return {'- ' * 254}x")
     yield "not", spec(require=f"require {'not ' * 254}true")
@@ -51,7 +51,7 @@ def deep() -> Iterator[tuple[str, str]]:
     yield "indices", spec(body=f"return x{'[:]' * 200}")
 
 
-def through(text: str, directory: Path) -> None:
+def run_commands(text: str, directory: Path) -> None:
     """Run check, format, convert in both directions, compile and show; each must exit with 0."""
     path, made = directory / "a.specc", directory / "a.yaml"
     path.write_text(text)
@@ -67,15 +67,21 @@ SOME = ("truths &", "causal |")
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [(n, t) for n, t in long(300) if n in SOME], ids=lambda v: v[:12]
+    ("name", "text"),
+    [(n, t) for n, t in make_long_expressions(300) if n in SOME],
+    ids=lambda v: v[:12],
 )
 def test_every_command_accepts_long_expressions(name: str, text: str, tmp_path: Path) -> None:
-    through(text, tmp_path)
+    run_commands(text, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "text"), [*long(9_900), *deep()], ids=lambda v: v[:12])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [*make_long_expressions(9_900), *make_deep_expressions()],
+    ids=lambda v: v[:12],
+)
 def test_every_command_accepts_expressions_at_the_depth_limit(
     name: str, text: str, tmp_path: Path
 ) -> None:
-    through(text, tmp_path)
+    run_commands(text, tmp_path)

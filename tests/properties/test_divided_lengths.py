@@ -33,7 +33,7 @@ FORMS = {
 }
 
 
-def disagreeing(directory: Path, form: str) -> list[tuple[int, int]]:
+def list_disagreeing_lengths(directory: Path, form: str) -> list[tuple[int, int]]:
     """Return lengths that are accepted without a value, or rejected with one."""
     path = directory / "m.specc"
     path.write_text(SPEC % FORMS[form], encoding="utf-8")
@@ -62,7 +62,7 @@ def disagreeing(directory: Path, form: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_input_check_rejects_exactly_the_undefined_lengths(tmp_path: Path, form: str) -> None:
-    assert not disagreeing(tmp_path, form)
+    assert not list_disagreeing_lengths(tmp_path, form)
 
 
 def test_an_unchecked_remainder_is_detected(
@@ -70,4 +70,4 @@ def test_an_unchecked_remainder_is_detected(
 ) -> None:
     """Planted mistake: quotients are not checked."""
     monkeypatch.setattr(generation_facts, "find_divisibility_constraints", lambda graph: {})
-    assert disagreeing(tmp_path, "pairs")
+    assert list_disagreeing_lengths(tmp_path, "pairs")

@@ -28,7 +28,7 @@ Number: TypeAlias = Callable[[int, int], int]
 """A scalar expression of the lengths n and m. ArithmeticError if it is undefined."""
 
 
-def quotient(left: int, right: int) -> int:
+def make_quotient(left: int, right: int) -> int:
     """Return an exact quotient."""
     if left % right:
         raise ArithmeticError
@@ -36,10 +36,10 @@ def quotient(left: int, right: int) -> int:
 
 
 WORDS = {"min": min, "max": max}
-SIGNS = {"+": op.add, "-": op.sub, "*": op.mul, "/": quotient, "//": op.floordiv, "%": op.mod}
+SIGNS = {"+": op.add, "-": op.sub, "*": op.mul, "/": make_quotient, "//": op.floordiv, "%": op.mod}
 
 
-def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
+def make_length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
     """Return an integer expression of lengths, often out of range for an axis, with its value."""
     if deep == 0 or rng.random() < 0.3:
         constant = rng.randint(1, 35)
@@ -47,17 +47,19 @@ def length(rng: random.Random, deep: int = 2) -> tuple[str, Number]:
             [("n", lambda n, m: n), ("m", lambda n, m: m), (str(constant), lambda n, m: constant)]
         )
     word = rng.choice([*SIGNS, *WORDS])
-    text, left = length(rng, deep - 1)
+    text, left = make_length(rng, deep - 1)
     divisor = rng.randint(1, 32)
     other, right = (
-        (str(divisor), lambda n, m: divisor) if word in ("/", "//", "%") else length(rng, deep - 1)
+        (str(divisor), lambda n, m: divisor)
+        if word in ("/", "//", "%")
+        else make_length(rng, deep - 1)
     )
     if word in WORDS:
         return f"{word}({text}, {other})", lambda n, m: WORDS[word](left(n, m), right(n, m))
     return f"({text} {word} {other})", lambda n, m: SIGNS[word](left(n, m), right(n, m))
 
 
-def value_of(number: Number, n: int, m: int) -> int | None:
+def compute_value(number: Number, n: int, m: int) -> int | None:
     """Return the value for these lengths; None if a quotient leaves a remainder."""
     try:
         return number(n, m)
@@ -65,7 +67,7 @@ def value_of(number: Number, n: int, m: int) -> int | None:
         return None
 
 
-def expression(kind: str, number: str) -> tuple[str, str]:
+def make_expression(kind: str, number: str) -> tuple[str, str]:
     """Return an expression that slices `x`, and its type."""
     return {
         "row": (f"x[:, {number}]", "[batch, 2]"),
@@ -76,7 +78,7 @@ def expression(kind: str, number: str) -> tuple[str, str]:
     }[kind]
 
 
-def expected(kind: str, number: int | None, x: Any) -> Any:
+def compute_expected(kind: str, number: int | None, x: Any) -> Any:
     """Return the NumPy result; None if there is none."""
     n = x.shape[1]
     if kind == "split":
@@ -92,12 +94,12 @@ def expected(kind: str, number: int | None, x: Any) -> Any:
     return x[:, :number] if kind == "first" else x[:, number:]
 
 
-def law(seed: int, directory: Path) -> None:
+def check_specs(seed: int, directory: Path) -> None:
     """Check one spec of every kind."""
     rng = random.Random(f"taken {seed}")
     kind = KINDS[seed % len(KINDS)]
-    text, number = length(rng)
-    made, type = expression(kind, text)
+    text, number = make_length(rng)
+    made, type = make_expression(kind, text)
     path = directory / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n, m\ngraph g(x: float[batch, n, 2], z: "
@@ -113,7 +115,7 @@ def law(seed: int, directory: Path) -> None:
     model = specc.load(directory / "m.onnx")
     for n, m in SIZES:
         x = np.random.default_rng(n).normal(size=(2, n, 2)).astype("f4")
-        wanted = expected(kind, value_of(number, n, m), x)
+        wanted = compute_expected(kind, compute_value(number, n, m), x)
         inputs = {"x": x, "z": np.zeros((2, m, 1), "f4")}
         if wanted is None:
             with pytest.raises(Failed):
@@ -125,7 +127,7 @@ def law(seed: int, directory: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_slices_at_input_lengths_equal_python_slices(seed: int, tmp_path: Path) -> None:
-    law(seed, tmp_path)
+    check_specs(seed, tmp_path)
 
 
 @pytest.mark.slow
@@ -134,7 +136,7 @@ def test_hundreds_of_slices_at_input_lengths_equal_python_slices(
     start: int, tmp_path: Path
 ) -> None:
     for seed in range(start, start + 50):
-        law(seed, tmp_path)
+        check_specs(seed, tmp_path)
 
 
 @pytest.mark.parametrize(

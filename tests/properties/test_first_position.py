@@ -8,7 +8,7 @@ Random graphs with prefixes (`support.random_prefix_graphs`), with the propertie
 from typing import Any
 
 import pytest
-from properties.test_prefix_positions import difference, forget, leak
+from properties.test_prefix_positions import clear_caches, find_leak, find_step_difference
 from support.random_prefix_graphs import make_first_position_graph
 
 from specc.analysis import time_axis
@@ -24,20 +24,20 @@ from specc.ir.graph import Node
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-def fault(seed: int) -> str:
-    return leak(make_first_position_graph(seed), seed) or difference(
+def find_failure(seed: int) -> str:
+    return find_leak(make_first_position_graph(seed), seed) or find_step_difference(
         seed, make_first_position_graph
     )
 
 
 def test_first_positions_in_steps_equal_the_full_pass() -> None:
-    assert not [f for seed in range(15) if (f := fault(seed))]
+    assert not [f for seed in range(15) if (f := find_failure(seed))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 2000, 200))
 def test_first_positions_of_thousands_of_graphs_equal_the_full_pass(start: int) -> None:
-    assert not [f for seed in range(start, start + 200) if (f := fault(seed))]
+    assert not [f for seed in range(start, start + 200) if (f := find_failure(seed))]
 
 
 def test_most_graphs_that_read_the_first_position_are_proved() -> None:
@@ -51,14 +51,14 @@ def test_most_graphs_that_read_the_first_position_are_proved() -> None:
     assert len(picking) > 4
 
 
-def _or_the_second(node: Node, clock: TimeAxis) -> bool:
+def _read_second_position(node: Node, clock: TimeAxis) -> bool:
     match node:
         case Node(ops.Slice() | ops.Index(), (x,)) if x is not None:
             return clock.get_prefix_length(x.type.shape[node.op.axis]) is not None
     return False
 
 
-def _of_the_new_rows(states: StepStates, node: Node, result: Any, rows: Any) -> Any:
+def _read_new_positions(states: StepStates, node: Node, result: Any, rows: Any) -> Any:
     cut = states.draft.add(node, ops.Slice(node.op.axis, Dim.of(0), Dim.of(1)), rows)
     if isinstance(node.op, ops.Index):
         return states.draft.add(node, ops.Squeeze(node.op.axis), *cut)
@@ -67,9 +67,9 @@ def _of_the_new_rows(states: StepStates, node: Node, result: Any, rows: Any) -> 
 
 FROM = {"any row may be picked": 20, "rows of a head may read it": 30}
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "any row may be picked": (time_axis, "is_first_position_slice", _or_the_second),
+    "any row may be picked": (time_axis, "is_first_position_slice", _read_second_position),
     "rows of a head may read it": (TimeState, "latched", property(lambda self: False)),
-    "it is the first of the new rows": (step_graph, "select_first_position", _of_the_new_rows),
+    "it is the first of the new rows": (step_graph, "select_first_position", _read_new_positions),
 }
 
 
@@ -77,17 +77,17 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    forget()
+    clear_caches()
     # Few of a hundred graphs detect a mistake: try those near the first one that does.
     start = FROM.get(mistake, 0)
-    found = next((f for s in range(start, start + 60) if (f := _broken(s))), "")
+    found = next((f for s in range(start, start + 60) if (f := _plant_mistake(s))), "")
     monkeypatch.undo()
-    forget()
+    clear_caches()
     assert found, mistake
 
 
-def _broken(seed: int) -> str:
+def _plant_mistake(seed: int) -> str:
     try:
-        return fault(seed)
+        return find_failure(seed)
     except Exception as error:
         return f"graph {seed}: {type(error).__name__}: {error}"

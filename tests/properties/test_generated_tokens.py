@@ -24,7 +24,7 @@ from specc.diagnostics.diagnostic import Failed
 ROWS = 2
 
 
-def settings_for(rng: random.Random, spec: GenerativeSpec) -> dict[str, Any]:
+def sample_settings(rng: random.Random, spec: GenerativeSpec) -> dict[str, Any]:
     """Return random generation settings."""
     made: dict[str, Any] = {"max_tokens": rng.randint(1, 6)}
     if rng.random() < 0.5:
@@ -58,11 +58,11 @@ def settings_for(rng: random.Random, spec: GenerativeSpec) -> dict[str, Any]:
     return made
 
 
-def show(tokens: Any) -> str:
+def decode_tokens(tokens: Any) -> str:
     return "".join(ALPHABET[t] for t in tokens)
 
 
-def expected(
+def generate_expected(
     spec: GenerativeSpec,
     model: Any,
     prompt: list[int],
@@ -96,7 +96,7 @@ def expected(
         stop,
         asked["max_tokens"],
         asked.get("repetition_penalty", 1.0),
-        show,
+        decode_tokens,
         tuple(asked.get("stop_strings", ())),
     )
     if asked.get("strategy") == "beam":
@@ -116,7 +116,9 @@ def expected(
     return [plain.generate_greedy()], False
 
 
-def compared(name: str, got: list[Any], want: list[GeneratedText], near: bool, beam: bool) -> str:
+def find_text_difference(
+    name: str, got: list[Any], want: list[GeneratedText], near: bool, beam: bool
+) -> str:
     """Return how the sequences of one batch element differ; "" if they do not."""
     if beam:
         if near:
@@ -144,7 +146,7 @@ def compared(name: str, got: list[Any], want: list[GeneratedText], near: bool, b
     return ""
 
 
-def prompts_for(rng: random.Random, spec: GenerativeSpec) -> tuple[list[list[int]], Any]:
+def sample_prompts(rng: random.Random, spec: GenerativeSpec) -> tuple[list[list[int]], Any]:
     """Return prompts alone and as given: as an array, in which the first may have left padding, or
     as lists, which the program pads.
     """
@@ -161,7 +163,7 @@ def prompts_for(rng: random.Random, spec: GenerativeSpec) -> tuple[list[list[int
     return prompts, ids
 
 
-def fault(seed: int, directory: Path) -> str:
+def find_difference(seed: int, directory: Path) -> str:
     """Return how generated sequences differ; "" if they do not."""
     rng, made = random.Random(seed), np.random.default_rng(seed)
     spec = make_generative_spec(seed)
@@ -169,7 +171,7 @@ def fault(seed: int, directory: Path) -> str:
     (directory / "letters.vocab").write_text(
         "\n".join(ALPHABET[: spec.vocab]) + "\n", encoding="utf-8"
     )
-    asked = settings_for(rng, spec)
+    asked = sample_settings(rng, spec)
     target = rng.choice(["ort-cpu", "ort-cpu", "onnx"])
     parts = rng.choice(["score,step", "score,step", "score"])
     where = directory / ("p" if "step" in parts else "p.onnx")
@@ -184,7 +186,7 @@ def fault(seed: int, directory: Path) -> str:
     )
     package, one = specc.load(where), specc.load(directory / "one.onnx")
     begun = spec.start is not None and rng.random() < 0.6
-    prompts, ids = prompts_for(rng, spec)
+    prompts, ids = sample_prompts(rng, spec)
     given: dict[str, Any] = {} if begun else {"ids": ids}
     memory = made.normal(size=(ROWS, 3, spec.memory)).astype(np.float32) if spec.memory else None
     if memory is not None:
@@ -205,16 +207,16 @@ def fault(seed: int, directory: Path) -> str:
             raise
     for row in range(ROWS):
         prompt = [spec.start] if begun else prompts[row]
-        want, near = expected(spec, package, prompt, begun, memory, asked, row)
+        want, near = generate_expected(spec, package, prompt, begun, memory, asked, row)
         for name, results in written.items():
-            if said := compared(name, results[row], want, near, beam):
+            if said := find_text_difference(name, results[row], want, near, beam):
                 return f"{seed}, row {row}, {asked}, {parts}: {said}"
     return ""
 
 
 @pytest.mark.parametrize("seed", sample_sweep(range(8)))
 def test_all_generators_return_the_oracle_tokens(seed: int, tmp_path: Path) -> None:
-    assert not fault(seed, tmp_path)
+    assert not find_difference(seed, tmp_path)
 
 
 @pytest.mark.slow
@@ -226,7 +228,7 @@ def test_all_generators_return_the_oracle_tokens_for_hundreds_of_specs(
     for seed in range(start, start + 20):
         directory = tmp_path / str(seed)
         directory.mkdir()
-        found.append(fault(seed, directory))
+        found.append(find_difference(seed, directory))
     assert not [f for f in found if f]
 
 

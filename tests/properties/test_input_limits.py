@@ -108,7 +108,7 @@ CASES = {
 """Inputs, output and value of one graph each."""
 
 
-def graph_of(inputs: str, result: str, value: str, directory: Path) -> Graph:
+def build_graph(inputs: str, result: str, value: str, directory: Path) -> Graph:
     body = value if "return" in value else f"return {value}"
     path = directory / "spec.specc"
     path.write_text(
@@ -117,7 +117,7 @@ def graph_of(inputs: str, result: str, value: str, directory: Path) -> Graph:
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def given(graph: Graph, rows: int, low: int, high: int, rng: Any) -> dict[str, NDArray[Any]]:
+def make_inputs(graph: Graph, rows: int, low: int, high: int, rng: Any) -> dict[str, NDArray[Any]]:
     """Return inputs of length `rows` along `n`, with integers from `low` to `high`."""
     sizes = {"batch": 2, "n": rows, "k": 3}
     made: dict[str, NDArray[Any]] = {}
@@ -140,13 +140,15 @@ def runnable(graph: Graph, weights: dict[str, NDArray[Any]]) -> Any:
     return open_silent_session(model)
 
 
-def differences(graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0) -> Iterator[str]:
+def list_differences(
+    graph: Graph, edges: list[tuple[int, int, int]], seed: int = 0
+) -> Iterator[str]:
     rng = np.random.default_rng(seed)
     sizes = {n: [d.evaluate({}) for d in p.type.shape] for n, p in graph.parameters.items()}
     weights = {n: rng.normal(size=s).astype(np.float32) for n, s in sizes.items()}
     session = runnable(graph, weights)
     for rows, low, high in edges:
-        inputs = given(graph, rows, low, high, rng)
+        inputs = make_inputs(graph, rows, low, high, rng)
         try:
             want = specc_numpy.evaluate_graph(graph, inputs, weights)
         except Failed:
@@ -182,16 +184,16 @@ EDGES = [(r, 0, 0) for r in range(7)] + [
 
 @pytest.mark.parametrize("case", CASES)
 def test_reference_and_runtime_agree_at_input_limits(case: str, tmp_path: Path) -> None:
-    assert not list(differences(graph_of(*CASES[case], tmp_path), EDGES))
+    assert not list(list_differences(build_graph(*CASES[case], tmp_path), EDGES))
 
 
-def whole(rng: random.Random, depth: int = 0) -> str:
+def make_integer_expression(rng: random.Random, depth: int = 0) -> str:
     """Return an integer expression per position of two inputs `a` and `b`, the position ids and the
     length.
     """
     if depth > 2 or rng.random() < 0.25:
         return rng.choice(["a", "b", "positions(a, axis=0)", "n", "3", "-2", "1"])
-    x, y = whole(rng, depth + 1), whole(rng, depth + 1)
+    x, y = make_integer_expression(rng, depth + 1), make_integer_expression(rng, depth + 1)
     forms = [
         "({x} + {y})",
         "({x} - {y})",
@@ -204,22 +206,26 @@ def whole(rng: random.Random, depth: int = 0) -> str:
     return rng.choice([*forms, "where(a > b, a + {x}, b - {y})", "abs(a - {x})"]).format(x=x, y=y)
 
 
-def whole_differences(seed: int, directory: Path) -> list[str]:
+def list_integer_differences(seed: int, directory: Path) -> list[str]:
     rng = random.Random(seed)
-    text = f"a * 0 + {whole(rng)}"
+    text = f"a * 0 + {make_integer_expression(rng)}"
     try:
-        graph = graph_of("a: int[n], b: int[n]", "int[n]", text, directory)
+        graph = build_graph("a: int[n], b: int[n]", "int[n]", text, directory)
     except Failed:  # division by 0
         return [] if "//" in text or "%" in text else [f"{text}: refused"]
-    return [f"{text}: {d}" for d in differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]
+    return [f"{text}: {d}" for d in list_differences(graph, [(n, -4, 4) for n in (0, 1, 6)], seed)]
 
 
 @pytest.mark.parametrize("start", [0, 10, 20])
 def test_integer_expressions_agree_for_either_sign(start: int, tmp_path: Path) -> None:
-    assert not [d for seed in range(start, start + 10) for d in whole_differences(seed, tmp_path)]
+    assert not [
+        d for seed in range(start, start + 10) for d in list_integer_differences(seed, tmp_path)
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(30, 1030, 100))
 def test_many_integer_expressions_agree_for_either_sign(start: int, tmp_path: Path) -> None:
-    assert not [d for seed in range(start, start + 100) for d in whole_differences(seed, tmp_path)]
+    assert not [
+        d for seed in range(start, start + 100) for d in list_integer_differences(seed, tmp_path)
+    ]

@@ -32,19 +32,19 @@ SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))
 EACH = 12
 
 
-def graph_of(text: str, directory: Path) -> Graph:
+def build_graph(text: str, directory: Path) -> Graph:
     path = directory / "spec.specc"
     path.write_text(text)
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
+def list_wrong_expressions(seed: int, directory: Path, compiled: bool = True) -> list[str]:
     """Return the expressions of spec `seed` for which the reference or the compiled model has
     another value.
     """
     drawn = ExpressionSampler(random.Random(seed))
     texts = [drawn.number() for _ in range(EACH)]
-    graph = graph_of(write_length_spec(texts), directory)
+    graph = build_graph(write_length_spec(texts), directory)
     session = (
         open_silent_session(build_model(graph, get_target("onnx")).model) if compiled else None
     )
@@ -71,13 +71,15 @@ def wrong(seed: int, directory: Path, compiled: bool = True) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_length_expressions_have_the_python_values(seed: int, tmp_path: Path) -> None:
-    assert not wrong(seed, tmp_path)
+    assert not list_wrong_expressions(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(6, 206, 20))
 def test_thousands_of_length_expressions_have_the_python_values(start: int, tmp_path: Path) -> None:
-    assert not [w for seed in range(start, start + 20) for w in wrong(seed, tmp_path)]
+    assert not [
+        w for seed in range(start, start + 20) for w in list_wrong_expressions(seed, tmp_path)
+    ]
 
 
 @pytest.mark.parametrize("stand_in", [2, 61, 67, 10_007])
@@ -95,7 +97,7 @@ def test_a_planted_placeholder_is_detected(
             return float(stand_in)
 
     monkeypatch.setattr(scalar_arithmetic, "get_known_float", guess)
-    assert any(wrong(seed, tmp_path, compiled=False) for seed in range(6))
+    assert any(list_wrong_expressions(seed, tmp_path, compiled=False) for seed in range(6))
 
 
 def test_the_evaluator_has_known_values() -> None:
@@ -106,7 +108,7 @@ def test_the_evaluator_has_known_values() -> None:
     assert math.isclose(evaluate_expression("log(length(x, axis=-1) + 1)", 1, 6), math.log(7))
 
 
-def told_and_found(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def compare_static_and_dynamic(spec: str, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Return whether a built-in spec gives equal results with dynamic and static lengths."""
     found = elaborate_with_config(spec, **SMALL_CONFIGS[spec])
     graph = found.model.graph
@@ -138,7 +140,7 @@ def known(length: Dim | None, sizes: dict[str, int]) -> Dim | None:
 def test_static_and_dynamic_lengths_give_equal_results(
     spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told_and_found(spec, monkeypatch, 3)
+    compare_static_and_dynamic(spec, monkeypatch, 3)
 
 
 LOOPS = {
@@ -155,4 +157,4 @@ LOOPS = {
 def test_static_and_dynamic_lengths_give_equal_results_in_every_spec(
     spec: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told_and_found(spec, monkeypatch, size)
+    compare_static_and_dynamic(spec, monkeypatch, size)

@@ -31,7 +31,7 @@ MANY = pytest.mark.parametrize("many", [GRAPHS, pytest.param(300, marks=pytest.m
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-class Grids(RandomGraphBuilder):
+class MaskedGridBuilder(RandomGraphBuilder):
     """Masks in which a position always attends to itself: a fully masked row has no finite values."""
 
     def mask(self, depth: int = 0) -> Value:
@@ -44,9 +44,9 @@ class Grids(RandomGraphBuilder):
         return self.one(ops.Or(), drawn, self.one(ops.Compare("eq"), i, j))
 
 
-def drawn_graph(seed: int, wanted: Wanted) -> Graph:
+def make_reduction_graph(seed: int, wanted: Wanted) -> Graph:
     """Return two random reductions over keys; outputs are the values in `wanted` that have no leak."""
-    drawn = Grids(random.Random(seed))
+    drawn = MaskedGridBuilder(random.Random(seed))
     type = Type.of("f64", BATCH, SEQ, WIDTH)
     drawn.streams.append(drawn.build.input("x", Input(type)))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
@@ -65,7 +65,7 @@ def run(graph: Graph, seed: int, rows: int) -> dict[str, np.ndarray]:
     return specc_numpy.evaluate_graph(graph, cut, weights)
 
 
-def grids(graph: Graph) -> Iterator[Value]:
+def iterate_grids(graph: Graph) -> Iterator[Value]:
     """Return all score matrices [batch q k] with a proved fact."""
     for _, results in graph.nodes:
         for value in results:
@@ -73,9 +73,9 @@ def grids(graph: Graph) -> Iterator[Value]:
                 yield value
 
 
-def untrue(seed: int) -> Iterator[str]:
+def find_false_fact(seed: int) -> Iterator[str]:
     """Return false facts about score matrices."""
-    graph = drawn_graph(seed, grids)
+    graph = make_reduction_graph(seed, iterate_grids)
     found = run(graph, seed, ROWS)
     apart = np.subtract.outer(np.arange(ROWS), np.arange(ROWS))
     for name, value in graph.outputs.items():
@@ -86,7 +86,7 @@ def untrue(seed: int) -> Iterator[str]:
                 yield f"grid {seed}: {value.node.op} is not {number} outside {reach}"
 
 
-def reductions(graph: Graph) -> Iterator[Value]:
+def list_reductions(graph: Graph) -> Iterator[Value]:
     """Return the reductions over keys that are proved to ignore later keys."""
     for node, results in graph.nodes:
         for link in find_dependences(node, results):
@@ -100,9 +100,9 @@ def _skips(graph: Graph, link: Dependence, x: Value | None) -> bool:
     return link.kind == "all" and x is not None and x.type.shape[1:] == (SEQ, SEQ)
 
 
-def changed(seed: int) -> Iterator[str]:
+def find_changed_reduction(seed: int) -> Iterator[str]:
     """Return the reductions over keys that change with one more key."""
-    graph = drawn_graph(seed, reductions)
+    graph = make_reduction_graph(seed, list_reductions)
     before, after = run(graph, seed, ROWS - 1), run(graph, seed, ROWS)
     for name, value in graph.outputs.items():
         a, b = before[name], after[name][:, : ROWS - 1]
@@ -113,21 +113,21 @@ def changed(seed: int) -> Iterator[str]:
 
 @MANY
 def test_masked_entries_have_the_proved_value(many: int) -> None:
-    assert [f for seed in range(many) for f in untrue(seed)] == []
+    assert [f for seed in range(many) for f in find_false_fact(seed)] == []
 
 
 @MANY
 def test_a_reduction_that_ignores_masked_keys_is_unchanged_by_more_of_them(many: int) -> None:
-    assert [f for seed in range(many) for f in changed(seed)] == []
+    assert [f for seed in range(many) for f in find_changed_reduction(seed)] == []
 
 
 def test_most_score_matrices_have_a_proved_fact() -> None:
     known = read = 0
     for seed in range(15):
-        for value in drawn_graph(seed, grids).outputs.values():
+        for value in make_reduction_graph(seed, iterate_grids).outputs.values():
             found = find_masked_values(value, QUERY, KEY)
             known += any(i not in (FULL_INTERVAL, EMPTY_INTERVAL) for i in found.values())
-        read += len(drawn_graph(seed, reductions).outputs)
+        read += len(make_reduction_graph(seed, list_reductions).outputs)
     assert known > 50
     assert read > 8
 
@@ -169,7 +169,9 @@ def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(place, name, wrong)
     find_masked_values.cache_clear()
     seeds = [FIRST_SEEDS[mistake], *range(200)]
-    found = any(f for seed in seeds for f in (*untrue(seed), *changed(seed)))
+    found = any(
+        f for seed in seeds for f in (*find_false_fact(seed), *find_changed_reduction(seed))
+    )
     monkeypatch.undo()
     find_masked_values.cache_clear()
     assert found

@@ -80,17 +80,17 @@ values.
 
 
 @cache
-def model_of(spec: str) -> ModelDefinition:
+def build_spec_model(spec: str) -> ModelDefinition:
     return elaborate_with_config(
         spec, **{key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     ).model
 
 
 def built(spec: str, where: str, opset: int) -> BuiltModel:
-    return build_model(model_of(spec).graph, get_target(where), opset)
+    return build_model(build_spec_model(spec).graph, get_target(where), opset)
 
 
-def known(one: BuiltModel) -> InferredTypes:
+def infer_types(one: BuiltModel) -> InferredTypes:
     """Return the types that the verifier infers from the nodes alone, without declared types."""
     model = make_weights_inputs(one)
     env = check_value_types(one, model).env
@@ -98,7 +98,7 @@ def known(one: BuiltModel) -> InferredTypes:
     return infer_model_types(strip_declared_types(model), env, told)
 
 
-def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
+def run_all_values(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return every value of the main graph, computed by ONNX Runtime from inputs of equal lengths."""
     model = strip_declared_types(make_weights_inputs(one))
     graph = one.graph
@@ -118,8 +118,8 @@ def run_all(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str, tuple[
 @pytest.mark.parametrize(("spec", "where", "opset"), FEW)
 def test_inferred_shapes_equal_those_of_onnx_runtime(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
-    found = known(one)
-    seen = dict(run_all(one, found))
+    found = infer_types(one)
+    seen = dict(run_all_values(one, found))
     assert {n: read_shape(found.types[n]) for n in seen} == seen
 
 
@@ -127,16 +127,16 @@ def test_inferred_shapes_equal_those_of_onnx_runtime(spec: str, where: str, opse
 @pytest.mark.parametrize(("spec", "where", "opset"), ALL)
 def test_every_value_of_every_spec_is_inferred_correctly(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
-    found = known(one)
-    data = decided_by_data(one.model.graph, found)
+    found = infer_types(one)
+    data = list_data_dependent_values(one.model.graph, found)
     unknown = [n for n, type in found.types.items() if has_unknown_length(type) and n not in data]
     assert unknown == []
-    seen = dict(run_all(one, found))
+    seen = dict(run_all_values(one, found))
     known_ones = {n: read_shape(found.types[n]) for n in seen if n not in data}
     assert known_ones == {n: s for n, s in seen.items() if n not in data}
 
 
-def decided_by_data(
+def list_data_dependent_values(
     graph: onnx.GraphProto, found: InferredTypes, outside: frozenset[str] = frozenset()
 ) -> set[str]:
     """Return values with data-dependent lengths: the number of positions of a mask, and values
@@ -146,32 +146,34 @@ def decided_by_data(
     for node in graph.node:
         told = node.op_type != "If" or node.input[0] in found.constants
         for body in iterate_node_bodies(node):
-            deep = decided_by_data(body, found, frozenset(names))
-            names |= deep if told else deep | inner(body)
+            deep = list_data_dependent_values(body, found, frozenset(names))
+            names |= deep if told else deep | iterate_values(body)
         ends = {o.name for body in iterate_node_bodies(node) for o in body.output}
         if not told or node.op_type == "NonZero" or names & {*node.input, *ends}:
             names |= {n for n in node.output if n and has_unknown_length(found.types[n])}
     return names
 
 
-def inner(graph: onnx.GraphProto) -> set[str]:
+def iterate_values(graph: onnx.GraphProto) -> set[str]:
     """Yield every value of a graph and of its subgraphs."""
     names = {n for node in graph.node for n in node.output}
-    return names.union(*(inner(b) for node in graph.node for b in iterate_node_bodies(node)))
+    return names.union(
+        *(iterate_values(b) for node in graph.node for b in iterate_node_bodies(node))
+    )
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "rnnsearch"])
 def test_every_value_of_a_step_is_inferred(spec: str) -> None:
-    model = model_of(spec)
+    model = build_spec_model(spec)
     assert model.generation
     derived = derive_encoder_and_step(
         model.graph, model.generation.growing, {model.generation.source: "newest"}
     )
-    found = known(build_model(derived.step, get_target("ort-cpu")))
+    found = infer_types(build_model(derived.step, get_target("ort-cpu")))
     assert [n for n, type in found.types.items() if has_unknown_length(type)] == []
 
 
-def caught(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
+def is_detected(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
     """Return whether the verifier rejects a model."""
     try:
         verify_without_runtime(one, mutant)
@@ -180,13 +182,13 @@ def caught(one: BuiltModel, mutant: onnx.ModelProto) -> bool:
     return False
 
 
-def hunt(
+def count_undetected_mutants(
     one: BuiltModel, seed: str, tries: int
 ) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
     """Return the number of mutants with an effect, and the undetected ones with the values that
     changed. All mutants of outputs are tried.
     """
-    model, before = make_weights_inputs(one), known(one)
+    model, before = make_weights_inputs(one), infer_types(one)
     results, others = [], []
     for mutation in iterate_shape_mutations(model):
         (results if mutation.kind == "declared output" and mutation.graph == 0 else others).append(
@@ -203,11 +205,13 @@ def hunt(
         )
         if changed:
             count += 1
-            unseen += [] if caught(one, mutant) else [(mutation, changed)]
+            unseen += [] if is_detected(one, mutant) else [(mutation, changed)]
     return count, unseen
 
 
-def judge(count: int, unseen: list[tuple[ShapeMutation, list[str]]], results: set[str]) -> None:
+def assert_mutants_detected(
+    count: int, unseen: list[tuple[ShapeMutation, list[str]]], results: set[str]
+) -> None:
     """Assert that 95 % are detected, and all that change an output."""
     assert len(unseen) <= 0.05 * count, (
         f"{len(unseen)} of {count}: {Counter(m.kind for m, _ in unseen)}"
@@ -215,7 +219,7 @@ def judge(count: int, unseen: list[tuple[ShapeMutation, list[str]]], results: se
     assert not [m for m, changed in unseen if results & set(changed) or m.kind == "declared output"]
 
 
-def named(unseen: list[tuple[ShapeMutation, list[str]]]) -> str:
+def describe_undetected(unseen: list[tuple[ShapeMutation, list[str]]]) -> str:
     """Return the undetected mutants by operator, with the reason if it is known."""
     counts = Counter(m.kind.split()[0].split(".")[0] for m, _ in unseen)
     return "; ".join(
@@ -226,9 +230,9 @@ def named(unseen: list[tuple[ShapeMutation, list[str]]]) -> str:
 @pytest.mark.parametrize(("spec", "where", "opset"), sample_sweep(FEW))
 def test_mutants_are_detected(spec: str, where: str, opset: int) -> None:
     one = built(spec, where, opset)
-    count, unseen = hunt(one, f"{spec} {where} {opset}", 100)
-    judge(count, unseen, set(model_of(spec).graph.outputs))
-    assert "no reason" not in named(unseen)
+    count, unseen = count_undetected_mutants(one, f"{spec} {where} {opset}", 100)
+    assert_mutants_detected(count, unseen, set(build_spec_model(spec).graph.outputs))
+    assert "no reason" not in describe_undetected(unseen)
 
 
 @pytest.mark.slow
@@ -239,10 +243,10 @@ def test_many_mutants_are_detected(
     total, unseen = 0, []
     for where, opset in product(TARGETS, OPSETS):
         one = built(spec, where, opset)
-        count, missed = hunt(one, f"{spec} {where} {opset}", 60)
+        count, missed = count_undetected_mutants(one, f"{spec} {where} {opset}", 60)
         total, unseen = total + count, unseen + missed
-    record_property(f"{spec}: not found of {total}", named(unseen))
-    judge(total, unseen, set(model_of(spec).graph.outputs))
+    record_property(f"{spec}: not found of {total}", describe_undetected(unseen))
+    assert_mutants_detected(total, unseen, set(build_spec_model(spec).graph.outputs))
 
 
 IN_PACKAGES = (
@@ -253,16 +257,16 @@ IN_PACKAGES = (
 )
 
 
-def hunt_in_package(
+def count_undetected_in_package(
     spec: str, part: str, where: str, opset: int, tries: int
 ) -> tuple[int, list[tuple[ShapeMutation, list[str]]]]:
-    """Run `hunt` on one graph of a package; nothing if the spec does not have it."""
+    """Run `count_undetected_mutants` on one graph of a package; nothing if the spec does not have it."""
     if part == "sample" and opset < 18:  # sampling needs `BitwiseXor`
         return 0, []
-    one = build_package_graph(model_of(spec), part, where, opset)
+    one = build_package_graph(build_spec_model(spec), part, where, opset)
     if one is None:
         return 0, []
-    count, unseen = hunt(one, f"{spec} {part} {where} {opset}", tries)
+    count, unseen = count_undetected_mutants(one, f"{spec} {part} {where} {opset}", tries)
     results = {o.name for o in one.model.graph.output}
     assert not [m for m, changed in unseen if results & set(changed)]
     return count, unseen
@@ -271,11 +275,11 @@ def hunt_in_package(
 def test_mutants_of_packages_are_detected() -> None:
     total, unseen = 0, []
     for spec, part, where, opset in IN_PACKAGES:
-        count, missed = hunt_in_package(spec, part, where, opset, 25)
+        count, missed = count_undetected_in_package(spec, part, where, opset, 25)
         assert count > 15, f"{spec} {part}: {count} mutants"
         total, unseen = total + count, unseen + missed
-    judge(total, unseen, set())
-    assert "no reason" not in named(unseen)
+    assert_mutants_detected(total, unseen, set())
+    assert "no reason" not in describe_undetected(unseen)
 
 
 @pytest.mark.slow
@@ -283,23 +287,23 @@ def test_mutants_of_packages_are_detected() -> None:
 def test_many_mutants_of_packages_are_detected(
     spec: str, record_property: Callable[[str, object], None]
 ) -> None:
-    if model_of(spec).generation is None:
+    if build_spec_model(spec).generation is None:
         return
     total, unseen = 0, []
     forms = (("onnx", 17), ("onnx", 23), ("ort-cpu", 20), ("ort-cpu", 26))
     for part, (where, opset) in product(PARTS, forms):
-        count, missed = hunt_in_package(spec, part, where, opset, 30)
+        count, missed = count_undetected_in_package(spec, part, where, opset, 30)
         total, unseen = total + count, unseen + missed
-    record_property(f"{spec}: not found of {total}", named(unseen))
-    judge(total, unseen, set())
+    record_property(f"{spec}: not found of {total}", describe_undetected(unseen))
+    assert_mutants_detected(total, unseen, set())
 
 
 def test_the_verifier_works_without_asserts() -> None:
     """Under `python -O`, which removes all `assert` statements."""
     program = (
         "import sys; sys.path[:0] = sys.argv[1].split(chr(58));"
-        "from test_onnx_verifier import built, hunt;"
-        "count, unseen = hunt(built('feedforward', 'onnx', 23), '', 40);"
+        "from test_onnx_verifier import built, count_undetected_mutants;"
+        "count, unseen = count_undetected_mutants(built('feedforward', 'onnx', 23), '', 40);"
         "sys.exit(f'{len(unseen)} of {count} pass' if unseen or count < 20 or __debug__ else 0)"
     )
     path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])

@@ -50,7 +50,7 @@ PLANS = ([6], [1] * 6, [2, 2, 1, 1], [3, 3], [4, 1, 1], [1, 5])
 MEMORIES = (1, 3)
 
 
-def leak(graph: Graph, seed: int) -> str:
+def find_leak(graph: Graph, seed: int) -> str:
     """Return positions that change although a proof excludes it; "" if there are none."""
     proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
@@ -78,7 +78,7 @@ def leak(graph: Graph, seed: int) -> str:
     return ""
 
 
-def difference(seed: int, draw: Callable[[int], Graph] = make_prefix_graph) -> str:
+def find_step_difference(seed: int, draw: Callable[[int], Graph] = make_prefix_graph) -> str:
     """Return how the steps of graph `seed` differ from its full pass; "" if they do not or the
     graph is rejected.
     """
@@ -91,12 +91,12 @@ def difference(seed: int, draw: Callable[[int], Graph] = make_prefix_graph) -> s
         if faults := [f for each in made for f in find_graph_errors(each)]:
             return f"graph {seed}: {faults[0]}"
         for memory in MEMORIES:
-            if fault := _unequal(graph, derived, seed, memory, rows):
+            if fault := _find_unequal(graph, derived, seed, memory, rows):
                 return f"graph {seed}, memory {memory}: {fault}"
     return ""
 
 
-def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows: str) -> str:
+def _find_unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows: str) -> str:
     inputs, weights = sample_prefix_values(graph, seed, ROWS, memory, batch=2)
     inputs.setdefault("x", np.zeros((2, ROWS, 3)))
     used = {n: v for n, v in inputs.items() if n in graph.inputs}
@@ -123,17 +123,17 @@ def _unequal(graph: Graph, derived: DerivedGraphs, seed: int, memory: int, rows:
     return ""
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Clear all caches of proofs."""
     mask_bands.find_mask_band.cache_clear()
     find_masked_values.cache_clear()
 
 
-def first_fault(seeds: range) -> str:
+def find_first_failure(seeds: range) -> str:
     """Return the first failing graph; an exception in a pass counts as failure."""
     for seed in seeds:
         try:
-            fault = leak(make_prefix_graph(seed), seed) or difference(seed)
+            fault = find_leak(make_prefix_graph(seed), seed) or find_step_difference(seed)
         except Exception as error:
             fault = f"graph {seed}: {type(error).__name__}: {error}"
         if fault:
@@ -144,28 +144,30 @@ def first_fault(seeds: range) -> str:
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
 def test_proofs_about_graphs_with_prefixes_are_true(start: int) -> None:
     seeds = range(start, start + 30)
-    assert not [f for s in seeds if (f := leak(make_prefix_graph(s), s))]
+    assert not [f for s in seeds if (f := find_leak(make_prefix_graph(s), s))]
 
 
 @pytest.mark.parametrize("start", range(0, GRAPHS, 30))
 def test_steps_of_graphs_with_prefixes_equal_the_full_pass(start: int) -> None:
-    assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
+    assert not [f for seed in range(start, start + 30) if (f := find_step_difference(seed))]
 
 
 @pytest.mark.parametrize("many", [25, pytest.param(1000, marks=pytest.mark.slow)])
 def test_steps_of_loops_with_prefixes_equal_the_full_pass(many: int) -> None:
     """Their states start with values of prefix positions in each iteration."""
     graphs = ((s, make_prefix_loop_graph(s)) for s in range(many))
-    assert not [f for s, graph in graphs if (f := leak(graph, s))]
+    assert not [f for s, graph in graphs if (f := find_leak(graph, s))]
     seeds = range(many)
-    assert not [f for s in seeds if (f := difference(s, make_prefix_loop_graph))]
+    assert not [f for s in seeds if (f := find_step_difference(s, make_prefix_loop_graph))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 2400, 200))
 def test_thousands_of_graphs_with_prefixes(start: int) -> None:
     seeds = range(start, start + 200)
-    assert not [f for s in seeds if (f := leak(make_prefix_graph(s), s) or difference(s))]
+    assert not [
+        f for s in seeds if (f := find_leak(make_prefix_graph(s), s) or find_step_difference(s))
+    ]
 
 
 def test_the_initial_result_of_an_empty_sequence_reads_its_position_only() -> None:
@@ -276,14 +278,14 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
         assert texts[0] == texts[1]
 
 
-def _numbered(grid: QueryKeyGrid) -> affine_indices.AffineIndex | None:
+def _use_times_as_indices(grid: QueryKeyGrid) -> affine_indices.AffineIndex | None:
     """Mutation: uses times instead of indices."""
     if (grid.query, grid.key) == (0, None):
         return affine_indices.AffineIndex(query=affine_indices.ONE)
     return affine_indices.AffineIndex(key=affine_indices.ONE) if grid.key == 0 else None
 
 
-def _first_rows(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
+def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
     """Mutation: reads the initial state at the wrong end."""
     value, axis = self.now[first.value], first.axis
     if axis is None or first.total:
@@ -294,7 +296,7 @@ def _first_rows(self: encoder_graph.EncoderBuilder, first: encoder_graph.Initial
     return self.b.one(ops.Concat(axis), *[short] * (rows.number or 1))
 
 
-def _taken_for_rows_of_themselves(node: Node, *results: Any) -> list[Dependence]:
+def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:
     """Mutation: treats positions that others depend on as positions that depend on themselves only."""
     kinds = {} if results else {"window": "same"}
     return [replace(k, kind=kinds.get(k.kind, k.kind)) for k in find_dependences(node, *results)]
@@ -308,7 +310,11 @@ FROM = {
     "only the side of the queries is looked at": 200,
 }
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "row numbers do not begin behind the head": (affine_indices, "_match_position_id", _numbered),
+    "row numbers do not begin behind the head": (
+        affine_indices,
+        "_match_position_id",
+        _use_times_as_indices,
+    ),
     "lengths in masks are taken for 0": (
         affine_indices,
         "make_affine_length",
@@ -327,12 +333,12 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a row alone is made of its own rows where it reads others": (
         encoder_graph,
         "find_dependences",
-        _taken_for_rows_of_themselves,
+        _ignore_dependents,
     ),
     "states begin as the first rows of the head": (
         encoder_graph.EncoderBuilder,
         "output",
-        _first_rows,
+        _read_wrong_end,
     ),
     "nobody tells the length of a memory": (
         step_graph,
@@ -355,10 +361,10 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
 def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
-    forget()
+    clear_caches()
     # One to ten of a hundred graphs detect a mistake: try those near the first one that does.
     start = FROM.get(mistake, 0)
-    found = first_fault(range(start, start + 30))
+    found = find_first_failure(range(start, start + 30))
     monkeypatch.undo()
-    forget()
+    clear_caches()
     assert found, mistake

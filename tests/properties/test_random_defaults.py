@@ -30,7 +30,7 @@ Made = Callable[[Row], Row]
 
 
 @dataclass(frozen=True)
-class Default:
+class RandomDefault:
     """An expression of `t`, the tokens as numbers, and its value for one sequence."""
 
     text: str
@@ -71,9 +71,9 @@ ONE: list[tuple[str, Callable[[Row], Row]]] = [
 ]
 
 
-def drawn(rng: random.Random) -> tuple[Default, bool]:
+def make_default(rng: random.Random) -> tuple[RandomDefault, bool]:
     """Return a default, and whether it has a value per token."""
-    made = Default("t", lambda a: a)
+    made = RandomDefault("t", lambda a: a)
     for _ in range(rng.randint(1, 3)):
         made = _behind(made, *rng.choice(CAUSAL + CAUSAL + AHEAD))
     if rng.random() < 0.2:
@@ -81,8 +81,8 @@ def drawn(rng: random.Random) -> tuple[Default, bool]:
     return made, True
 
 
-def _behind(made: Default, text: str, of: Made) -> Default:
-    return Default(text.format(a=made.text), lambda a: of(made.of(a)))
+def _behind(made: RandomDefault, text: str, of: Made) -> RandomDefault:
+    return RandomDefault(text.format(a=made.text), lambda a: of(made.of(a)))
 
 
 SPEC = """specc 1
@@ -98,7 +98,7 @@ generate text of ids from logits {{ max_tokens = 5 }}
 """
 
 
-def spec_of(default: Default, rows: bool) -> str:
+def write_default_spec(default: RandomDefault, rows: bool) -> str:
     """Return a generative spec with the default."""
     return SPEC.format(
         axis=", seq" if rows else "",
@@ -107,7 +107,7 @@ def spec_of(default: Default, rows: bool) -> str:
     )
 
 
-def changes(default: Default, rows: bool) -> bool:
+def is_changing(default: RandomDefault, rows: bool) -> bool:
     """Return whether the value for a prefix changes when more tokens are appended, by evaluation."""
     rng = random.Random(0)
     for _ in range(6):
@@ -119,11 +119,11 @@ def changes(default: Default, rows: bool) -> bool:
     return False
 
 
-def fault(seed: int, directory: Path) -> str:
+def find_failure(seed: int, directory: Path) -> str:
     """Return an error of an accepted default; "" if there is none."""
-    default, rows = drawn(random.Random(seed))
+    default, rows = make_default(random.Random(seed))
     directory.mkdir(exist_ok=True)
-    (directory / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
+    (directory / "m.specc").write_text(write_default_spec(default, rows), encoding="utf-8")
     try:
         specc.compile(
             directory / "m.specc", directory / "p", init=seed, graphs="score,step", target="onnx"
@@ -149,41 +149,41 @@ def fault(seed: int, directory: Path) -> str:
     return ""
 
 
-def unsound(seed: int, directory: Path) -> str:
+def find_unsound_default(seed: int, directory: Path) -> str:
     """Return a default that is accepted although its values change."""
-    default, rows = drawn(random.Random(seed))
-    (directory / "m.specc").write_text(spec_of(default, rows), encoding="utf-8")
+    default, rows = make_default(random.Random(seed))
+    (directory / "m.specc").write_text(write_default_spec(default, rows), encoding="utf-8")
     model = elaborate_spec(open_spec(str(directory / "m.specc")))
     assert model.generation
     grows, source = model.generation.growing, model.generation.source
     refused = analysis_report.analyze_graph(model.graph, grows, source, model.defaults).errors
     assert {d.code for d in refused} <= {"E0718"}
-    return "" if refused or not changes(default, rows) else f"{seed}: {default.text}"
+    return "" if refused or not is_changing(default, rows) else f"{seed}: {default.text}"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_accepted_defaults_generate_as_full_passes(seed: int, tmp_path: Path) -> None:
-    assert not fault(seed, tmp_path)
+    assert not find_failure(seed, tmp_path)
 
 
 def test_defaults_that_change_are_refused(tmp_path: Path) -> None:
-    assert not [f for seed in range(25) if (f := unsound(seed, tmp_path))]
+    assert not [f for seed in range(25) if (f := find_unsound_default(seed, tmp_path))]
 
 
 def test_without_the_proof_changing_defaults_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(analysis_report, "check_default_causality", lambda *_: [])
-    assert any(unsound(seed, tmp_path) for seed in range(10))
+    assert any(find_unsound_default(seed, tmp_path) for seed in range(10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(4, 204, 20))
 def test_hundreds_of_accepted_defaults_generate_as_full_passes(start: int, tmp_path: Path) -> None:
     seeds = range(start, start + 20)
-    assert not [f for seed in seeds if (f := fault(seed, tmp_path / str(seed)))]
+    assert not [f for seed in seeds if (f := find_failure(seed, tmp_path / str(seed)))]
 
 
 @pytest.mark.slow
 def test_many_defaults_that_change_are_refused(tmp_path: Path) -> None:
-    assert not [f for seed in range(25, 1025) if (f := unsound(seed, tmp_path))]
+    assert not [f for seed in range(25, 1025) if (f := find_unsound_default(seed, tmp_path))]

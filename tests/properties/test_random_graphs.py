@@ -29,7 +29,7 @@ ROWS = 6
 GRAPHS = 250
 
 
-def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
+def iterate_effects(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
     """Yield all pairs (position of the output, token) where the token changes the position."""
     inputs, weights = sample_graph_values(graph, seed, ROWS)
     rng = np.random.default_rng(seed + 1)
@@ -45,12 +45,12 @@ def moves(graph: Graph, seed: int) -> Iterator[tuple[int, int]]:
                 yield row, token
 
 
-def fault(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
+def find_failure(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
     """Return how graph `seed` contradicts a proof; "" if it does not."""
     graph = draw(seed)
     proved = not check_causality(graph, "seq", "x", ["y"])
     state = follow(graph, "seq").state(graph.outputs["y"])
-    for row, token in moves(graph, seed):
+    for row, token in iterate_effects(graph, seed):
         if proved and token > row:
             return f"graph {seed} is proved causal, token {token} moves row {row}"
         if not (state.whole or state.newest) and row - token not in state.axes.get(
@@ -62,18 +62,18 @@ def fault(seed: int, draw: Callable[[int], Graph] = make_random_graph) -> str:
 
 @pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 25)))
 def test_proofs_about_random_graphs_are_true(start: int) -> None:
-    faults = [f for seed in range(start, start + 25) if (f := fault(seed))]
+    faults = [f for seed in range(start, start + 25) if (f := find_failure(seed))]
     assert not faults
 
 
 @pytest.mark.parametrize("many", [40, pytest.param(2000, marks=pytest.mark.slow)])
 def test_proofs_about_loops_over_another_axis_are_true(many: int) -> None:
-    assert not [found for seed in range(many) if (found := fault(seed, make_loop_graph))]
+    assert not [found for seed in range(many) if (found := find_failure(seed, make_loop_graph))]
 
 
 @pytest.mark.parametrize("many", [80, pytest.param(2000, marks=pytest.mark.slow)])
 def test_proofs_about_gathered_positions_are_true(many: int) -> None:
-    assert not [found for seed in range(many) if (found := fault(seed, make_gather_graph))]
+    assert not [found for seed in range(many) if (found := find_failure(seed, make_gather_graph))]
     proved = [
         not check_causality(make_gather_graph(seed), "seq", "x", ["y"]) for seed in range(many)
     ]
@@ -86,7 +86,7 @@ def test_most_causal_graphs_are_proved() -> None:
         graph = make_random_graph(seed)
         if not check_causality(graph, "seq", "x", ["y"]):
             proved += 1
-        elif any(token > row for row, token in moves(graph, seed)):
+        elif any(token > row for row, token in iterate_effects(graph, seed)):
             refused += 1
         else:
             needlessly += 1
@@ -152,7 +152,7 @@ def test_without_a_warning_padding_has_no_effect(
     assert clean > least
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Plant one of the mistakes that would make a proof false."""
     real = mask_bands.find_band_interval
     match name:
@@ -202,9 +202,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ],
 )
 def test_a_planted_mistake_is_detected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    planted(monkeypatch, name)
+    plant_mistake(monkeypatch, name)
     dependence.find_op_dependences.cache_clear()
-    found = any(fault(seed) for seed in range(GRAPHS))
+    found = any(find_failure(seed) for seed in range(GRAPHS))
     monkeypatch.undo()
     dependence.find_op_dependences.cache_clear()
     assert found

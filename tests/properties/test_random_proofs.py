@@ -53,7 +53,7 @@ def run(graph: Graph, inputs: dict[str, Any], weights: dict[str, Any]) -> Any:
         )["y"]
 
 
-def stepping(seed: int) -> str:
+def find_step_difference(seed: int) -> str:
     """Return how the steps of a graph that is proved causal differ from its full pass."""
     graph = make_dataflow_graph(seed)
     if check_causality(graph, "seq", "x", ["y"]):
@@ -76,7 +76,7 @@ def stepping(seed: int) -> str:
     return ""
 
 
-def padding_moves(seed: int) -> str:
+def find_padding_effect(seed: int) -> str:
     """Return how padding changes valid positions of a graph for which a proof excludes it."""
     side = SIDES[seed % 3]
     graph = make_dataflow_graph(seed, side)
@@ -103,7 +103,7 @@ def padding_moves(seed: int) -> str:
     return ""
 
 
-def examples_meet(seed: int) -> str:
+def find_batch_effect(seed: int) -> str:
     """Return how a batch element alone differs from itself in a batch, in a graph for which a proof
     excludes it.
     """
@@ -121,7 +121,11 @@ def examples_meet(seed: int) -> str:
 
 
 Law = Callable[[int], str]
-LAWS: dict[str, Law] = {"steps": stepping, "padding": padding_moves, "examples": examples_meet}
+LAWS: dict[str, Law] = {
+    "steps": find_step_difference,
+    "padding": find_padding_effect,
+    "examples": find_batch_effect,
+}
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -216,7 +220,7 @@ FIRST_SEEDS = {
 """Seeds that detect a mistake after many that do not; they are tried first."""
 
 
-def found(law: Law, graphs: int = 1500, first: int = 0) -> bool:
+def is_detected(law: Law, graphs: int = 1500, first: int = 0) -> bool:
     """Return whether a property fails; an exception in a pass counts as failure."""
     for seed in (first, *range(graphs)):
         try:
@@ -236,7 +240,7 @@ def test_a_disabled_rule_is_detected(mistake: str, monkeypatch: pytest.MonkeyPat
         # the search for loops without steps detects the same in loop bodies
         # too
         monkeypatch.setattr(time_dataflow_facts, "_find_in_body", lambda *_: "")
-    missed = found(LAWS[law], first=FIRST_SEEDS.get(mistake, 0))
+    missed = is_detected(LAWS[law], first=FIRST_SEEDS.get(mistake, 0))
     monkeypatch.undo()
     time_dataflow.trace_time_dataflow.cache_clear()
     assert missed, mistake
@@ -279,4 +283,4 @@ def test_a_loop_over_batch_elements_is_detected(monkeypatch: pytest.MonkeyPatch)
     )
     assert kept > 8
     monkeypatch.setattr(batch_independence._BatchAxis, "_scan_mixes", lambda *_: False)
-    assert found(LAWS["examples"], 100)
+    assert is_detected(LAWS["examples"], 100)

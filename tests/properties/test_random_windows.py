@@ -22,7 +22,7 @@ B, N, WIDTH = Dim.symbol("b"), Dim.symbol("n"), 2
 Array = NDArray[Any]
 
 
-class Drawn:
+class WindowStack:
     """A stack of windows over `x` and its padding mask."""
 
     def __init__(self, seed: int, side: str) -> None:
@@ -84,7 +84,7 @@ class Drawn:
         return self.build.finish("g", {"y": self.x, "rows": self.keep})
 
 
-def weights_of(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
+def sample_weights(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
     return {
         name: rng.standard_normal([d.evaluate({}) for d in f.type.shape])
         for name, f in graph.parameter_facts.items()
@@ -94,13 +94,13 @@ def weights_of(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
 ROWS, MORE = 11, 4
 
 
-def fault(seed: int, side: str) -> bool | None:
+def find_failure(seed: int, side: str) -> bool | None:
     """Return whether positions of a stack without warning differ; None if it has a warning."""
-    graph = Drawn(seed, side).finished()
+    graph = WindowStack(seed, side).finished()
     if any(d.code == "W0601" for d in proof.check_padding(graph)):
         return None
     rng = np.random.default_rng(seed)
-    weights = weights_of(graph, rng)
+    weights = sample_weights(graph, rng)
     x = rng.standard_normal((1, ROWS + MORE, WIDTH))
     keep = np.ones((1, ROWS + MORE), bool)
     real = slice(MORE, None) if side == "left" else slice(0, ROWS)
@@ -117,13 +117,13 @@ def fault(seed: int, side: str) -> bool | None:
 @pytest.mark.parametrize("many", [300, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_without_a_warning_padding_has_no_effect(side: str, many: int) -> None:
-    said = [fault(seed, side) for seed in range(many)]
+    said = [find_failure(seed, side) for seed in range(many)]
     assert not any(said), said.index(True)
     # Some stacks have a warning, others do not.
     assert min(said.count(None), said.count(False)) > many // 6
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Plant a mistake that suppresses a warning."""
     match name:
         case "a stride leaves nothing padded":
@@ -150,5 +150,5 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_planted_mistakes_are_detected(
     mistake: str, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted(monkeypatch, mistake)
-    assert any(fault(seed, side) for seed in range(400))
+    plant_mistake(monkeypatch, mistake)
+    assert any(find_failure(seed, side) for seed in range(400))

@@ -35,13 +35,13 @@ def yaml(text: str) -> ast.File:
     return parse_yaml(Source("a.yaml", text))
 
 
-def difference(a: Any, b: Any, path: str = "") -> str:
+def find_tree_difference(a: Any, b: Any, path: str = "") -> str:
     """Return where two trees first differ, since their `repr` is very long."""
     if type(a) is not type(b):
         return f"{path}: {a!r} is not {b!r}"
     if dataclasses.is_dataclass(a):
         named = (
-            difference(getattr(a, f.name), getattr(b, f.name), f"{path}.{f.name}")
+            find_tree_difference(getattr(a, f.name), getattr(b, f.name), f"{path}.{f.name}")
             for f in dataclasses.fields(a)
             if f.compare
         )
@@ -51,34 +51,38 @@ def difference(a: Any, b: Any, path: str = "") -> str:
             (
                 d
                 for n, (x, y) in enumerate(zip(a, b, strict=True))
-                if (d := difference(x, y, f"{path}[{n}]"))
+                if (d := find_tree_difference(x, y, f"{path}[{n}]"))
             ),
             "",
         )
     return "" if a == b else f"{path}: {a!r} is not {b!r}"
 
 
-def there_and_back(file: ast.File) -> None:
+def assert_round_trip(file: ast.File) -> None:
     """Check that every path through the two syntaxes gives the same tree, and that printing is
     idempotent.
     """
     text = print_dsl(file)
     again = dsl(text)
-    assert not difference(file, again), text
+    assert not find_tree_difference(file, again), text
     assert print_dsl(again) == text
     other = print_yaml(file)
     mirrored = yaml(other)
-    assert not difference(file, mirrored), other
+    assert not find_tree_difference(file, mirrored), other
     assert print_yaml(mirrored) == other
-    assert not difference(tree_from_json(tree_to_json(file), Source("a", text + other)), file)
+    assert not find_tree_difference(
+        tree_from_json(tree_to_json(file), Source("a", text + other)), file
+    )
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES, *sample_sweep(SHIPPED)], ids=lambda p: p.name)
 def test_every_spec_converts_in_both_directions(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     file = dsl(text) if path.suffix == ".specc" else yaml(text)
-    there_and_back(file)
-    assert not difference(tree_from_json(tree_to_json(file), Source(path.name, text)), file)
+    assert_round_trip(file)
+    assert not find_tree_difference(
+        tree_from_json(tree_to_json(file), Source(path.name, text)), file
+    )
 
 
 # --- any tree of the grammar ----------------------------------------------------------
@@ -156,7 +160,7 @@ functions = st.sampled_from(["f", "v.encode", "choice", "len", "linear"]).map(as
 LAST_FIELDS = ("comments", "end", "else_end")
 
 
-def builds(
+def build_trees(
     kind: type[Any], *values: st.SearchStrategy[Any], **named: st.SearchStrategy[Any]
 ) -> Any:
     """Return a strategy for trees of a class, with fields in the order of the source: comments come
@@ -169,41 +173,41 @@ def builds(
 
 
 def options(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    named = builds(ast.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
+    named = build_trees(ast.Option, st.sampled_from([*WORDS, "in_", "weights", "out"]), values)
     return st.lists(named, max_size=3, unique_by=lambda o: o.name).map(tuple)
 
 
 def larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     optional = st.one_of(st.none(), inner)
     subscripts = st.one_of(
-        inner, builds(ast.Slice, optional, optional, optional), st.just(ast.EllipsisDims())
+        inner, build_trees(ast.Slice, optional, optional, optional), st.just(ast.EllipsisDims())
     )
     operators = st.sampled_from(["==", "!=", "<=", ">=", "<", ">", "in"])
     return st.one_of(
-        builds(
+        build_trees(
             ast.Call,
             functions,
             st.lists(inner, max_size=3).map(tuple),
             options(inner),
             st.one_of(st.none(), paths),
         ),
-        builds(ast.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
-        builds(ast.Unary, st.sampled_from(["-", "not"]), inner),
-        builds(
+        build_trees(ast.Index, inner, st.lists(subscripts, min_size=1, max_size=3).map(tuple)),
+        build_trees(ast.Unary, st.sampled_from(["-", "not"]), inner),
+        build_trees(
             ast.Binary,
             st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "&", "|"]),
             inner,
             inner,
         ),
         st.lists(inner, min_size=2, max_size=3).flatmap(
-            lambda parts: builds(
+            lambda parts: build_trees(
                 ast.Compare, st.tuples(*[operators] * (len(parts) - 1)), st.just(tuple(parts))
             )
         ),
-        builds(ast.Conditional, inner, inner, inner),
-        builds(ast.ListLiteral, st.lists(inner, max_size=3).map(tuple)),
-        builds(ast.ListComprehension, inner, names, inner),
-        builds(ast.RecordLiteral, options(inner)),
+        build_trees(ast.Conditional, inner, inner, inner),
+        build_trees(ast.ListLiteral, st.lists(inner, max_size=3).map(tuple)),
+        build_trees(ast.ListComprehension, inner, names, inner),
+        build_trees(ast.RecordLiteral, options(inner)),
     )
 
 
@@ -213,7 +217,7 @@ expressions = st.recursive(
 small = st.one_of(
     numbers,
     dotted,
-    builds(
+    build_trees(
         ast.Call,
         functions,
         st.lists(dotted, max_size=2).map(tuple),
@@ -226,7 +230,7 @@ maybe = st.one_of(st.none(), small)
 dims = st.one_of(
     st.none(), st.lists(st.one_of(small, st.just(ast.EllipsisDims())), max_size=3).map(tuple)
 )
-plain = builds(
+plain = build_trees(
     ast.TypeName,
     st.sampled_from(["float", "int", "keep", "mask", "activation", "from"]),
     dims,
@@ -236,58 +240,60 @@ plain = builds(
 
 def larger_type(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     fields = st.lists(
-        builds(ast.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs),
+        build_trees(ast.Field, names.filter(lambda n: n != "from"), inner, default=maybe, doc=docs),
         max_size=2,
         unique_by=lambda f: f.name,
     )
     return st.one_of(
-        builds(
+        build_trees(
             ast.TypeName,
             st.sampled_from(["list", "pair"]),
             optional=st.booleans(),
             element_type=inner,
         ),
-        builds(
+        build_trees(
             ast.TypeName,
             st.just("choice"),
             optional=st.booleans(),
             names=st.lists(words, min_size=1, max_size=3, unique=True).map(tuple),
         ),
-        builds(ast.TypeName, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)),
+        build_trees(
+            ast.TypeName, st.just("record"), optional=st.booleans(), fields=fields.map(tuple)
+        ),
     )
 
 
 types = st.recursive(plain, larger_type, max_leaves=4)
 sided = st.one_of(
-    types, builds(ast.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
+    types, build_trees(ast.TypeName, st.just("keep"), dims, side=st.sampled_from(["left", "right"]))
 )
-target = builds(ast.Target, names, st.one_of(st.none(), types))
+target = build_trees(ast.Target, names, st.one_of(st.none(), types))
 targets = st.lists(target, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple)
-requires = builds(ast.Require, values, texts, remarks)
+requires = build_trees(ast.Require, values, texts, remarks)
 statements = st.deferred(
     lambda: st.one_of(
-        builds(ast.Let, targets, values, remarks),
-        builds(ast.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
+        build_trees(ast.Let, targets, values, remarks),
+        build_trees(ast.Return, st.lists(values, min_size=1, max_size=3).map(tuple), remarks),
         requires,
-        builds(ast.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
+        build_trees(ast.Repeat, names, values, st.one_of(st.none(), paths), few_names, bodies, remarks, ends),
         some_names.flatmap(
-            lambda v: builds(
+            lambda v: build_trees(
                 ast.Scan, st.just(v), st.tuples(*[small] * len(v)),
                 small if len(v) > 1 else maybe, few_names, few_names, bodies,
                 st.booleans(), maybe, maybe, remarks, ends,
             )
         ),
-        builds(ast.When, values, bodies, bodies, remarks, ends, ends),
+        build_trees(ast.When, values, bodies, bodies, remarks, ends, ends),
     )
 )  # fmt: skip
 bodies = st.lists(statements, max_size=2).map(tuple)
 field_names = names.filter(lambda n: n != "from")
 source = st.one_of(
     texts.map(ast.TextLiteral),
-    builds(ast.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)),
+    build_trees(ast.Call, functions, st.lists(small, max_size=1).map(tuple), options(numbers)),
 )
 entries = st.one_of(
-    builds(
+    build_trees(
         ast.Field,
         field_names,
         types,
@@ -296,48 +302,51 @@ entries = st.one_of(
         docs,
         remarks,
     ),
-    builds(ast.Assign, field_names, values, remarks),
+    build_trees(ast.Assign, field_names, values, remarks),
 )
 results = st.one_of(
-    builds(ast.BlockParameter, st.just(""), types).map(lambda p: (p,)),
+    build_trees(ast.BlockParameter, st.just(""), types).map(lambda p: (p,)),
     st.lists(
-        builds(ast.BlockParameter, names, sided), min_size=1, max_size=3, unique_by=lambda p: p.name
+        build_trees(ast.BlockParameter, names, sided),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda p: p.name,
     ).map(tuple),
 )
 params = st.lists(
-    builds(ast.BlockParameter, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
+    build_trees(ast.BlockParameter, names, sided, maybe), max_size=3, unique_by=lambda p: p.name
 ).map(tuple)
 parameters = st.lists(
-    builds(ast.DefinitionParameter, names, st.one_of(st.none(), types), maybe),
+    build_trees(ast.DefinitionParameter, names, st.one_of(st.none(), types), maybe),
     max_size=3,
     unique_by=lambda p: p.name,
 ).map(tuple)
 equations = st.lists(
-    builds(ast.Equation, names, small), max_size=2, unique_by=lambda e: e.name
+    build_trees(ast.Equation, names, small), max_size=2, unique_by=lambda e: e.name
 ).map(tuple)
 read = st.one_of(
-    builds(ast.InputReading, names, values, remarks),
-    builds(ast.ResultDisplay, names, values, remarks),
+    build_trees(ast.InputReading, names, values, remarks),
+    build_trees(ast.ResultDisplay, names, values, remarks),
 )
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
-    builds(ast.WeightsFrom, texts, remarks),
-    builds(ast.Tie, paths, paths, maybe, remarks),
-    builds(ast.Load, paths, values, maybe, remarks),
-    builds(ast.Ignore, paths, maybe, remarks),
-    builds(ast.Share, paths, maybe, remarks),
+    build_trees(ast.WeightsFrom, texts, remarks),
+    build_trees(ast.Tie, paths, paths, maybe, remarks),
+    build_trees(ast.Load, paths, values, maybe, remarks),
+    build_trees(ast.Ignore, paths, maybe, remarks),
+    build_trees(ast.Share, paths, maybe, remarks),
 )
 made = st.lists(
-    builds(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
+    build_trees(ast.Setting, names.filter(lambda n: n not in ("of", "from")), values, remarks),
     max_size=3,
     unique_by=lambda s: s.name,
 ).map(tuple)
-rounds = builds(
+rounds = build_trees(
     ast.QuantizeEntry, words, st.lists(words.map(ast.TextLiteral), max_size=3).map(tuple), remarks
 )
 rounded = st.lists(rounds, max_size=3, unique_by=lambda r: r.name).map(tuple)
 items = st.one_of(
-    builds(
+    build_trees(
         ast.Use,
         name=names,
         paths=st.lists(texts, min_size=1, max_size=3).map(tuple),
@@ -345,16 +354,16 @@ items = st.one_of(
         under=st.none() | paths,
         comments=remarks,
     ),
-    builds(
+    build_trees(
         ast.Config,
         st.lists(entries, max_size=3, unique_by=lambda e: e.name).map(tuple),
         remarks,
         ends,
     ),
-    builds(
+    build_trees(
         ast.Dims,
         st.lists(
-            builds(ast.DimName, names, st.integers(0, 2)),
+            build_trees(ast.DimName, names, st.integers(0, 2)),
             min_size=1,
             max_size=3,
             unique_by=lambda d: d.name,
@@ -362,7 +371,7 @@ items = st.one_of(
         remarks,
     ),
     requires,
-    builds(
+    build_trees(
         ast.Block,
         st.just("block"),
         names,
@@ -375,7 +384,7 @@ items = st.one_of(
         remarks,
         ends,
     ),
-    builds(
+    build_trees(
         ast.Block,
         st.just("graph"),
         names,
@@ -388,7 +397,7 @@ items = st.one_of(
         remarks,
         ends,
     ),
-    builds(
+    build_trees(
         ast.Definition,
         st.sampled_from(["mask", "score", "bias", "normalizer"]),
         names,
@@ -397,13 +406,13 @@ items = st.one_of(
         docs,
         remarks,
     ),
-    builds(ast.Reading, reads, remarks, ends),
-    builds(ast.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
-    builds(ast.Generate, names, names, names, made, remarks, ends),
-    builds(ast.Quantize, rounded, remarks, ends),
-    builds(ast.Stream, names, names, remarks),
+    build_trees(ast.Reading, reads, remarks, ends),
+    build_trees(ast.Weights, st.lists(rules, max_size=3).map(tuple), remarks, ends),
+    build_trees(ast.Generate, names, names, names, made, remarks, ends),
+    build_trees(ast.Quantize, rounded, remarks, ends),
+    build_trees(ast.Stream, names, names, remarks),
 )
-files = builds(
+files = build_trees(
     ast.File,
     st.just(1),
     words,
@@ -421,38 +430,38 @@ SOME, MANY = (
 )
 
 
-def read_again(expr: Any) -> None:
+def parse_again(expr: Any) -> None:
     text = print_expression(expr)
-    assert not difference(parse_expression(text), expr), text
+    assert not find_tree_difference(parse_expression(text), expr), text
 
 
 @SOME
 @given(expressions)
 def test_any_expression_parses_to_its_tree(expr: Any) -> None:
-    read_again(expr)
+    parse_again(expr)
 
 
 @pytest.mark.slow
 @MANY
 @given(expressions)
 def test_very_many_expressions_parse_to_their_trees(expr: Any) -> None:
-    read_again(expr)
+    parse_again(expr)
 
 
 @SOME
 @given(files)
 def test_any_tree_converts_in_both_directions(file: ast.File) -> None:
-    there_and_back(normal(file))
+    assert_round_trip(normalize_comments(file))
 
 
 @pytest.mark.slow
 @MANY
 @given(files)
 def test_very_many_trees_convert_in_both_directions(file: ast.File) -> None:
-    there_and_back(normal(file))
+    assert_round_trip(normalize_comments(file))
 
 
-def normal(file: ast.File) -> ast.File:
+def normalize_comments(file: ast.File) -> ast.File:
     """Return a tree whose comments are where the parsers put them; printers may move them."""
     return dsl(print_dsl(file))
 

@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 Table = Mapping[str, Callable[[Any, Any], Any]]
 
 
-def graph_of(texts: Sequence[str], inputs: str, result: str, directory: Path) -> Graph:
+def build_graph(texts: Sequence[str], inputs: str, result: str, directory: Path) -> Graph:
     """Return a graph with one output per expression."""
     results = ", ".join(f"r{n}: {result}[n]" for n in range(len(texts)))
     path = directory / "spec.specc"
@@ -39,7 +39,7 @@ def graph_of(texts: Sequence[str], inputs: str, result: str, directory: Path) ->
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
+def is_different(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
     """Return where values differ: integers exactly, floats by more than 1e-5."""
     if got.dtype.kind in "ib":
         return np.array([int(g) != w for g, w in zip(got, want, strict=True)])
@@ -50,7 +50,7 @@ def differs(got: NDArray[Any], want: Sequence[Any]) -> NDArray[np.bool_]:
     return ~near
 
 
-def pairs(values: Sequence[Any], inputs: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def list_pairs(values: Sequence[Any], inputs: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return all pairs of values."""
     dtype = np.int64 if inputs == "int" else np.float32
     a, b = zip(*itertools.product(values, values), strict=True)
@@ -60,40 +60,40 @@ def pairs(values: Sequence[Any], inputs: str) -> tuple[NDArray[Any], NDArray[Any
 Runner = Callable[[Graph, Arrays], Arrays]
 
 
-def by_reference(graph: Graph, given: Arrays) -> Arrays:
+def evaluate_reference(graph: Graph, given: Arrays) -> Arrays:
     with np.errstate(all="ignore"):
         return specc_numpy.evaluate_graph(graph, given, {})
 
 
-def by_onnx(graph: Graph, given: Arrays) -> Arrays:
+def evaluate_onnx(graph: Graph, given: Arrays) -> Arrays:
     session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)
     made = session.run(list(graph.outputs), given)
     return dict(zip(graph.outputs, made, strict=True))
 
 
-def by_torch(graph: Graph, given: Arrays) -> Arrays:
+def evaluate_torch(graph: Graph, given: Arrays) -> Arrays:
     torch, ours = pytest.importorskip("torch"), pytest.importorskip("specc_torch")
     tensors = {n: torch.from_numpy(a) for n, a in given.items()}
     return {n: t.numpy() for n, t in ours.SpecModule(graph)(**tensors).items()}
 
 
-def faults(
+def list_wrong_results(
     table: Table,
     values: Sequence[Any],
     kinds: tuple[str, str],
     directory: Path,
-    runners: Sequence[Runner] = (by_reference, by_onnx),
+    runners: Sequence[Runner] = (evaluate_reference, evaluate_onnx),
 ) -> list[str]:
     """Return the expressions of the table with wrong results on pairs of values."""
-    a, b = pairs(values, kinds[0])
-    graph = graph_of(list(table), *kinds, directory)
+    a, b = list_pairs(values, kinds[0])
+    graph = build_graph(list(table), *kinds, directory)
     results = {run.__name__: run(graph, {"a": a, "b": b}) for run in runners}
     found = []
     for n, (text, oracle) in enumerate(table.items()):
         want = [oracle(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
         for name, made in results.items():
             got = made[f"r{n}"]
-            for k in np.flatnonzero(differs(got, want))[:3]:
+            for k in np.flatnonzero(is_different(got, want))[:3]:
                 found.append(f"{name}: {text} of {a[k]}, {b[k]}: {got[k]}, {want[k]}")
     return found
 
@@ -107,13 +107,13 @@ TABLES: Mapping[str, tuple[Table, Sequence[Any], tuple[str, str]]] = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_scalar_arithmetic_agrees_at_its_limits(name: str, tmp_path: Path) -> None:
-    assert not faults(*TABLES[name], tmp_path)
+    assert not list_wrong_results(*TABLES[name], tmp_path)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", TABLES)
 def test_scalar_arithmetic_agrees_at_its_limits_in_torch(name: str, tmp_path: Path) -> None:
-    assert not faults(*TABLES[name], tmp_path, runners=[by_torch])
+    assert not list_wrong_results(*TABLES[name], tmp_path, runners=[evaluate_torch])
 
 
 def test_a_sum_of_integers_is_exact(tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ def test_a_sum_of_integers_is_exact(tmp_path: Path) -> None:
             "y": [wrap_int64(sum(row)) for row in x.tolist()],
             "z": [wrap_int64(sum(column)) for column in x.T.tolist()],
         }
-        for made in (by_reference(graph, {"x": x}), by_onnx(graph, {"x": x})):
+        for made in (evaluate_reference(graph, {"x": x}), evaluate_onnx(graph, {"x": x})):
             assert {n: a.tolist() for n, a in made.items()} == want
 
 
 @dataclass
-class Drawn:
+class IntegerExpressionSampler:
     """Samples an integer expression with its value."""
 
     rng: random.Random
@@ -158,27 +158,30 @@ class Drawn:
         return made, lambda a, b: INTEGER_OPS[text](of_x(a, b), of_y(a, b))
 
 
-def drawn_faults(seed: int, directory: Path) -> list[str]:
+def list_random_wrong_results(seed: int, directory: Path) -> list[str]:
     """Return errors of ten input-dependent expressions in one graph."""
-    drawn, table = Drawn(random.Random(seed)), dict[str, Callable[[Any, Any], Any]]()
+    drawn, table = (
+        IntegerExpressionSampler(random.Random(seed)),
+        dict[str, Callable[[Any, Any], Any]](),
+    )
     while len(table) < 10:
         text, oracle = drawn.whole()
         table[f"a * 0 + {text}"] = oracle
     try:
-        return faults(table, INTEGERS, ("int", "int"), directory)
+        return list_wrong_results(table, INTEGERS, ("int", "int"), directory)
     except Failed:  # constant expressions with division by 0 or beyond 2**53
         return []
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_integer_expressions_have_the_python_values(seed: int, tmp_path: Path) -> None:
-    assert not drawn_faults(seed, tmp_path)
+    assert not list_random_wrong_results(seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(3, 303, 50))
 def test_many_integer_expressions_have_the_python_values(start: int, tmp_path: Path) -> None:
-    assert not [f for s in range(start, start + 50) for f in drawn_faults(s, tmp_path)]
+    assert not [f for s in range(start, start + 50) for f in list_random_wrong_results(s, tmp_path)]
 
 
 REFUSED = {

@@ -11,7 +11,7 @@ LIMITS = {"", "E0109", "E0110", "E0216", "E0223", "E0224", "E0309", "E0310", "E0
 
 def test_each_construct_that_multiplies_is_counted() -> None:
     """With a small budget, so that uncounted work appears as time instead of a limit."""
-    made = run_with_limits(CHECK_PROGRAM, given={"bombs": list_all_bombs(), "steps": 10_000})
+    made = run_with_limits(CHECK_PROGRAM, values={"bombs": list_all_bombs(), "steps": 10_000})
     wrong = {name: code for name, (code, _) in made["found"].items() if code not in LIMITS}
     assert not wrong
     assert made["megabytes"] < 300
@@ -23,7 +23,7 @@ def test_each_construct_that_multiplies_is_counted() -> None:
 def test_bombs_are_refused_with_the_default_budget() -> None:
     bombs = {**list_all_bombs(), **dict(sample_mixed_bombs(40, seed=8))}
     for name, text in bombs.items():
-        made = run_with_limits(CHECK_PROGRAM, given={"bombs": {name: text}, "steps": 0})
+        made = run_with_limits(CHECK_PROGRAM, values={"bombs": {name: text}, "steps": 0})
         ((code, _),) = made["found"].values()
         assert code in LIMITS, (name, code)
         assert made["megabytes"] < 300, name
@@ -57,5 +57,5 @@ for text in given:
     elaborate_model(program, files, reader)
     result.append(reader.steps.spent)
 """
-    two, four = run_with_limits(code, given=[LAYERS.strip() % 2, LAYERS.strip() % 4])
+    two, four = run_with_limits(code, values=[LAYERS.strip() % 2, LAYERS.strip() % 4])
     assert two + (four - two) / 16 * 61 * 256 < MAX_STEPS

@@ -40,7 +40,7 @@ WORK = (
 MASKS = ("# & #", "not #", "# if 1 == 2 else causal", "(# | causal) & window(3)", "#")
 
 
-def random_spec(random: Random) -> str:
+def make_random_spec(random: Random) -> str:
     """Return blocks and masks that use earlier ones in all possible ways."""
     masks = ["mask m0 = causal"]
     for n in range(1, 6):
@@ -59,7 +59,7 @@ def random_spec(random: Random) -> str:
 
 
 @contextmanager
-def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, int]]]:
+def iterate_audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, int]]]:
     """Yield the name, estimated and counted steps of each block and definition that runs."""
     foreseen: list[int] = []
     found: list[tuple[str, int, int]] = []
@@ -93,12 +93,12 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int, in
         yield found
 
 
-def too_much(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[Any]:
+def list_overestimates(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[Any]:
     """Return specs with an estimate above the count; for some they must be equal."""
     wrong, exact = [], 0
     for seed in seeds:
-        path.write_text(random_spec(Random(seed)))
-        with audited(monkeypatch) as found:
+        path.write_text(make_random_spec(Random(seed)))
+        with iterate_audited(monkeypatch) as found:
             check_spec(open_spec(str(path)))
         wrong += [(seed, *f) for f in found if f[1] > f[2]]
         exact += sum(2 * f[1] > f[2] for f in found)
@@ -107,14 +107,14 @@ def too_much(monkeypatch: pytest.MonkeyPatch, path: Path, seeds: range) -> list[
 
 
 def test_an_estimate_is_at_most_the_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert not too_much(monkeypatch, tmp_path / "m.specc", range(6))
+    assert not list_overestimates(monkeypatch, tmp_path / "m.specc", range(6))
 
 
 @pytest.mark.slow
 def test_an_estimate_is_at_most_the_count_in_many_specs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert not too_much(monkeypatch, tmp_path / "m.specc", range(1000, 1600))
+    assert not list_overestimates(monkeypatch, tmp_path / "m.specc", range(1000, 1600))
 
 
 @pytest.mark.slow
@@ -123,12 +123,12 @@ def test_an_estimate_is_at_most_the_count_in_built_in_specs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[name].items()}
-    with audited(monkeypatch) as found:
+    with iterate_audited(monkeypatch) as found:
         elaborate_with_config(name, **values)
     assert not [f for f in found if f[1] > f[2]]
 
 
-def doubling(levels: int) -> str:
+def make_doubling_blocks(levels: int) -> str:
     """Return blocks that call the previous block twice, each call with its own weights."""
     first = f"block b0({INPUT}) -> float[batch, n, 8] {{ return linear(x, out=8) }}"
     step = "block b%d(" + INPUT + ") -> float[batch, n, 8] {{ return %s }}"
@@ -144,8 +144,8 @@ def test_estimated_work_above_the_budget_is_refused_at_once() -> None:
     slow = {"loops over lists", "loops of nothing"}
     given = {n: t for n, t in (*list_mask_bombs(), *list_loop_bombs()) if n not in slow}
     given |= {n: t for n, t in sample_mixed_bombs(6, seed=3) if " in 4096" in t}
-    given["doubling"] = doubling(60)
-    made = run_with_limits(CHECK_PROGRAM, given={"bombs": given, "steps": 0}, seconds=60)
+    given["doubling"] = make_doubling_blocks(60)
+    made = run_with_limits(CHECK_PROGRAM, values={"bombs": given, "steps": 0}, seconds=60)
     late = {n: (c, s) for n, (c, s) in made["found"].items() if s > 1}
     assert not late
     assert made["found"]["doubling"][0] == "E0223"

@@ -35,16 +35,16 @@ PLANS = ([6], [1] * 6, [2, 2, 2], [1, 5], [4, 1, 1])
 GRAPHS = 120
 
 
-def chunks(graph: Graph) -> tuple[Graph, int]:
+def make_chunked_graph(graph: Graph) -> tuple[Graph, int]:
     """Return a graph in chunks, and the number of positions per chunk."""
     chunk = compute_chunk_size(graph, "seq", ["y"])
     return substitute_chunked_length(graph, "seq", chunk), chunk
 
 
-def difference(seed: int) -> str:
+def find_chunk_difference(seed: int) -> str:
     """Return how a stream differs from the full pass; "" if it does not or is rejected."""
     graph = make_strided_graph(seed)
-    whole, chunk = chunks(graph)
+    whole, chunk = make_chunked_graph(graph)
     if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
     inputs, weights = sample_graph_values(graph, seed, CHUNKS * chunk, batch=2)
@@ -66,12 +66,12 @@ def difference(seed: int) -> str:
     return ""
 
 
-def leak(seed: int) -> str:
+def find_leak(seed: int) -> str:
     """Return how graph `seed` contradicts a proof: a position that depends on input after its
     chunk, or outside the receptive field; "" if there is none.
     """
     graph = make_strided_graph(seed)
-    whole, chunk = chunks(graph)
+    whole, chunk = make_chunked_graph(graph)
     if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
     reach = trace_time_dataflow(whole, "seq", chunk).state(whole.outputs["y"]).axes[1]
@@ -94,33 +94,33 @@ def leak(seed: int) -> str:
 
 @pytest.mark.parametrize("start", sample_sweep(range(0, GRAPHS, 30)))
 def test_chunks_equal_the_full_pass(start: int) -> None:
-    assert not [f for seed in range(start, start + 30) if (f := difference(seed))]
+    assert not [f for seed in range(start, start + 30) if (f := find_chunk_difference(seed))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(GRAPHS, GRAPHS + 4000, 250))
 def test_chunks_of_thousands_of_graphs_equal_the_full_pass(start: int) -> None:
-    assert not [f for seed in range(start, start + 250) if (f := difference(seed))]
+    assert not [f for seed in range(start, start + 250) if (f := find_chunk_difference(seed))]
 
 
 @pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_proofs_about_strides_are_true(many: int) -> None:
-    assert not [f for seed in range(many) if (f := leak(seed))]
+    assert not [f for seed in range(many) if (f := find_leak(seed))]
 
 
 def test_most_strided_graphs_are_proved() -> None:
-    taken = [s for s in range(GRAPHS) if not _refused(s)]
-    wide = [s for s in taken if chunks(make_strided_graph(s))[1] > 3]
+    taken = [s for s in range(GRAPHS) if not _is_refused(s)]
+    wide = [s for s in taken if make_chunked_graph(make_strided_graph(s))[1] > 3]
     assert len(taken) > GRAPHS / 3
     assert len(wide) > GRAPHS / 10
 
 
-def _refused(seed: int) -> bool:
-    whole, chunk = chunks(make_strided_graph(seed))
+def _is_refused(seed: int) -> bool:
+    whole, chunk = make_chunked_graph(make_strided_graph(seed))
     return bool(check_causality(whole, "seq", "x", ["y"], chunk))
 
 
-def _numbered_as_they_come_in(self: StepStates, need: float, track: TimeAxisLayout) -> Value:
+def _number_by_arrival(self: StepStates, need: float, track: TimeAxisLayout) -> Value:
     return FIRST_ROW(self, need, replace(track, rate=1))
 
 
@@ -141,11 +141,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "round_up_to_chunks",
         lambda need, track: need + (need > 0),
     ),
-    "slow rows are numbered as those that come in": (
-        StepStates,
-        "first_row",
-        _numbered_as_they_come_in,
-    ),
+    "slow rows are numbered as those that come in": (StepStates, "first_row", _number_by_arrival),
     "a row stands behind its chunk": (
         flow_module,
         "resolve_stride",
@@ -178,7 +174,7 @@ def test_planted_mistakes_are_detected(mistake: str, monkeypatch: pytest.MonkeyP
     found = ""
     for seed in (FIRST_SEEDS.get(mistake, 0), *range(400)):
         try:
-            found = difference(seed)
+            found = find_chunk_difference(seed)
         except Exception as error:
             found = type(error).__name__
         if found:

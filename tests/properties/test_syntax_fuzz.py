@@ -27,7 +27,7 @@ SPLICES = [
 ]  # fmt: skip
 
 
-def reads_cleanly(name: str, data: bytes) -> None:
+def assert_parses_or_fails(name: str, data: bytes) -> None:
     """Parse a text; if that fails, render every form of the message."""
     try:
         file = parse_spec(decode_spec(data, name))
@@ -46,7 +46,7 @@ def reads_cleanly(name: str, data: bytes) -> None:
         print_yaml(file)
 
 
-def mutated(text: str, seed: int) -> str:
+def mutate_text(text: str, seed: int) -> str:
     """Return a text with one to four changes."""
     choose = random.Random(seed)
     for _ in range(choose.randint(1, 4)):
@@ -69,17 +69,17 @@ def test_mutated_specs_are_parsed_or_refused(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     other = print_yaml(parse_dsl(Source(path.name, text)))
     for seed in range(60):
-        reads_cleanly("a.specc", mutated(text, seed).encode())
-        reads_cleanly("a.yaml", mutated(other, seed).encode())
+        assert_parses_or_fails("a.specc", mutate_text(text, seed).encode())
+        assert_parses_or_fails("a.yaml", mutate_text(other, seed).encode())
 
 
 @given(st.binary(max_size=60))
 @settings(max_examples=150, deadline=None)
 def test_arbitrary_bytes_are_parsed_or_refused(data: bytes) -> None:
-    reads_cleanly("a.specc", data)
-    reads_cleanly("a.yaml", data)
-    reads_cleanly("a", b"specc 1\nmodel m\n" + data)
-    reads_cleanly("a.yaml", b"specc: 1\nmodel: m\n" + data)
+    assert_parses_or_fails("a.specc", data)
+    assert_parses_or_fails("a.yaml", data)
+    assert_parses_or_fails("a", b"specc 1\nmodel m\n" + data)
+    assert_parses_or_fails("a.yaml", b"specc: 1\nmodel: m\n" + data)
 
 
 @given(st.text(max_size=60))
@@ -103,7 +103,7 @@ FULL, SOME = 1, 6
 """Maximum text size, and its default divisor: still above every limit except that of characters."""
 
 
-def large(part: int) -> dict[str, str]:
+def make_large_specs(part: int) -> dict[str, str]:
     """Yield texts of every kind with the maximum size, or a part of it."""
     n, million = 100_000 // part, 1_000_000 // part
     return {
@@ -128,7 +128,7 @@ def large(part: int) -> dict[str, str]:
     }
 
 
-def large_yaml(part: int) -> dict[str, str]:
+def make_large_yaml(part: int) -> dict[str, str]:
     """Yield the same in YAML."""
     n = 100_000 // part
     keys = "".join(f"  k{i}: $\n" for i in range(n * 3 // 5))
@@ -145,17 +145,17 @@ def large_yaml(part: int) -> dict[str, str]:
     }
 
 
-def sized(kinds: Iterable[str]) -> list[ParameterSet]:
+def select_sizes(kinds: Iterable[str]) -> list[ParameterSet]:
     """Return every second kind by default, all of them with the maximum size under `slow`."""
     full = [pytest.param(kind, FULL, marks=pytest.mark.slow) for kind in kinds]
     return [*sample_sweep([(kind, SOME) for kind in kinds]), *full]
 
 
-@pytest.mark.parametrize(("kind", "part"), sized(large(1000)))
+@pytest.mark.parametrize(("kind", "part"), select_sizes(make_large_specs(1000)))
 def test_large_specs_are_parsed_or_refused(kind: str, part: int) -> None:
-    reads_cleanly("a.specc", large(part)[kind].encode())
+    assert_parses_or_fails("a.specc", make_large_specs(part)[kind].encode())
 
 
-@pytest.mark.parametrize(("kind", "part"), sized(large_yaml(1000)))
+@pytest.mark.parametrize(("kind", "part"), select_sizes(make_large_yaml(1000)))
 def test_large_yaml_is_parsed_or_refused(kind: str, part: int) -> None:
-    reads_cleanly("a.yaml", large_yaml(part)[kind].encode())
+    assert_parses_or_fails("a.yaml", make_large_yaml(part)[kind].encode())

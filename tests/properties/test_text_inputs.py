@@ -8,7 +8,7 @@ from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 
 
-def families() -> list[str]:
+def list_hf_specs() -> list[str]:
     """Return the names of built-in specs with graphs for transformers classes."""
     library = SpecLibrary()
     return [
@@ -21,7 +21,7 @@ def families() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", families())
+@pytest.mark.parametrize("name", list_hf_specs())
 def test_token_ids_are_read_from_text(name: str) -> None:
     """The first input of each graph accepts text if it is `int[batch, seq]`."""
     library = SpecLibrary()

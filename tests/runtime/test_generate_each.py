@@ -54,12 +54,12 @@ def model(name: str, target: str = "ort-cpu") -> Model:
     return specc.load(path, threads=1)
 
 
-def rows_for(name: str) -> list[list[int]]:
+def make_prompts(name: str) -> list[list[int]]:
     rng = random.Random(name)
     return [[rng.randrange(6, VOCAB) for _ in range(rng.randint(1, 6))] for _ in range(COUNT)]
 
 
-def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
+def generate_alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
     """Return one sequence alone, with the seed of its index."""
     writer = made.writer
     assert writer
@@ -72,19 +72,19 @@ def alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize("name", SPECS)
 def test_every_sequence_equals_the_one_generated_alone(name: str, how: str) -> None:
-    made, rows, asked = model(name), rows_for(name), SETTINGS[how] | SOME
+    made, rows, asked = model(name), make_prompts(name), SETTINGS[how] | SOME
     assert made.writer
     assert (made.writer.apart is None) == (name == "luong_local_m")
     found = list(made.generate_each(iter(rows), batch_size=5, **asked))
     assert len({len(r.tokens) for r in found if isinstance(r, specc.GenerationResult)}) > 2
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
-        want = alone(made, number, row, asked)
+        want = generate_alone(made, number, row, asked)
         assert isinstance(got, specc.GenerationResult)
         assert (got.tokens, got.complete) == (want.tokens, want.complete), number
 
 
 def test_growing_caches_and_kv_buffers_give_equal_tokens() -> None:
-    rows, asked = rows_for("gpt2"), SETTINGS["greedy"] | SOME
+    rows, asked = make_prompts("gpt2"), SETTINGS["greedy"] | SOME
     targets = [
         list(model("gpt2", target).generate_each(rows, batch_size=4, **asked))
         for target in ("ort-cpu", "onnx")
@@ -95,7 +95,7 @@ def test_growing_caches_and_kv_buffers_give_equal_tokens() -> None:
 
 
 def test_batch_composition_changes_no_token() -> None:
-    rows, asked = rows_for("gpt2"), SETTINGS["drawn"] | SOME
+    rows, asked = make_prompts("gpt2"), SETTINGS["drawn"] | SOME
     made = [
         [
             r.tokens
@@ -109,7 +109,7 @@ def test_batch_composition_changes_no_token() -> None:
 
 def test_an_invalid_prompt_fails_alone() -> None:
     """Invalid ids, an invalid input type, a prompt that is too long."""
-    rows: list[object] = [*rows_for("gpt2")[:3], [99], None, [6] * 40, [7, 8]]
+    rows: list[object] = [*make_prompts("gpt2")[:3], [99], None, [6] * 40, [7, 8]]
     found = list(model("gpt2").generate_each(rows, batch_size=2, max_tokens=3))
     faults = {n: r.code for n, r in enumerate(found) if isinstance(r, specc.Diagnostic)}
     assert faults == {3: "E0913", 4: "E0906", 5: "E0943"}
@@ -178,7 +178,7 @@ def test_an_invalid_batch_size_is_refused(count: Any) -> None:
 
 @pytest.mark.parametrize("rows", ["a text", b"bytes", {"input_ids": [6]}, None, 5])
 def test_invalid_prompt_lists_are_refused(rows: Any) -> None:
-    """A string is not a list of texts, although it is iterable."""
+    """A string is not a list of prompts, although it is iterable."""
     with pytest.raises(Failed, match="E0891"):
         model("gpt2").generate_each(rows)
 

@@ -40,14 +40,14 @@ SCAN = (
 )
 
 
-def fold(start: Array, rows: Array) -> Array:
+def fold_rows(start: Array, rows: Array) -> Array:
     """Return tanh(h + row), applied row by row."""
     for row in rows.swapaxes(0, 1):
         start = np.tanh(start + row)
     return start
 
 
-def attended(p: Array, x: Array) -> Array:
+def attend(p: Array, x: Array) -> Array:
     """Return attention of p over x (arXiv:1706.03762, eq. 1)."""
     scores = p @ x.swapaxes(1, 2) / 2.0
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -67,19 +67,19 @@ FORMS: dict[str, tuple[str, Callable[[int], Array]]] = {
     "an expression": ("return x[:, min(t + 1, 4), none]", lambda t: X[:, min(t + 1, 4), None]),
     "along n - 1": (
         SCAN.format(over="x[:, 1:]", length="n - 1"),
-        lambda t: fold(X[:, 0], X[:, 1:]),
+        lambda t: fold_rows(X[:, 0], X[:, 1:]),
     ),
     "along a sum": (
         SCAN.format(over="concat([x, x], axis=1)", length="n + n"),
-        lambda t: fold(X[:, 0], np.concatenate([X, X], axis=1)),
+        lambda t: fold_rows(X[:, 0], np.concatenate([X, X], axis=1)),
     ),
     "along a number": (
         SCAN.format(over='parameter(shape=[1, 3, 4], init="ones") @ p', length="3"),
-        lambda t: fold(X[:, 0], np.ones((3, 3, 4), np.float32)),
+        lambda t: fold_rows(X[:, 0], np.ones((3, 3, 4), np.float32)),
     ),
     "along a config value": (
         SCAN.format(over="x[:, 0:1] * ones(shape=[layers - 1, 1])", length="layers - 1"),
-        lambda t: fold(X[:, 0], X[:, :1].repeat(3, axis=1)),
+        lambda t: fold_rows(X[:, 0], X[:, :1].repeat(3, axis=1)),
     ),
     "batch 1 second": ("return plus(x, ones(shape=[1, 2, 4]))", lambda t: X + 1.0),
     "batch 1 first": (
@@ -88,7 +88,7 @@ FORMS: dict[str, tuple[str, Callable[[int], Array]]] = {
     ),
     "batch 1 beside a run-time batch": (
         "return over(ones(shape=[1, 2, 4]), x)",
-        lambda t: attended(np.ones((3, 2, 4), np.float32), X),
+        lambda t: attend(np.ones((3, 2, 4), np.float32), X),
     ),
     "batch 1 of both": (
         "return plus(ones(shape=[1, 2, 4]), ones(shape=[1, 3, 4]))",

@@ -42,7 +42,7 @@ def halves(tmp_path: Path) -> Path:
     return out
 
 
-def left(patch: pytest.MonkeyPatch, free: int | None) -> None:
+def set_free_memory(patch: pytest.MonkeyPatch, free: int | None) -> None:
     patch.setattr(memory_check, "get_free_memory", lambda: free)
     patch.setattr(weight_sources, "get_free_memory", lambda: free)
 
@@ -56,14 +56,14 @@ def test_the_estimate_equals_the_memory_of_the_runtime(halves: Path) -> None:
 def test_a_model_that_fits_is_opened(
     free: int | None, halves: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left(monkeypatch, free)
+    set_free_memory(monkeypatch, free)
     specc.load(halves)
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_opened(
     halves: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left(monkeypatch, HELD - 1)
+    set_free_memory(monkeypatch, HELD - 1)
     monkeypatch.setattr("specc_onnx.ort_session.onnxruntime", None)  # no session is opened
     with pytest.raises(Failed, match=r"E0804.*m\.onnx"):
         specc.load(halves)
@@ -78,17 +78,17 @@ def test_the_reference_needs_additional_memory(
     halves: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(str(halves))
-    left(monkeypatch, 2 * NUMBERS - 1)
+    set_free_memory(monkeypatch, 2 * NUMBERS - 1)
     with pytest.raises(Failed, match="E0804"):
         list(list_model_lines(model))
 
 
 def test_compile_needs_less_memory_and_warns(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left(monkeypatch, HELD - 1)
+    set_free_memory(monkeypatch, HELD - 1)
     directory = halves.parent
     made = specc.compile(directory / "m.specc", halves, weights=directory / "w.safetensors")
     assert any("the maximum is" in r for r in made.remarks)
-    left(monkeypatch, HELD)
+    set_free_memory(monkeypatch, HELD)
     made = specc.compile(directory / "m.specc", halves, weights=directory / "w.safetensors")
     assert not any("the maximum is" in r for r in made.remarks)
 
@@ -99,13 +99,13 @@ def test_quantized_weights_count_with_their_size(
     """Integers are used directly: a model that does not fit in float32 may fit in int8, without an
     error.
     """
-    left(monkeypatch, HELD // 3)
+    set_free_memory(monkeypatch, HELD // 3)
     directory = halves.parent
     given = {"weights": directory / "w.safetensors", "quantize": "int8"}
     made = specc.compile(directory / "m.specc", halves, **given)  # type: ignore[arg-type]
     assert not any("the maximum is" in r for r in made.remarks)
     specc.load(halves).close()
-    left(monkeypatch, HELD // 5)
+    set_free_memory(monkeypatch, HELD // 5)
     made = specc.compile(directory / "m.specc", halves, **given)  # type: ignore[arg-type]
     assert any("the maximum is" in r for r in made.remarks)
 

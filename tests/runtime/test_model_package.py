@@ -30,14 +30,14 @@ def pair(tmp_path: Path) -> Path:
     return tmp_path / "pair"
 
 
-def fault(directory: Path, contents: bool = False) -> Diagnostic:
+def get_error(directory: Path, contents: bool = False) -> Diagnostic:
     with pytest.raises(Failed) as failed:
         open_package(directory, contents=contents)
     (found,) = failed.value.diagnostics
     return found
 
 
-def changed(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def write_changed_index(directory: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Write the index with changes."""
     data = json.loads((directory / INDEX_FILE).read_text(encoding="utf-8"))
     change(data)
@@ -66,7 +66,7 @@ def test_a_missing_or_truncated_or_linked_file_is_named(
     for path in [p for p in pair.iterdir() if p.name != INDEX_FILE]:
         data = path.read_bytes()
         damage(path)
-        found = fault(pair)
+        found = get_error(pair)
         assert found.code == "E0830"
         assert f"`{path.name}`" in found.title
         path.unlink(missing_ok=True)
@@ -77,19 +77,19 @@ def test_a_missing_or_truncated_or_linked_file_is_named(
 def test_a_pipe_is_refused(pair: Path) -> None:
     (pair / "score.onnx").unlink()
     os.mkfifo(pair / "score.onnx")
-    assert "score.onnx" in fault(pair).title
+    assert "score.onnx" in get_error(pair).title
 
 
 def test_graphs_are_always_compared_with_their_hash(pair: Path) -> None:
     flip(pair / "encode.onnx")
-    assert "`encode.onnx`" in fault(pair).title
+    assert "`encode.onnx`" in get_error(pair).title
 
 
 def test_weights_are_compared_with_their_hash_on_request(pair: Path) -> None:
     (weights,) = pair.glob("*.data")
     flip(weights)
     open_package(pair)
-    assert weights.name in fault(pair, contents=True).title
+    assert weights.name in get_error(pair, contents=True).title
     assert main(["verify", str(pair)]) == 1
 
 
@@ -102,14 +102,14 @@ def test_other_files_are_compared_when_they_are_read(pair: Path) -> None:
 def test_graphs_of_another_package_are_refused(pair: Path, tmp_path: Path) -> None:
     write_pair_package(tmp_path / "other", seed=1)
     (tmp_path / "other" / "score.onnx").replace(pair / "score.onnx")
-    assert "`score.onnx`" in fault(pair).title
+    assert "`score.onnx`" in get_error(pair).title
 
 
 def test_exchanged_graphs_are_refused(pair: Path) -> None:
     score = (pair / "score.onnx").read_bytes()
     (pair / "encode.onnx").replace(pair / "score.onnx")
     (pair / "encode.onnx").write_bytes(score)
-    assert fault(pair).code == "E0830"
+    assert get_error(pair).code == "E0830"
 
 
 BAD_NAMES = [
@@ -126,8 +126,8 @@ def test_a_path_outside_the_package_is_refused(name: str, pair: Path) -> None:
         data["files"][name] = data["files"].pop("score.onnx")
         data["graphs"]["score"] = name
 
-    changed(pair, change)
-    assert fault(pair).code == "E0831"
+    write_changed_index(pair, change)
+    assert get_error(pair).code == "E0831"
 
 
 FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
@@ -138,16 +138,16 @@ FACTS = {"bytes": 1, "sha256": "0" * 64, "head": "0" * 64}
 )
 def test_a_checkpoint_outside_the_package_is_refused(path: str, pair: Path) -> None:
     assert not is_path_below(path)
-    changed(pair, lambda data: data["linked"].update({path: FACTS}))
-    assert fault(pair).code == "E0831"
+    write_changed_index(pair, lambda data: data["linked"].update({path: FACTS}))
+    assert get_error(pair).code == "E0831"
 
 
 def test_a_linked_checkpoint_is_refused(pair: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "w").write_bytes(b"x")
     (pair / "inside").symlink_to(tmp_path / "elsewhere")
-    changed(pair, lambda data: data["linked"].update({"inside/w": FACTS}))
-    found = fault(pair)
+    write_changed_index(pair, lambda data: data["linked"].update({"inside/w": FACTS}))
+    found = get_error(pair)
     assert found.code == "E0830"
     assert "a link leads to it" in found.notes[0]
 
@@ -174,8 +174,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_damaged_index_is_refused(what: str, pair: Path) -> None:
-    changed(pair, CHANGES[what])
-    assert fault(pair).code == "E0831"
+    write_changed_index(pair, CHANGES[what])
+    assert get_error(pair).code == "E0831"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_damaged_index_is_refused(what: str, pair: Path) -> None:
 )
 def test_an_invalid_index_is_refused(data: bytes, pair: Path) -> None:
     (pair / INDEX_FILE).write_bytes(data)
-    assert fault(pair).code == "E0831"
+    assert get_error(pair).code == "E0831"
 
 
 def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,11 +191,11 @@ def test_the_maximum_index_size_is_exact(pair: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(package_index, "MAX_BYTES", size)
     open_package(pair)
     monkeypatch.setattr(package_index, "MAX_BYTES", size - 1)
-    assert fault(pair).code == "E0802"
+    assert get_error(pair).code == "E0802"
 
 
 def test_a_directory_without_an_index_is_refused(tmp_path: Path) -> None:
-    assert fault(tmp_path).code == "E0802"
+    assert get_error(tmp_path).code == "E0802"
     with pytest.raises(Failed, match="E0802"):
         open_compiled(str(tmp_path))
 
@@ -216,8 +216,10 @@ def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:
             "bytes": (other / "score.onnx").stat().st_size,
             "sha256": file_sha256(other / "score.onnx"),
         }
-        changed(other, lambda data, facts=facts: data["files"].update({"score.onnx": facts}))  # type: ignore[misc]
-        found = fault(other)
+        write_changed_index(
+            other, lambda data, facts=facts: data["files"].update({"score.onnx": facts})
+        )  # type: ignore[misc]
+        found = get_error(other)
         assert found.code == "E0830"
         assert "weights" in found.notes[0]
 

@@ -61,7 +61,7 @@ def made(directory: Path, spec: str, way: str, **more: Any) -> Model:
 
 
 @cache
-def package_of(spec: str) -> Model:
+def compile_package(spec: str) -> Model:
     """Return the package of a spec, compiled once."""
     return made(Path(mkdtemp()), spec, "package")
 
@@ -71,7 +71,7 @@ def tokens(model: Model, *given: Any, **settings: Any) -> list[tuple[int, ...]]:
 
 
 def test_a_prompt_replaces_the_start_token(tmp_path: Path) -> None:
-    package, one = package_of(PROMPTED), made(tmp_path, PROMPTED, "one.onnx")
+    package, one = compile_package(PROMPTED), made(tmp_path, PROMPTED, "one.onnx")
     memory = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     found = []
     for prompt in ([[2], [3]], [[3, 4, 2], [5, 5, 6]], [[2, 1], [1, 3]]):
@@ -83,7 +83,7 @@ def test_a_prompt_replaces_the_start_token(tmp_path: Path) -> None:
 
 
 def test_other_programs_may_omit_the_prompt(tmp_path: Path) -> None:
-    package = package_of(PROMPTED)
+    package = compile_package(PROMPTED)
     made(tmp_path, PROMPTED, "one.onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "one.onnx"))
     memory = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
@@ -121,7 +121,7 @@ SETTLED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", SETTLED, ids=str)
 def test_compiled_settings_are_the_defaults(settings: dict[str, Any], tmp_path: Path) -> None:
-    package = package_of(PLAIN)
+    package = compile_package(PLAIN)
     one = made(tmp_path, PLAIN, "one.onnx", generation_config={"max_tokens": 12, **settings})
     prompt = np.array([[3, 4], [5, 6]])
     want = package.generate(prompt, **{"max_tokens": 12, **settings}).results()
@@ -219,7 +219,7 @@ PROMPT = np.array([[1, 2, 3], [2, 3, 1], [3, 3, 3]])
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
 @pytest.mark.parametrize("ill", ILL)
 def test_nan_logits_end_generation(ill: str, strategy: str, tmp_path: Path) -> None:
-    package = package_of(ILL[ill])
+    package = compile_package(ILL[ill])
     one = made(tmp_path, ILL[ill], "one.onnx", generation_config={"strategy": strategy})
     for model in (package, one):
         fine = model.generate(

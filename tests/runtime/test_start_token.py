@@ -35,7 +35,7 @@ def compiled(path: Path, **options: Any) -> Model:
     return specc.load(path, threads=1)
 
 
-def by_full_passes(whole: Model, seen: bool) -> NDArray[np.int64]:
+def generate_by_full_passes(whole: Model, seen: bool) -> NDArray[np.int64]:
     """Return the greedy tokens of full passes with the first token visible or masked out."""
     made = np.full((len(SOURCE), 1), PAD)
     for _ in range(TOKENS):
@@ -49,8 +49,8 @@ def by_full_passes(whole: Model, seen: bool) -> NDArray[np.int64]:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_start_token_is_visible(way: str, tmp_path: Path) -> None:
     whole = compiled(tmp_path / "whole.onnx")
-    want = by_full_passes(whole, seen=True)
-    assert want.tolist() != by_full_passes(whole, seen=False).tolist()
+    want = generate_by_full_passes(whole, seen=True)
+    assert want.tolist() != generate_by_full_passes(whole, seen=False).tolist()
     model = compiled(tmp_path / way, **WAYS[way])
     made = model.generate(SOURCE, strategy="greedy", stop=[16], max_tokens=TOKENS).results()
     assert [list(row[0].tokens) for row in made] == want.tolist()

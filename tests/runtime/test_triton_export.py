@@ -102,7 +102,7 @@ CASES = {
 }
 
 
-def exported(spec: str, most: str, directory: Path) -> int:
+def export_model(spec: str, most: str, directory: Path) -> int:
     """Compile a spec, export it, and return the exit status."""
     (directory / "small.specc").write_text(spec)
     specc.compile(directory / "small.specc", directory / "m.onnx", init=0)
@@ -114,7 +114,7 @@ def exported(spec: str, most: str, directory: Path) -> int:
 def test_the_configuration_parses_as_model_config(name: str, tmp_path: Path) -> None:
     """Triton parses `config.pbtxt` as the message ModelConfig."""
     spec, most, wanted = CASES[name]
-    assert exported(spec, most, tmp_path) == 0
+    assert export_model(spec, most, tmp_path) == 0
     text = (tmp_path / "r/small/config.pbtxt").read_text()
     dims = dict(re.findall(r'name: "(\w+)" data_type: \w+ dims: \[ ([-\d, ]+) \]', text))
     assert {n: [int(d) for d in found.split(",")] for n, found in dims.items()} == wanted
@@ -129,6 +129,6 @@ def test_the_configuration_parses_as_model_config(name: str, tmp_path: Path) -> 
 def test_a_graph_without_batch_axis_has_no_dynamic_batching(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exported(NO_BATCH, "4", tmp_path) == 1
+    assert export_model(NO_BATCH, "4", tmp_path) == 1
     assert "`--max-batch-size 0`" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()

@@ -46,20 +46,18 @@ def make_attention_map(
     )
 
 
-def make_attention_maps(
-    *maps: AttentionMap, image=None, model="m", given="a text"
-) -> AttentionMaps:
+def make_attention_maps(*maps: AttentionMap, image=None, model="m", text="a text") -> AttentionMaps:
     """Return the attention maps of one run of a model."""
-    return AttentionMaps(model=model, input_text=given, maps=maps, image=image)
+    return AttentionMaps(model=model, input_text=text, maps=maps, image=image)
 
 
 def make_image_attention(
-    size: int = 8, side: int = 4, lead: int = 1, heads: int = 2
+    size: int = 8, side: int = 4, prefix: int = 1, heads: int = 2
 ) -> AttentionMaps:
     """Return attention maps of an image model: `side`² patches after `lead` prefix tokens."""
-    count = lead + side * side
-    names = ["[CLS]"][:lead] + [f"{n}" for n in range(side * side)]
-    seen = make_axis(names, "image", grid=PatchGrid(rows=side, columns=side, prefix_tokens=lead))
+    count = prefix + side * side
+    names = ["[CLS]"][:prefix] + [f"{n}" for n in range(side * side)]
+    axis = make_axis(names, "image", grid=PatchGrid(rows=side, columns=side, prefix_tokens=prefix))
     weights = np.random.default_rng(0).dirichlet(np.ones(count), (heads, count))
     pixels = np.random.default_rng(1).integers(0, 256, (size, size, 3), dtype=np.uint8)
-    return make_attention_maps(make_attention_map(weights, seen, seen), image=pixels)
+    return make_attention_maps(make_attention_map(weights, axis, axis), image=pixels)

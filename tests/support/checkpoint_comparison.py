@@ -58,8 +58,8 @@ class CheckpointRow:
 
     def __str__(self) -> str:
         worst = "" if self.worst is None else f"{self.worst:.1e}"
-        told = self.error or ("agrees" if self.has_passed else "writes something else")
-        return f"| {self.directory} | {self.family} | {self.inputs} | {worst} | {self.generates} | {told} |"
+        verdict = self.error or ("agrees" if self.has_passed else "writes something else")
+        return f"| {self.directory} | {self.family} | {self.inputs} | {worst} | {self.generates} | {verdict} |"
 
 
 TABLE_HEAD = "| folder | graph | inputs | worst difference | writes | |\n|---|---|---|---|---|---|"
@@ -84,23 +84,23 @@ def _compare(directory: Path, home: Path, row: CheckpointRow) -> None:
     found = open_spec(str(directory))
     model = elaborate_spec(found)
     row.family = f"{model.name} {model.graph.name}"
-    kind = _class_of(found.reader.config_file.to_plain() if found.reader.config_file else {})
-    theirs = kind.from_pretrained(directory, dtype=torch.float64).eval()
+    model_class = _class_of(found.reader.config_file.to_plain() if found.reader.config_file else {})
+    hf_model = model_class.from_pretrained(directory, dtype=torch.float64).eval()
     inputs, row.inputs = _inputs(model, directory, home)
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "model.onnx"
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "model.onnx"
         specc.compile(directory, path)
         ours = specc.load(path)
-        row.worst = max(_apart(ours.run(**given), _published(theirs, given)) for given in inputs)
+        row.worst = max(_apart(ours.run(**given), _published(hf_model, given)) for given in inputs)
         if row.worst > TOLERANCE:
             row.error = "differs"
         if model.generation is not None and _only_text(model):
-            package = Path(place) / "package"
+            package = Path(temporary) / "package"
             specc.compile(
                 directory, package, graphs="step" if "source" not in inputs[0] else "encode,step"
             )
             row.generates = _writes(
-                specc.load(package), theirs, inputs[0], model.generation.growing
+                specc.load(package), hf_model, inputs[0], model.generation.growing
             )
 
 
@@ -118,34 +118,36 @@ def _class_of(config: Mapping[str, Any]) -> Any:
     return kinds[0]
 
 
-def _published(theirs: Any, given: Arrays) -> Mapping[str, Any]:
+def _published(hf_model: Any, inputs: Arrays) -> Mapping[str, Any]:
     """Return the outputs of the transformers model for our inputs, by its output names."""
     tensors = {}
-    for name, value in given.items():
+    for name, value in inputs.items():
         tensor = torch.from_numpy(value)
         tensor = tensor.double() if tensor.is_floating_point() else tensor.long()
         tensors[PUBLISHED_INPUTS.get(name, name)] = tensor
     with torch.no_grad():
-        made = theirs(**tensors)
-    return {n: v for n, v in made.items() if isinstance(v, torch.Tensor)}
+        outputs = hf_model(**tensors)
+    return {n: v for n, v in outputs.items() if isinstance(v, torch.Tensor)}
 
 
-def _apart(ours: Arrays, theirs: Mapping[str, Any]) -> float:
+def _apart(ours: Arrays, expected: Mapping[str, Any]) -> float:
     """Return the largest difference of outputs that both models have, relative to the largest
     absolute value.
     """
-    both = [
-        name for name in ours if name in theirs and ours[name].shape == tuple(theirs[name].shape)
+    common = [
+        name
+        for name in ours
+        if name in expected and ours[name].shape == tuple(expected[name].shape)
     ]
-    if not both:
+    if not common:
         raise ValueError(
-            f"no result has one name on both sides: {', '.join(ours)} and {', '.join(theirs)}"
+            f"no result has one name on both sides: {', '.join(ours)} and {', '.join(expected)}"
         )
     worst = 0.0
-    for name in both:
-        wanted = theirs[name].double().numpy()
-        most = float(np.abs(wanted).max(initial=0)) or 1.0
-        worst = max(worst, float(np.abs(ours[name] - wanted).max(initial=0)) / most)
+    for name in common:
+        wanted = expected[name].double().numpy()
+        largest = float(np.abs(wanted).max(initial=0)) or 1.0
+        worst = max(worst, float(np.abs(ours[name] - wanted).max(initial=0)) / largest)
     return worst
 
 
@@ -158,28 +160,34 @@ def _inputs(model: Meant, directory: Path, home: Path) -> tuple[list[Arrays], st
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.strip()
     ]
-    pictures = [path for end in ("png", "jpg", "jpeg") for path in sorted(home.glob(f"*.{end}"))]
-    made: list[Arrays] = []
-    said: set[str] = set()
-    for turn in range(max(1, min(3, len(texts) or len(pictures) or 1))):
-        given: Arrays = {}
+    images = [path for end in ("png", "jpg", "jpeg") for path in sorted(home.glob(f"*.{end}"))]
+    samples: list[Arrays] = []
+    sources: set[str] = set()
+    for index in range(max(1, min(3, len(texts) or len(images) or 1))):
+        sample: Arrays = {}
         for name, value in model.graph.inputs.items():
-            theirs = PUBLISHED_INPUTS.get(name, name)
-            if theirs in ("input_ids", "decoder_input_ids"):
-                given[name] = _ids(model, name, directory, texts, turn, said, rng)
-            elif theirs == "pixel_values" and pictures:
-                given[name] = _pixels(directory, pictures[turn % len(pictures)])
-                said.add("pictures")
+            published_name = PUBLISHED_INPUTS.get(name, name)
+            if published_name in ("input_ids", "decoder_input_ids"):
+                sample[name] = _ids(model, name, directory, texts, index, sources, rng)
+            elif published_name == "pixel_values" and images:
+                sample[name] = _pixels(directory, images[index % len(images)])
+                sources.add("pictures")
             elif value.type.dtype.startswith("f"):
                 shape = [dim.number or 7 for dim in value.type.shape]
-                given[name] = rng.standard_normal([1, *shape[1:]]).astype(np.float32)
-                said.add("random numbers")
-        made.append(given)
-    return made, ", ".join(sorted(said))
+                sample[name] = rng.standard_normal([1, *shape[1:]]).astype(np.float32)
+                sources.add("random numbers")
+        samples.append(sample)
+    return samples, ", ".join(sorted(sources))
 
 
 def _ids(
-    model: Meant, name: str, directory: Path, texts: list[str], turn: int, said: set[str], rng: Any
+    model: Meant,
+    name: str,
+    directory: Path,
+    texts: list[str],
+    index: int,
+    sources: set[str],
+    rng: Any,
 ) -> NDArray[Any]:
     """Return the token ids of a text if there are texts and a tokenizer, else random ids."""
     if (
@@ -187,47 +195,51 @@ def _ids(
         and (directory / "tokenizer.json").exists()
         and PUBLISHED_INPUTS.get(name, name) == "input_ids"
     ):
-        said.add("texts")
+        sources.add("texts")
         tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        return np.array([tokenizer(texts[turn % len(texts)])["input_ids"][:MAX_PROMPT]])
-    said.add("random ids")
+        return np.array([tokenizer(texts[index % len(texts)])["input_ids"][:MAX_PROMPT]])
+    sources.add("random ids")
     tables = [
         v.type.shape[0].number or 2 for v in model.graph.parameters.values() if v.type.rank == 2
     ]
     words = int(model.config.get("vocab", 0) or max(tables, default=2))  # type: ignore[call-overload]
-    return rng.integers(3, max(4, words), (1, 7 + turn))
+    return rng.integers(3, max(4, words), (1, 7 + index))
 
 
-def _pixels(directory: Path, picture: Path) -> NDArray[Any]:
+def _pixels(directory: Path, image_path: Path) -> NDArray[Any]:
     """Return an image as the transformers processor preprocesses it."""
     from PIL import Image
 
     processor = transformers.AutoImageProcessor.from_pretrained(directory)
-    with Image.open(picture) as opened:
-        made = processor(opened.convert("RGB"), return_tensors="np")
-    return made["pixel_values"].astype(np.float32)  # type: ignore[no-any-return]
+    with Image.open(image_path) as opened:
+        pixels = processor(opened.convert("RGB"), return_tensors="np")
+    return pixels["pixel_values"].astype(np.float32)  # type: ignore[no-any-return]
 
 
-def _writes(ours: Model, theirs: Any, given: Arrays, growing: str) -> str:
+def _writes(ours: Model, hf_model: Any, inputs: Arrays, growing: str) -> str:
     """Return whether both models generate the same tokens for the first text."""
-    behind = PUBLISHED_INPUTS.get(growing, growing) == "input_ids"
-    first = (
-        growing if behind else next(n for n in given if PUBLISHED_INPUTS.get(n, n) == "input_ids")
+    is_decoder_only = PUBLISHED_INPUTS.get(growing, growing) == "input_ids"
+    prompt_name = (
+        growing
+        if is_decoder_only
+        else next(n for n in inputs if PUBLISHED_INPUTS.get(n, n) == "input_ids")
     )
-    ids = given[first]
-    how = {"do_sample": False, "num_beams": 1, "max_new_tokens": MAX_NEW_TOKENS}
+    ids = inputs[prompt_name]
+    options = {"do_sample": False, "num_beams": 1, "max_new_tokens": MAX_NEW_TOKENS}
     try:
         with torch.no_grad():
-            made = theirs.generate(torch.from_numpy(ids), pad_token_id=0, **how)
+            outputs = hf_model.generate(torch.from_numpy(ids), pad_token_id=0, **options)
     except ValueError:
         return "not asked"  # the config has no start token
-    start = ids.shape[1] if behind else 1
-    wanted = made[0, start:].tolist()
-    results = ours.generate(max_tokens=MAX_NEW_TOKENS, strategy="greedy", **{first: ids}).results()
-    got = list(results[0][0].tokens)
+    start = ids.shape[1] if is_decoder_only else 1
+    expected = outputs[0, start:].tolist()
+    results = ours.generate(
+        max_tokens=MAX_NEW_TOKENS, strategy="greedy", **{prompt_name: ids}
+    ).results()
+    actual = list(results[0][0].tokens)
     # one side returns the stop token, the other does not
-    same = got[: len(wanted)] == wanted[: len(got)]
-    return "yes" if same and abs(len(got) - len(wanted)) <= 1 else "no"
+    same = actual[: len(expected)] == expected[: len(actual)]
+    return "yes" if same and abs(len(actual) - len(expected)) <= 1 else "no"
 
 
 def list_checkpoints(home: Path) -> Iterator[Path]:

@@ -145,9 +145,9 @@ def list_other_values(name: str, value: Any) -> tuple[Any, ...]:
 
 def iterate_field_changes(family: FieldCase) -> Iterator[tuple[str, Any]]:
     """Yield each field of the class and of the tiny configuration with each other value."""
-    usual = getattr(transformers, family.config)(**family.tiny).to_dict()
-    for name in sorted({*usual, *family.other_values} - {*family.excluded_fields}):
-        tried = (*family.other_values.get(name, ()), *list_other_values(name, usual.get(name)))
+    defaults = getattr(transformers, family.config)(**family.tiny).to_dict()
+    for name in sorted({*defaults, *family.other_values} - {*family.excluded_fields}):
+        tried = (*family.other_values.get(name, ()), *list_other_values(name, defaults.get(name)))
         yield from ((name, value) for value in tried)
 
 
@@ -182,24 +182,24 @@ def run_published(family: FieldCase, settings: Mapping[str, Any], directory: Pat
     model = getattr(transformers, family.model)(config).float().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            drawn = np.random.default_rng(list(name.encode())).standard_normal(tuple(p.shape))
-            drawn = (
-                drawn / p[0].numel() ** 0.5
+            values = np.random.default_rng(list(name.encode())).standard_normal(tuple(p.shape))
+            values = (
+                values / p[0].numel() ** 0.5
                 if p.dim() > 1
-                else 0.3 * drawn + name.endswith("weight")
+                else 0.3 * values + name.endswith("weight")
             )
-            p.copy_(torch.from_numpy(drawn))
-        given = {n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()}
+            p.copy_(torch.from_numpy(values))
+        inputs = {n: torch.from_numpy(x.copy()) for n, x in family.inputs(settings).items()}
         # run a copy: some classes change their weights in the first run
-        made = family.run(copy.deepcopy(model).double(), given)
-    return PublishedRun(model, {n: x.double().numpy() for n, x in made.items()})
+        outputs = family.run(copy.deepcopy(model).double(), inputs)
+    return PublishedRun(model, {n: x.double().numpy() for n, x in outputs.items()})
 
 
 def evaluate_spec_outputs(
-    family: FieldCase, settings: Mapping[str, Any], theirs: Any, directory: Path
+    family: FieldCase, settings: Mapping[str, Any], hf_model: Any, directory: Path
 ) -> Arrays:
     """Return the float64 outputs of the spec for the same config.json and the saved checkpoint."""
-    theirs.float().save_pretrained(directory / "saved")
+    hf_model.float().save_pretrained(directory / "saved")
     (directory / "saved" / "config.json").write_text(json.dumps(settings))
     spec = open_spec(family.spec, config=str(directory / "saved"))
     model = elaborate_model(spec.program, spec.library, spec.reader)
@@ -213,35 +213,36 @@ def evaluate_spec_outputs(
     return specc_numpy.evaluate_graph(model.graph, family.inputs(settings), weights)
 
 
-def has_close_outputs(found: Arrays, wanted: Arrays) -> bool:
+def has_close_outputs(actual: Arrays, expected: Arrays) -> bool:
     """Whether all outputs agree within the tolerance."""
     return all(
-        found[n].shape == x.shape
-        and np.abs(found[n] - x).max(initial=0) <= TOLERANCE * np.abs(x).max(initial=0)
-        for n, x in wanted.items()
+        actual[n].shape == x.shape
+        and np.abs(actual[n] - x).max(initial=0) <= TOLERANCE * np.abs(x).max(initial=0)
+        for n, x in expected.items()
     )
 
 
-def check_every_field(family: FieldCase, directory: Path, most: float = 1 / 3) -> None:
+def check_every_field(family: FieldCase, directory: Path, max_share: float = 1 / 3) -> None:
     """Check that the spec follows or rejects every other value of every field.
 
     At most the share `most` of the values may be ones that transformers itself cannot use.
     """
     base = {"model_type": getattr(transformers, family.config).model_type, **family.tiny}
-    usual = run_published(family, base, directory)
+    baseline = run_published(family, base, directory)
     assert has_close_outputs(
-        evaluate_spec_outputs(family, base, usual.model, directory), usual.results
+        evaluate_spec_outputs(family, base, baseline.model, directory), baseline.results
     )
-    usual.model.double()
+    baseline.model.double()
     outcome: Counter[str] = Counter()
     for name, value in iterate_field_changes(family):
         outcome[
-            try_field_value(family, {**base, name: value}, usual, directory) or f"{name}: {value}"
+            try_field_value(family, {**base, name: value}, baseline, directory)
+            or f"{name}: {value}"
         ] += 1
     wrong = sorted(outcome.keys() - OUTCOMES)
     assert not wrong, f"passed over: {wrong}"
     assert outcome["obeyed"] >= 5, outcome
-    assert outcome["breaks"] < outcome.total() * most, outcome
+    assert outcome["breaks"] < outcome.total() * max_share, outcome
 
 
 OUTCOMES = {"breaks", "the same", "no numbers", "refused", "obeyed"}
@@ -251,20 +252,20 @@ finite); nothing changes; the spec rejects it; the spec follows it.
 
 
 def try_field_value(
-    family: FieldCase, settings: Mapping[str, Any], usual: PublishedRun, directory: Path
+    family: FieldCase, config: Mapping[str, Any], baseline: PublishedRun, directory: Path
 ) -> str:
     """Return one of `OUTCOMES`, or "" if the spec silently gives other outputs."""
     try:
-        made = run_published(family, settings, directory)
+        outputs = run_published(family, config, directory)
     except Exception:
         # transformers, torch and Python raise various errors for invalid values
         return "breaks"
-    if made.is_equal(usual):
+    if outputs.is_equal(baseline):
         return "the same"
-    if not all(np.isfinite(x).all() for x in made.results.values()):
+    if not all(np.isfinite(x).all() for x in outputs.results.values()):
         return "no numbers"
     try:
-        found = evaluate_spec_outputs(family, settings, made.model, directory)
+        found = evaluate_spec_outputs(family, config, outputs.model, directory)
     except Failed:
         return "refused"
-    return "obeyed" if has_close_outputs(found, made.results) else ""
+    return "obeyed" if has_close_outputs(found, outputs.results) else ""

@@ -66,13 +66,13 @@ def iterate_signatures(model: ModelProto) -> Iterator[tuple[NodeProto, str]]:
     """
     versions = {o.domain: o.version for o in model.opset_import}
     inferred = onnx.shape_inference.infer_shapes(model)
-    for node, given, made in _typed(inferred.graph, {}):
-        kind = node.op_type
-        since = 1
+    for node, input_types, output_types in _typed(inferred.graph, {}):
+        operator = node.op_type
+        opset_version = 1
         if not node.domain:
-            since = onnx.defs.get_schema(kind, versions[""]).since_version
-        if kind not in CONTROL_FLOW:
-            yield node, f"{kind} {since} {_short(given)}>{_short(made)}"
+            opset_version = onnx.defs.get_schema(operator, versions[""]).since_version
+        if operator not in CONTROL_FLOW:
+            yield node, f"{operator} {opset_version} {_short(input_types)}>{_short(output_types)}"
 
 
 def _short(types: list[str]) -> str:
@@ -92,11 +92,11 @@ def _typed(
         if node.domain:
             own = {name: types.get(node.input[0], 0) for name in node.output}
             types = {**own, **types}
-        given, made = (
+        input_types, output_types = (
             [DTYPE_NAMES[types.get(name, 0)] for name in names if name]
             for names in (node.input, node.output)
         )
-        yield node, given, made
+        yield node, input_types, output_types
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _typed(attribute.g, types)
@@ -136,16 +136,16 @@ def build_op_models(
     for example in EXAMPLES:
         if _rounds_together(example.op):
             continue
-        made = Builder()
+        builder = Builder()
         types = [
             a and (replace(a, dtype="f32") if a.dtype == "f64" else a) for a in example.operands
         ]
-        given = [made.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)]
+        given = [builder.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)]
         try:
-            results = made.add(example.op, *given)
+            results = builder.add(example.op, *given)
         except ShapeError:
             continue  # a body with f64 values
-        graph = made.finish("op", {f"y{n}": r for n, r in enumerate(results)})
+        graph = builder.finish("op", {f"y{n}": r for n, r in enumerate(results)})
         if width != "f32":
             graph = convert_graph_to_half(graph, width)
         yield str(example), _for_card(graph, opset)

@@ -27,22 +27,22 @@ def run_steps(
 ) -> Iterable[dict[str, Array]]:
     """Return the outputs of each step; `plan` lists how many positions of `inputs` each step takes."""
     once = {n: v for n, v in inputs.items() if n not in list_time_inputs(graph, derived)}
-    made = run_encoder_graph(derived, inputs, weights)
+    outputs = run_encoder_graph(derived, inputs, weights)
     batch = len(inputs[derived.growing])
     states = {
-        s.name: made[s.initial_output]
+        s.name: outputs[s.initial_output]
         if s.initial_output
         else make_empty_state(s.type, s.time_axis, batch, inputs, graph)
         for s in derived.states
     }
     past = 0
     for count in plan:
-        given = {n: made.get(n, once.get(n)) for n in derived.static_inputs}
+        step_inputs = {n: outputs.get(n, once.get(n)) for n in derived.static_inputs}
         for name in list_time_inputs(graph, derived):
             if name in derived.step.inputs:
                 start = 0 if name in derived.full_length_inputs else past
-                given[name] = inputs[name][:, start : past + count]
-        used = {n: v for n, v in {**given, **states}.items() if n in derived.step.inputs}
+                step_inputs[name] = inputs[name][:, start : past + count]
+        used = {n: v for n, v in {**step_inputs, **states}.items() if n in derived.step.inputs}
         own = {n: weights[n] for n in derived.step.parameters}
         results = specc_numpy.evaluate_graph(derived.step, used, own)
         states = {s.name: results[s.next_output] for s in derived.states}
@@ -56,11 +56,11 @@ def run_encoder_graph(
     """Return the outputs of the encoder graph."""
     if not derived.encode:
         return {}
-    given = {n: inputs[n] for n in derived.encode.inputs}
-    if derived.growing in given:
-        given[derived.growing] = given[derived.growing][:, :0]
+    step_inputs = {n: inputs[n] for n in derived.encode.inputs}
+    if derived.growing in step_inputs:
+        step_inputs[derived.growing] = step_inputs[derived.growing][:, :0]
     own = {n: weights[n] for n in derived.encode.parameters}
-    return specc_numpy.evaluate_graph(derived.encode, given, own)
+    return specc_numpy.evaluate_graph(derived.encode, step_inputs, own)
 
 
 def list_time_inputs(graph: Graph, derived: DerivedGraphs) -> list[str]:
@@ -101,18 +101,20 @@ def measure_step_difference(directory: Path, prompts: list[list[int]]) -> float:
     rng = np.random.default_rng(0)
     memory = rng.normal(size=(3, 4, 8)).astype("f")
     prepared = dict(model.generate(ids=prompts, memory=memory).prepared)
-    whole = standalone_generator_of(model.whole)
+    full_forward = standalone_generator_of(model.whole)
     assert model.writer
-    assert whole
-    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
+    assert full_forward
+    steps, full = model.writer.stepper(prepared), full_forward.stepper(prepared)
     assert isinstance(steps, KVCacheStepper)
     assert isinstance(full, FullForwardStepper)
-    tokens, apart = prepared["ids"], 0.0
+    tokens, difference = prepared["ids"], 0.0
     for order, more in REORDERED_BATCHES:
         if more:
             steps.reorder(np.array(order))
             full.reorder(np.array(order))
             tokens = rng.integers(3, 11, (len(order), more))
-        got, want = steps.step(tokens), full.step(tokens)
-        apart = max(apart, float(np.abs(got - want).max() / np.abs(want).max()))
-    return apart
+        actual, expected = steps.step(tokens), full.step(tokens)
+        difference = max(
+            difference, float(np.abs(actual - expected).max() / np.abs(expected).max())
+        )
+    return difference

@@ -61,16 +61,16 @@ def check_sequence_classification(base: ModelCase, directory: Path) -> None:
     The transformers class finds the last token by its padding token id, so padding positions
     contain it.
     """
-    theirs = make_head_case(base, "ForSequenceClassification", {}).save_checkpoint(directory)
+    hf_model = make_head_case(base, "ForSequenceClassification", {}).save_checkpoint(directory)
     ours = open_weighted_spec(str(directory), directory)
     rng = np.random.default_rng(0)
     lengths = np.array([[7], [1], [4]])
     for keep in (np.arange(7) < lengths, np.arange(7) >= 7 - lengths):
         ids = np.where(keep, rng.integers(0, 30, (3, 7)), 30)
-        given = {"input_ids": ids, "attention_mask": keep}
-        x = {n: torch.tensor(v).long() for n, v in given.items()}
+        inputs = {"input_ids": ids, "attention_mask": keep}
+        x = {n: torch.tensor(v).long() for n, v in inputs.items()}
         if base.position_ids:
             x["position_ids"] = (x["attention_mask"].cumsum(1) - 1).clamp(min=0)
         with torch.no_grad():
-            wanted = theirs(**x).logits
-        assert_arrays_close(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
+            expected = hf_model(**x).logits
+        assert_arrays_close(ours.compiled.run(**inputs)["logits"], expected.numpy(), "logits", 1e-5)

@@ -41,7 +41,7 @@ class ElaboratedSpec:
 
 
 def elaborate_with_config(
-    spec: str, config: str = "", longest: int = 0, graph: str = "", **sets: object
+    spec: str, config: str = "", max_tokens: int = 0, graph: str = "", **sets: object
 ) -> ElaboratedSpec:
     """Return the spec with config values set: `elaborate_with_config("vit", d=8)`; fields of
     records as `encoder__layers=2`.
@@ -52,7 +52,7 @@ def elaborate_with_config(
     return (
         _once(spec, _said(sets), graph)
         if shipped
-        else _made(spec, config, _said(sets), longest, graph)
+        else _made(spec, config, _said(sets), max_tokens, graph)
     )
 
 
@@ -62,8 +62,8 @@ def elaborate_uncached(spec: str, **sets: object) -> ElaboratedSpec:
 
 
 @cache
-def _once(spec: str, given: tuple[str, ...], graph: str) -> ElaboratedSpec:
-    return _made(spec, "", given, graph=graph)
+def _once(spec: str, values: tuple[str, ...], graph: str) -> ElaboratedSpec:
+    return _made(spec, "", values, graph=graph)
 
 
 def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
@@ -71,9 +71,9 @@ def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _made(
-    spec: str, config: str, given: tuple[str, ...], longest: int = 0, graph: str = ""
+    spec: str, config: str, given: tuple[str, ...], max_tokens: int = 0, graph: str = ""
 ) -> ElaboratedSpec:
-    found = open_spec(spec, config=config, sets=given, longest=longest)
+    found = open_spec(spec, config=config, sets=given, longest=max_tokens)
     model = elaborate_spec(found, graph)
     context = create_context(found.library)
     values = evaluate_and_check_config(context, found.program, found.reader)
@@ -94,18 +94,18 @@ def _text(value: object) -> str:
 
 def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
     """Return random float32 values for every parameter; tied parameters are equal."""
-    wanted = required_parameters(spec.model.graph)
-    ties = find_tied_pairs({w.name: w for w in wanted}, spec.rules)
+    required = required_parameters(spec.model.graph)
+    ties = find_tied_pairs({w.name: w for w in required}, spec.rules)
     rng = np.random.default_rng(seed)
-    made: Arrays = {}
-    for w in wanted:
+    values: Arrays = {}
+    for w in required:
         drawn = rng.standard_normal(w.shape)
         if len(w.shape) > 1:
             drawn *= 1.5 / np.sqrt(np.prod(w.shape[1:]))
         else:
             drawn = 0.3 * drawn + (w.name.endswith("weight"))
-        made[w.name] = drawn.astype(np.float32)
-    return {name: made[ties.get(name, name)] for name in made}
+        values[w.name] = drawn.astype(np.float32)
+    return {name: values[ties.get(name, name)] for name in values}
 
 
 def run_reference(
@@ -118,8 +118,8 @@ def run_reference(
 class OrtModel:
     """The same model in ONNX Runtime, in float32."""
 
-    def __init__(self, spec: ElaboratedSpec, weights: Arrays, where: str = "ort-cpu") -> None:
-        built = build_model(spec.model.graph, get_target(where))
+    def __init__(self, spec: ElaboratedSpec, weights: Arrays, target: str = "ort-cpu") -> None:
+        built = build_model(spec.model.graph, get_target(target))
         for name, initializer in built.weights.items():
             initializer.raw_data = weights[name].astype("<f4").tobytes()
         onnx.checker.check_model(built.model, full_check=True)
@@ -133,18 +133,18 @@ class OrtModel:
 
 
 def assert_arrays_close(
-    found: NDArray[Any], wanted: NDArray[Any], what: str, within: float = 1e-5
+    actual: NDArray[Any], expected: NDArray[Any], name: str, tolerance: float = 1e-5
 ) -> float:
     """Assert `max|found - wanted| <= within · max|wanted|`, for integers and booleans equality.
 
     Returns the largest difference relative to the largest absolute value.
     """
-    assert found.shape == wanted.shape, f"{what}: {found.shape}, not {wanted.shape}"
-    if wanted.dtype.kind in "bi":
-        assert (found == wanted).all(), what
+    assert actual.shape == expected.shape, f"{name}: {actual.shape}, not {expected.shape}"
+    if expected.dtype.kind in "bi":
+        assert (actual == expected).all(), name
         return 0.0
-    assert np.isfinite(found).all(), f"{what}: not finite"
-    worst = float(np.abs(found - wanted).max(initial=0))
-    most = float(np.abs(wanted).max(initial=0))
-    assert worst <= within * most, f"{what}: off by {worst:.2e} of {most:.2e}"
+    assert np.isfinite(actual).all(), f"{name}: not finite"
+    worst = float(np.abs(actual - expected).max(initial=0))
+    most = float(np.abs(expected).max(initial=0))
+    assert worst <= tolerance * most, f"{name}: off by {worst:.2e} of {most:.2e}"
     return worst / most if most else 0.0

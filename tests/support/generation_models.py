@@ -61,26 +61,26 @@ class FullPassStepper:
                 n: np.concatenate([a, self._written(n, tokens)], axis=1)
                 for n, a in self.beside.items()
             }
-        given = {**self.others, **self.beside, self.growing: self.tokens}
-        made = run_reference(self.spec, self.weights, given)[self.source]
-        newest = made[:, -1] if made.ndim == 3 else made
+        inputs = {**self.others, **self.beside, self.growing: self.tokens}
+        logits = run_reference(self.spec, self.weights, inputs)[self.source]
+        last = logits[:, -1] if logits.ndim == 3 else logits
         # A prompt of padding only starts after its prefix positions.
-        if made.ndim == 3 and made.shape[1] > self.tokens.shape[1]:
-            for there in self.beside.values():
-                if there.shape == self.tokens.shape:
-                    first = made[:, -1 - there.shape[1]]
-                    newest = np.where(there.any(1)[:, None], newest, first)
-        return newest.astype(np.float32)
+        if logits.ndim == 3 and logits.shape[1] > self.tokens.shape[1]:
+            for mask in self.beside.values():
+                if mask.shape == self.tokens.shape:
+                    initial = logits[:, -1 - mask.shape[1]]
+                    last = np.where(mask.any(1)[:, None], last, initial)
+        return last.astype(np.float32)
 
     def _written(self, name: str, tokens: NDArray[np.int64]) -> NDArray[Any]:
         defaults = self.spec.model.defaults
         keep = self.spec.model.graph.input_facts[name].keep
         if defaults is None or name not in defaults.outputs or keep != "any":
             return np.ones(tokens.shape, bool)
-        whole = specc_numpy.evaluate_graph(
+        values = specc_numpy.evaluate_graph(
             resolve_absent_inputs(defaults, (name,)), {self.growing: self.tokens}, {}
         )
-        return whole[name][:, -tokens.shape[1] :]
+        return values[name][:, -tokens.shape[1] :]
 
     def reorder(self, rows: NDArray[np.int64]) -> None:
         """Replace batch element r by batch element `rows[r]`."""
@@ -181,8 +181,8 @@ class GenerationCase:
             "min_p": np.array(s.min_p, np.float32),
             "repetition_penalty": np.array(s.repetition_penalty, np.float32),
         }
-        given = {**scalars, **self.inputs, **self._keeps(), self.growing: self.prompt}
-        return {i.name: given[i.name] for i in self.session.get_inputs()}
+        inputs = {**scalars, **self.inputs, **self._keeps(), self.growing: self.prompt}
+        return {i.name: inputs[i.name] for i in self.session.get_inputs()}
 
     def run(self, **instead: Any) -> list[NDArray[Any]]:
         """Run the model and return its outputs."""
@@ -247,10 +247,10 @@ def _inputs(spec: ElaboratedSpec, growing: str, batch: int) -> dict[str, NDArray
 def assert_hypotheses_equal(
     tokens: NDArray[np.int64],
     scores: NDArray[np.float32],
-    wanted: Sequence[Sequence[BeamHypothesis]],
+    expected: Sequence[Sequence[BeamHypothesis]],
 ) -> None:
     """Assert equal hypotheses in equal order, followed by padding only."""
-    for row, hypotheses in enumerate(wanted):
+    for row, hypotheses in enumerate(expected):
         for place, one in enumerate(hypotheses):
             length = len(one.tokens)
             assert tokens[row, place, :length].tolist() == list(one.tokens)

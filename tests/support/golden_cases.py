@@ -128,11 +128,11 @@ def encode_safetensors(described: dict[str, Any]) -> bytes:
 # --- injected failures ------------------------------------------------------------------
 
 
-def inject_failure(what: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
+def inject_failure(failure: str, directory: Path, patch: pytest.MonkeyPatch) -> None:
     """Cause a failure of later commands: `% full disk`; or change a file: `% manifest m.onnx
     {"format": 9}`.
     """
-    word, _, rest = what.partition(" ")
+    word, _, rest = failure.partition(" ")
     if word == "manifest":
         path, _, change = rest.partition(" ")
         _rewrite(directory / path, json.loads(change))
@@ -140,7 +140,7 @@ def inject_failure(what: str, directory: Path, patch: pytest.MonkeyPatch) -> Non
         path, _, size = rest.partition(" ")
         (directory / path).write_bytes((directory / path).read_bytes()[: int(size)])
     else:
-        FAILURES[what](patch)
+        FAILURES[failure](patch)
 
 
 def _rewrite(path: Path, change: dict[str, Any]) -> None:

@@ -59,11 +59,11 @@ FILTERBANK_SAMPLES = make_samples(
 )
 
 
-def mark_longer(given: Samples) -> Samples:
+def mark_longer(samples: Samples) -> Samples:
     """Mark all spectrograms except the second as longer than the model's input."""
-    for n, row in enumerate(given.rows):
+    for n, row in enumerate(samples.rows):
         row["is_longer"] = np.array([n != 1])
-    return given
+    return samples
 
 
 CLAP_SIZES: dict[str, Any] = {

@@ -33,8 +33,8 @@ def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
     case = one.case
     config = getattr(transformers, case.config)(**case.tiny)
     kind = getattr(transformers, case.model)
-    made = kind(config)
-    made.save_pretrained(directory)
+    model = kind(config)
+    model.save_pretrained(directory)
     # names in the checkpoint, not in the module
     with safe_open(directory / "model.safetensors", "np") as file:
         shapes = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
@@ -45,10 +45,10 @@ def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
         {n: generate_weight(n, s) for n, s in shapes.items()},
         force=True,
     )
-    how = {"attn_implementation": "eager"} if case.eager else {}
-    theirs = kind.from_pretrained(directory, experts_implementation="eager", **how).eval()
+    options = {"attn_implementation": "eager"} if case.eager else {}
+    hf_model = kind.from_pretrained(directory, experts_implementation="eager", **options).eval()
     if not case.float32_only:
-        theirs.double()
+        hf_model.double()
     return RecordedOutputs(
         config=json.loads((directory / "config.json").read_text()),
         tensors=shapes,
@@ -56,7 +56,7 @@ def record_outputs(one: RecordedCase, directory: Path) -> RecordedOutputs:
         results=case.results,
         sides=case.sides if _padded(case.samples) else ("right",),
         sets=one.sets,
-        outputs=tuple(_alone(case, theirs, n) for n in range(len(case.samples.rows))),
+        outputs=tuple(_alone(case, hf_model, n) for n in range(len(case.samples.rows))),
     )
 
 
@@ -64,28 +64,28 @@ def _padded(given: Samples) -> bool:
     return any(isinstance(field, PaddingMask) for field in given.fields.values())
 
 
-def _alone(case: ModelCase, theirs: Any, row: int) -> Arrays:
+def _alone(case: ModelCase, hf_model: Any, row: int) -> Arrays:
     """Return the inputs of one sample, in the precision of the archive."""
-    given = {}
+    inputs = {}
     for name, array in case.samples.get_sample(row).items():
         tensor = torch.tensor(array)
         whole = not tensor.is_floating_point()
-        given[name] = tensor if whole or case.float32_only else tensor.double()
+        inputs[name] = tensor if whole or case.float32_only else tensor.double()
     with torch.no_grad():
-        made = case.run_published(theirs, given)
+        made = case.run_published(hf_model, inputs)
     return {name: x[0].numpy().astype(np.float32) for name, x in made.items()}
 
 
 def main() -> None:
-    kept, named = OutputArchive(), sys.argv[1:]
-    answers = {}
+    stored, named = OutputArchive(), sys.argv[1:]
+    recorded_cases = {}
     for name, one in CASES.items():
-        if name in kept.names and name not in named:
-            answers[name] = kept[name]
+        if name in stored.names and name not in named:
+            recorded_cases[name] = stored[name]
             continue
         with tempfile.TemporaryDirectory() as directory:
-            answers[name] = record_outputs(one, Path(directory))
-    write_outputs(answers)
+            recorded_cases[name] = record_outputs(one, Path(directory))
+    write_outputs(recorded_cases)
 
 
 if __name__ == "__main__":

@@ -76,40 +76,40 @@ def generate_weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """
     digest = hashlib.shake_256(name.encode()).digest(4 * prod(shape))
     bits = np.frombuffer(digest, "<u4")
-    even = ((bits >> 8) * 2.0**-23 - 1).astype(np.float32).reshape(shape)  # [-1, 1)
+    uniform = ((bits >> 8) * 2.0**-23 - 1).astype(np.float32).reshape(shape)  # [-1, 1)
     if name.endswith("running_var"):  # variances of batch norms are positive
-        return 1 + even / 2
+        return 1 + uniform / 2
     if len(shape) < 2:  # norm weights are near 1, biases near 0
-        return even / 2 + np.float32(name.endswith("weight"))
+        return uniform / 2 + np.float32(name.endswith("weight"))
     # a stack of experts has the scale of a single expert
     inputs = shape[1] if "experts" in name else prod(shape[1:])
-    return even * np.float32(2 / max(inputs, 1) ** 0.5)
+    return uniform * np.float32(2 / max(inputs, 1) ** 0.5)
 
 
-def write_checkpoint(answer: RecordedOutputs, directory: Path) -> None:
+def write_checkpoint(recorded: RecordedOutputs, directory: Path) -> None:
     """Write the checkpoint directory that the transformers model was read from."""
     directory.mkdir(exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(answer.config))
-    tensors = {name: generate_weight(name, shape) for name, shape in answer.tensors.items()}
+    (directory / "config.json").write_text(json.dumps(recorded.config))
+    tensors = {name: generate_weight(name, shape) for name, shape in recorded.tensors.items()}
     write_safetensors(directory / "model.safetensors", tensors)
 
 
-def check_reference_outputs(answer: RecordedOutputs, directory: Path) -> None:
+def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     """Check that the checkpoint gives the recorded outputs in the reference: one sample alone, and
     a padded batch of 3.
 
     The symbolic check of the spec is skipped: it takes most of a compilation, and other tests run
     it for every spec.
     """
-    write_checkpoint(answer, directory)
-    sets = [f"{name}={value}" for name, value in answer.sets.items()]
+    write_checkpoint(recorded, directory)
+    sets = [f"{name}={value}" for name, value in recorded.sets.items()]
     spec = open_spec(str(directory), config=str(directory), sets=sets)
     graph_name = graph_for_architecture(spec.program, spec.reader.config_file or {})
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
     values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(directory))
-    numbers = {n: read_parameter(values, values.tied_to(n) or n) for n in values.wanted}
-    _assert_all(answer, lambda x: specc_numpy.evaluate_graph(graph, x, numbers))
+    weights = {n: read_parameter(values, values.tied_to(n) or n) for n in values.wanted}
+    _assert_all(recorded, lambda x: specc_numpy.evaluate_graph(graph, x, weights))
 
 
 def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
@@ -117,65 +117,65 @@ def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     env = Env(module=spec.program.module, config=config)
-    wanted = {w.name: w for w in required_parameters(model.graph)}
+    required = {w.name: w for w in required_parameters(model.graph)}
     elsewhere = lambda: merge_required_parameters(elaborate_other_graphs(spec, model.graph.name))
-    return rules_of_graph(read_weight_rules(context, spec.program, env), wanted, elsewhere)
+    return rules_of_graph(read_weight_rules(context, spec.program, env), required, elsewhere)
 
 
-def check_compiled_outputs(answer: RecordedOutputs, directory: Path) -> None:
+def check_compiled_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     """Check that the compiled checkpoint gives the recorded outputs."""
-    write_checkpoint(answer, directory)
+    write_checkpoint(recorded, directory)
     path = directory / "m.onnx"
-    specc.compile(str(directory), path, set=dict(answer.sets))
+    specc.compile(str(directory), path, set=dict(recorded.sets))
     model = specc.load(path, threads=1)
-    _assert_all(answer, lambda x: model.run(**x))
+    _assert_all(recorded, lambda x: model.run(**x))
 
 
-def _assert_all(answer: RecordedOutputs, run: Callable[[Arrays], Mapping[str, Any]]) -> None:
-    assert_outputs_close(answer, run(answer.samples.get_sample(0)), None)
-    for side in answer.sides:
-        assert_outputs_close(answer, run(answer.samples.make_batch(side)), side)
+def _assert_all(recorded: RecordedOutputs, run: Callable[[Arrays], Mapping[str, Any]]) -> None:
+    assert_outputs_close(recorded, run(recorded.samples.get_sample(0)), None)
+    for side in recorded.sides:
+        assert_outputs_close(recorded, run(recorded.samples.make_batch(side)), side)
 
 
 def assert_outputs_close(
-    answer: RecordedOutputs, made: Mapping[str, Any], side: Side | None
+    recorded: RecordedOutputs, outputs: Mapping[str, Any], side: Side | None
 ) -> None:
     """Assert that valid positions have the recorded outputs, within 1e-5 of the largest of them."""
-    samples = range(len(answer.outputs) if side else 1)
-    for name, dim in answer.results.items():
+    samples = range(len(recorded.outputs) if side else 1)
+    for name, dim in recorded.results.items():
         for n in samples:
-            told = answer.outputs[n][name]
-            found = made[name][n]
+            expected = recorded.outputs[n][name]
+            actual = outputs[name][n]
             if side and dim:
-                found = found[answer.samples.get_positions(n, dim, len(found), side)]
-            assert_arrays_close(found, told, f"{name} of sample {n}, {side or 'alone'}")
+                actual = actual[recorded.samples.get_positions(n, dim, len(actual), side)]
+            assert_arrays_close(actual, expected, f"{name} of sample {n}, {side or 'alone'}")
 
 
-def write_outputs(answers: Mapping[str, RecordedOutputs], file: Path = ARCHIVE) -> None:
+def write_outputs(recorded_cases: Mapping[str, RecordedOutputs], file: Path = ARCHIVE) -> None:
     """Write all recorded outputs to one file; equal outputs give an equal file."""
     arrays: Arrays = {}
     index = {}
-    for case, answer in answers.items():
-        index[case] = _described(answer)
-        for n, row in enumerate(answer.samples.rows):
+    for case, recorded in recorded_cases.items():
+        index[case] = _described(recorded)
+        for n, row in enumerate(recorded.samples.rows):
             arrays |= {f"{case}/inputs/{n}/{name}": x for name, x in row.items()}
-        for n, told in enumerate(answer.outputs):
-            arrays |= {f"{case}/outputs/{n}/{name}": x for name, x in told.items()}
+        for n, outputs in enumerate(recorded.outputs):
+            arrays |= {f"{case}/outputs/{n}/{name}": x for name, x in outputs.items()}
     text = json.dumps(index, sort_keys=True).encode()
     np.savez_compressed(file, index=np.frombuffer(text, np.uint8), **arrays)
 
 
-def _described(answer: RecordedOutputs) -> dict[str, Any]:
+def _described(recorded: RecordedOutputs) -> dict[str, Any]:
     """Return everything except arrays, as JSON."""
-    given = answer.samples
+    samples = recorded.samples
     return {
-        "config": answer.config,
-        "tensors": answer.tensors,
-        "results": answer.results,
-        "sides": answer.sides,
-        "sets": answer.sets,
-        "lengths": given.lengths,
-        "fields": {n: [type(f).__name__, vars(f)] for n, f in given.fields.items()},
+        "config": recorded.config,
+        "tensors": recorded.tensors,
+        "results": recorded.results,
+        "sides": recorded.sides,
+        "sets": recorded.sets,
+        "lengths": samples.lengths,
+        "fields": {n: [type(f).__name__, vars(f)] for n, f in samples.fields.items()},
     }
 
 
@@ -192,17 +192,17 @@ class OutputArchive:
         return sorted(self._index)
 
     def __getitem__(self, case: str) -> RecordedOutputs:
-        told = self._index[case]
-        fields = {n: FIELDS[kind](**values) for n, (kind, values) in told["fields"].items()}
-        rows, answers = self._rows(f"{case}/inputs"), self._rows(f"{case}/outputs")
+        entry = self._index[case]
+        fields = {n: FIELDS[kind](**values) for n, (kind, values) in entry["fields"].items()}
+        rows, recorded_cases = self._rows(f"{case}/inputs"), self._rows(f"{case}/outputs")
         return RecordedOutputs(
-            config=told["config"],
-            tensors={n: tuple(shape) for n, shape in told["tensors"].items()},
-            samples=Samples(fields, rows, tuple(told["lengths"]), seed=0),
-            results=told["results"],
-            sides=tuple(told["sides"]),
-            sets=told["sets"],
-            outputs=answers,
+            config=entry["config"],
+            tensors={n: tuple(shape) for n, shape in entry["tensors"].items()},
+            samples=Samples(fields, rows, tuple(entry["lengths"]), seed=0),
+            results=entry["results"],
+            sides=tuple(entry["sides"]),
+            sets=entry["sets"],
+            outputs=recorded_cases,
         )
 
     def _rows(self, prefix: str) -> tuple[Arrays, ...]:

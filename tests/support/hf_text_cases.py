@@ -58,7 +58,6 @@ LAYOUT_SAMPLES = make_samples(
 TOKEN_LOGITS = {"logits": "seq"}
 CLASS_LOGITS = {"logits": ""}
 SPAN_LOGITS = {"start_logits": "seq", "end_logits": "seq"}
-STATES = {"last_hidden_state": "seq"}
 
 
 def make_encoder_case(
@@ -81,17 +80,21 @@ def make_encoder_case(
 class GlobalAttentionCase(ModelCase):
     """A class whose global attention mask contains integers instead of booleans."""
 
-    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        made = theirs(**{name: value.long() for name, value in x.items()})
-        return {name: made[name] for name in self.results}
+    def run_published(
+        self, hf_model: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        outputs = hf_model(**{name: value.long() for name, value in x.items()})
+        return {name: outputs[name] for name in self.results}
 
 
 class MultipleChoiceCase(ModelCase):
     """A class that selects one of several sequences by their last positions."""
 
-    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        made = theirs(input_ids=x["input_ids"], mc_token_ids=x["mc_token_ids"])
-        return {"lm_logits": made.logits, "mc_logits": made.mc_logits}
+    def run_published(
+        self, hf_model: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        outputs = hf_model(input_ids=x["input_ids"], mc_token_ids=x["mc_token_ids"])
+        return {"lm_logits": outputs.logits, "mc_logits": outputs.mc_logits}
 
 
 def sample_choices() -> Samples:
@@ -352,18 +355,18 @@ def make_hybrid_case(
     return RecordedCase(case=replace(case, float32_only=True, position_ids=position_ids))
 
 
-def replace_config_class(one: RecordedCase, config: str) -> RecordedCase:
+def replace_config_class(case: RecordedCase, config: str) -> RecordedCase:
     """Return the case of the text model of a multimodal family, whose config class has another
     name.
     """
-    return replace(one, case=replace(one.case, config=config))
+    return replace(case, case=replace(case.case, config=config))
 
 
-def pad_right_only(one: RecordedCase) -> RecordedCase:
+def pad_right_only(case: RecordedCase) -> RecordedCase:
     """Return a case that is padded on the right only: the recurrence of transformers reads left
     padding.
     """
-    return replace(one, case=replace(one.case, sides=("right",)))
+    return replace(case, case=replace(case.case, sides=("right",)))
 
 
 GPT_SIZES: dict[str, Any] = {

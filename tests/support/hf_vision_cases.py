@@ -41,13 +41,13 @@ RESNET_SIZES: dict[str, Any] = {
 }
 
 
-def round_pixels(given: Samples) -> Samples:
+def round_pixels(samples: Samples) -> Samples:
     """Round pixels to multiples of 0.5, which compress well, and mark every pixel as valid."""
-    for row in given.rows:
+    for row in samples.rows:
         row["pixel_values"] = np.round(2 * row["pixel_values"]) / np.float32(2)
         if "pixel_mask" in row:
             row["pixel_mask"] = np.ones(row["pixel_mask"].shape, bool)
-    return given
+    return samples
 
 
 def make_vision_case(
@@ -73,11 +73,11 @@ def make_vision_case(
     return RecordedCase(case=case)
 
 
-def add_point_labels(given: Samples) -> Samples:
+def add_point_labels(samples: Samples) -> Samples:
     """Set the labels of two points: one on the object and one off it."""
-    for row in given.rows:
+    for row in samples.rows:
         row["input_labels"] = np.array([[1, 0]])
-    return round_pixels(given)
+    return round_pixels(samples)
 
 
 TOWER_SIZES: dict[str, Any] = {
@@ -91,11 +91,11 @@ CLIP_SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def set_end_token(given: Samples, end: int) -> Samples:
+def set_end_token(samples: Samples, end: int) -> Samples:
     """Replace the last token by `end`, which occurs nowhere else."""
-    for row in given.rows:
+    for row in samples.rows:
         row["input_ids"][-1] = end
-    return given
+    return samples
 
 
 IMAGE_TEXT_SAMPLES = set_end_token(
@@ -114,14 +114,16 @@ IMAGE_TEXT_SAMPLES = set_end_token(
 class FlatImagesCase(ModelCase):
     """A class that gets the images of all sequences concatenated."""
 
-    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        made = theirs(
+    def run_published(
+        self, hf_model: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        outputs = hf_model(
             input_ids=x["input_ids"],
             attention_mask=x["attention_mask"].long(),
             pixel_values=x["pixel_values"][x["image_mask"]],
             **self.extra_inputs(x),
         )
-        return {name: made[name] for name in self.results}
+        return {name: outputs[name] for name in self.results}
 
     def extra_inputs(self, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return further inputs of the class."""
@@ -135,31 +137,33 @@ class TokenTypesCase(FlatImagesCase):
         return {"token_type_ids": (x["input_ids"] == 30).long()}
 
 
-def insert_image_tokens(at: Sequence[Sequence[int]], picture: int) -> Samples:
+def insert_image_tokens(positions: Sequence[Sequence[int]], image_token: int) -> Samples:
     """Return sequences with image tokens, four per image, at these positions."""
-    made = make_samples(
+    samples = make_samples(
         {
-            "input_ids": TokenIds("seq", picture),
+            "input_ids": TokenIds("seq", image_token),
             "attention_mask": PaddingMask("seq"),
             "pixel_values": PositionValues("images", (3, 8, 8)),
             "image_mask": PaddingMask("images"),
         },
-        {"seq": (11, 6, 7), "images": tuple(len(row) // 4 for row in at)},
+        {"seq": (11, 6, 7), "images": tuple(len(row) // 4 for row in positions)},
     )
-    for row, places in zip(made.rows, at, strict=True):
-        row["input_ids"][[*places]] = picture
-    return made
+    for row, places in zip(samples.rows, positions, strict=True):
+        row["input_ids"][[*places]] = image_token
+    return samples
 
 
 class AnyResolutionCase(ModelCase):
     """A class that gets the patches of all images concatenated."""
 
-    def run_published(self, theirs: Any, x: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        given = {name: x[name].flatten(0, 1) for name in ("pixel_values", "image_grid_thw")}
+    def run_published(
+        self, hf_model: Any, x: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        inputs = {name: x[name].flatten(0, 1) for name in ("pixel_values", "image_grid_thw")}
         text = {name: x[name].long() for name in ("input_ids", "attention_mask")}
         kinds = (x["input_ids"] == IMAGE_TOKEN).int()
-        made = theirs(**text, **given, mm_token_type_ids=kinds)
-        return {name: made[name] for name in self.results}
+        outputs = hf_model(**text, **inputs, mm_token_type_ids=kinds)
+        return {name: outputs[name] for name in self.results}
 
 
 IMAGE_TOKEN = 30
@@ -174,7 +178,7 @@ def make_any_resolution_case(
     family: str, text: Mapping[str, Any] = {}, **vision: Any
 ) -> RecordedCase:
     """Return the case of three sequences with two images each, 12 patches in total."""
-    made = make_samples(
+    samples = make_samples(
         {
             "input_ids": TokenIds("seq", 26),
             "attention_mask": PaddingMask("seq"),
@@ -183,7 +187,7 @@ def make_any_resolution_case(
         },
         {"seq": (9, 6, 7)},
     )
-    for row, sides in zip(made.rows, ((2, 4, 2, 2), (4, 2, 2, 2), (2, 2, 2, 4)), strict=True):
+    for row, sides in zip(samples.rows, ((2, 4, 2, 2), (4, 2, 2, 2), (2, 2, 2, 4)), strict=True):
         row["image_grid_thw"] = np.insert(np.reshape(sides, (2, 2)), 0, 1, axis=1)
         first = sides[0] * sides[1] // 4
         row["input_ids"][1 : 1 + first] = IMAGE_TOKEN
@@ -194,7 +198,7 @@ def make_any_resolution_case(
             "text_config": {**MROPE_SIZES, **text}, "vision_config": {**PATCH_SIZES, **vision},
             "image_token_id": IMAGE_TOKEN, "video_token_id": 29, "vision_start_token_id": 28, "vision_end_token_id": 27,
         },
-        samples=round_pixels(made),
+        samples=round_pixels(samples),
     )  # fmt: skip
     return RecordedCase(case=case)
 

@@ -5,8 +5,6 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-Known = dict[str, int]
-
 
 @dataclass
 class ExpressionSampler:

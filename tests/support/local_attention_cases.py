@@ -112,9 +112,9 @@ def sample_inputs(graph: Graph, batch: int, rows: int) -> dict[str, Any]:
     return made
 
 
-def measure_peak_memory(setup: LocalAttentionCase, rows: int) -> int:
+def measure_peak_memory(case: LocalAttentionCase, rows: int) -> int:
     """Return the peak memory of a run in MB, without the memory of the open session."""
-    graph = setup.graph()
+    graph = case.graph()
     inputs = sample_inputs(graph, 1, rows)
     session = open_silent_session(build_model(graph, get_target("ort-cpu")).model)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -86,13 +86,13 @@ class LspClient:
         self.send_message({"id": number, "method": method, "params": params})
         return self._read_until(lambda m: m.get("id") == number and "method" not in m)
 
-    def _read_until(self, fits: Callable[[Message], bool]) -> Message:
+    def _read_until(self, predicate: Callable[[Message], bool]) -> Message:
         while True:
             message = self.messages.get(timeout=60)
             assert message is not None, f"the server went away: {self.errors.decode()}"
             if message.get("method") == "textDocument/publishDiagnostics":
                 self.published.append(message["params"])
-            if fits(message):
+            if predicate(message):
                 return message
 
     def uri(self, name: str) -> str:
@@ -129,11 +129,11 @@ class LspClient:
         )
         return list(found["params"]["diagnostics"])
 
-    def request_at(self, method: str, name: str, text: str, marked: str, **more: Any) -> Any:
+    def request_at(self, method: str, name: str, text: str, marker_text: str, **more: Any) -> Any:
         """Send a request for the position that `^` marks in `marked`, a part of the text."""
-        piece = marked.replace("^", "")
+        piece = marker_text.replace("^", "")
         assert text.count(piece) == 1, piece
-        offset = text.index(piece) + marked.index("^")
+        offset = text.index(piece) + marker_text.index("^")
         line = text.count("\n", 0, offset)
         column = len(text[text.rfind("\n", 0, offset) + 1 : offset].encode("utf-16-le")) // 2
         position = {"line": line, "character": column}

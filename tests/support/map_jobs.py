@@ -10,15 +10,15 @@ from specc.batch_inference.job_planner import JobRequest
 ROW_COUNT = 60
 
 
-def make_job(small: Path, data: Path, out: Path, **more: object) -> JobRequest:
+def make_job(model: Path, data: Path, out: Path, **more: object) -> JobRequest:
     """Return the request of a job; `more` overrides fields."""
-    usual = {"rows": 16, "limits": BatchLimits(cap=4), "raw": ["vectors"], "engine": "serial"}
+    defaults = {"rows": 16, "limits": BatchLimits(cap=4), "raw": ["vectors"], "engine": "serial"}
     return JobRequest(
-        model=str(small),
+        model=str(model),
         data=[str(data)],
         out=str(out),
         columns={"ids": "text"},
-        **{**usual, **more},  # type: ignore[arg-type]
+        **{**defaults, **more},  # type: ignore[arg-type]
     )
 
 

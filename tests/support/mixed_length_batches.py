@@ -63,9 +63,11 @@ class ReferenceSession:
 
     def tensors(self, inputs: Mapping[str, Any], into: Any = None) -> dict[str, Any]:
         given = {n: v.array if isinstance(v, HostTensor) else v for n, v in inputs.items()}
-        own = {n: self.weights[n] for n in self.graph.parameters}
-        made = specc_numpy.evaluate_graph(self.graph, {n: given[n] for n in self.graph.inputs}, own)
-        return {n: HostTensor(np.asarray(v)) for n, v in made.items()}
+        weights = {n: self.weights[n] for n in self.graph.parameters}
+        outputs = specc_numpy.evaluate_graph(
+            self.graph, {n: given[n] for n in self.graph.inputs}, weights
+        )
+        return {n: HostTensor(np.asarray(v)) for n, v in outputs.items()}
 
 
 @dataclass
@@ -96,15 +98,15 @@ class GenerativeModel:
     def __post_init__(self) -> None:
         generation, graph = self.model.generation, self.model.graph
         assert generation
-        least = {n: LengthBound(low) for n, low in graph.min_lengths.items()}
-        grows = graph.inputs[generation.growing].type.shape[1].name
-        least.pop(grows or "", None)
+        bounds = {n: LengthBound(low) for n, low in graph.min_lengths.items()}
+        time_axis = graph.inputs[generation.growing].type.shape[1].name
+        bounds.pop(time_axis or "", None)
         self.input_signature = ModelInputs(
             graph=graph,
             reading=PreprocessingConfig(),
             defaults=self.model.defaults,
             growing=generation.growing,
-            bounds=least,
+            bounds=bounds,
         )
 
     @property
@@ -136,34 +138,36 @@ class GenerativeModel:
             prepared=prepared,
         )
 
-    def run_full_pass(self, text: "SampledSequence", count: int) -> Array:
+    def run_full_pass(self, sequence: "SampledSequence", count: int) -> Array:
         """Return the logits after the first `count` tokens of a sequence, computed by a full
         forward pass.
         """
         growing, generation = self.input_signature.growing, self.model.generation
         assert generation
-        keep = find_mask_input(self.model.graph, growing)
-        given = dict(text.prepared)
-        tokens = given[growing] = text.tokens[None, :count]
-        if keep:
-            own = text.prepared[keep].shape[1]
-            there = self._exists(keep, tokens)
-            there[:, :own] = text.prepared[keep][:, :count]
-            given[keep] = there
-        made = specc_numpy.evaluate_graph(self.model.graph, given, self.weights)
-        found: Array = made[generation.source]
+        mask_input = find_mask_input(self.model.graph, growing)
+        inputs = dict(sequence.prepared)
+        tokens = inputs[growing] = sequence.tokens[None, :count]
+        if mask_input:
+            own = sequence.prepared[mask_input].shape[1]
+            valid = self._exists(mask_input, tokens)
+            valid[:, :own] = sequence.prepared[mask_input][:, :count]
+            inputs[mask_input] = valid
+        outputs = specc_numpy.evaluate_graph(self.model.graph, inputs, self.weights)
+        found: Array = outputs[generation.source]
         return found[0] if found.ndim == 2 else found[0, -1]
 
-    def _exists(self, keep: str, tokens: Array) -> Array:
+    def _exists(self, mask_input: str, tokens: Array) -> Array:
         """Return which generated tokens are valid: by the default of `keep`, else all."""
         defaults = self.model.defaults
-        if self.model.graph.input_facts[keep].keep != "any" or not defaults:
+        if self.model.graph.input_facts[mask_input].keep != "any" or not defaults:
             return np.ones(tokens.shape, np.bool_)
-        if keep not in defaults.outputs:
+        if mask_input not in defaults.outputs:
             return np.ones(tokens.shape, np.bool_)
-        given = {self.input_signature.growing: tokens}
-        made = specc_numpy.evaluate_graph(resolve_absent_inputs(defaults, (keep,)), given, {})
-        return np.array(made[keep])
+        inputs = {self.input_signature.growing: tokens}
+        outputs = specc_numpy.evaluate_graph(
+            resolve_absent_inputs(defaults, (mask_input,)), inputs, {}
+        )
+        return np.array(outputs[mask_input])
 
 
 @dataclass(frozen=True)
@@ -179,25 +183,25 @@ MAX_TOKENS = 9
 
 
 def sample_sequence(
-    aged: GenerativeModel, rng: random.Random, like: Mapping[str, int]
+    model: GenerativeModel, rng: random.Random, like: Mapping[str, int]
 ) -> SampledSequence:
     """Return a sequence with random lengths of prompt and sources; unpadded lengths are those of
     `like`.
     """
-    graph, growing = aged.model.graph, aged.input_signature.growing
+    graph, growing = model.model.graph, model.input_signature.growing
     facts = graph.input_facts[growing]
     vocab = facts.below.number if facts.below is not None else None
     tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(MAX_TOKENS)])
-    generation = aged.model.generation
+    generation = model.model.generation
     assert generation
-    keep = find_mask_input(graph, growing)
-    length = rng.randint(1, 4) if keep else 2
+    mask_input = find_mask_input(graph, growing)
+    length = rng.randint(1, 4) if mask_input else 2
     inputs: dict[str, Any] = {growing: [tokens[:length].tolist()]}
     lengths = {}
     made = np.random.default_rng(rng.randrange(2**31))
-    for name in aged.input_signature.asked:
+    for name in model.input_signature.asked:
         type = graph.inputs[name].type
-        if name in (growing, keep):
+        if name in (growing, mask_input):
             continue
         sizes = [1]
         for d in type.shape[1:]:
@@ -206,65 +210,71 @@ def sample_sequence(
             most = rng.randint(1, 5) if padded else like.get(symbol, 3)
             sizes.append(d.number or lengths.setdefault(symbol, most))
         inputs[name] = _values(graph, name, sizes, made)
-    return SampledSequence(prepare_prompts(aged.input_signature, inputs, ()), tokens, length)
+    return SampledSequence(prepare_prompts(model.input_signature, inputs, ()), tokens, length)
 
 
-def _values(graph: Graph, name: str, sizes: list[int], made: np.random.Generator) -> Array:
+def _values(graph: Graph, name: str, sizes: list[int], rng: np.random.Generator) -> Array:
     type, below = graph.inputs[name].type, graph.input_facts[name].below
     if type.dtype == "bool":
         return np.ones(sizes, np.bool_)
     if type.dtype.startswith("i"):
-        most = below.number if below is not None and below.number else 5
-        return made.integers(1, most, sizes)
-    return made.normal(size=sizes).astype(np.float32)
+        limit = below.number if below is not None and below.number else 5
+        return rng.integers(1, limit, sizes)
+    return rng.normal(size=sizes).astype(np.float32)
 
 
-def find_logit_difference(aged: GenerativeModel, seed: int, steps: int = 12) -> str:
+def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) -> str:
     """Return a difference of logits after sequences join and leave the batch; "" if there is none."""
     rng = random.Random(seed)
     batch: KVCacheStepper | None = None
     rows: list[tuple[SampledSequence, int]] = []
-    growing = aged.input_signature.growing
-    for turn in range(steps):
-        stay = [
-            n for n, (text, count) in enumerate(rows) if count < MAX_TOKENS and rng.random() < 0.85
+    growing = model.input_signature.growing
+    for step in range(steps):
+        remaining = [
+            n
+            for n, (sequence, count) in enumerate(rows)
+            if count < MAX_TOKENS and rng.random() < 0.85
         ]
         if batch is None or rng.random() < 0.5:
-            fresh = [sample_sequence(aged, rng, {}) for _ in range(rng.randint(1, 2))]
-            prepared = batch_slots.stack_prompts(aged.input_signature, [t.prepared for t in fresh])
-            margin = batch_slots.spare_columns(aged.derived.states)
-            prepared = batch_slots.prepend_spare_columns(aged.input_signature, prepared, margin)
-            first = aged.stepper(prepared)
-            made = np.asarray(first.step(prepared[growing]), np.float64)
-            new = [(text, text.prompt) for text in fresh]
-            if fault := _compared(aged, new, made):
-                return f"turn {turn}, at the beginning: {fault}"
-            every = np.arange(len(fresh))
-            if batch is None or not stay:
+            joined = [sample_sequence(model, rng, {}) for _ in range(rng.randint(1, 2))]
+            prepared = batch_slots.stack_prompts(
+                model.input_signature, [t.prepared for t in joined]
+            )
+            margin = batch_slots.spare_columns(model.derived.states)
+            prepared = batch_slots.prepend_spare_columns(model.input_signature, prepared, margin)
+            first = model.stepper(prepared)
+            logits = np.asarray(first.step(prepared[growing]), np.float64)
+            new = [(sequence, sequence.prompt) for sequence in joined]
+            if difference := _compared(model, new, logits):
+                return f"turn {step}, at the beginning: {difference}"
+            every = np.arange(len(joined))
+            if batch is None or not remaining:
                 batch_slots.merge_stepper_rows(first, every, None, every)
                 batch, rows = first, new
             else:
-                batch_slots.merge_stepper_rows(batch, np.array(stay), first, every)
-                rows = [*(rows[n] for n in stay), *new]
-        elif 0 < len(stay) < len(rows):
+                batch_slots.merge_stepper_rows(batch, np.array(remaining), first, every)
+                rows = [*(rows[n] for n in remaining), *new]
+        elif 0 < len(remaining) < len(rows):
             none = np.zeros(0, np.int64)
-            batch_slots.merge_stepper_rows(batch, np.array(stay), None, none)
-            rows = [rows[n] for n in stay]
-        over = np.array([count >= MAX_TOKENS for _, count in rows])
-        batch.rows.finished = over
+            batch_slots.merge_stepper_rows(batch, np.array(remaining), None, none)
+            rows = [rows[n] for n in remaining]
+        is_done = np.array([count >= MAX_TOKENS for _, count in rows])
+        batch.rows.finished = is_done
         tokens = np.array([[t.tokens[min(c, MAX_TOKENS - 1)]] for t, c in rows])
         rows = [(t, min(c + 1, MAX_TOKENS)) for t, c in rows]
-        made = np.asarray(batch.step(tokens), np.float64)
-        open_rows = [r for r, o in zip(rows, over, strict=True) if not o]
-        if fault := _compared(aged, open_rows, made[~over]):
-            return f"turn {turn}: {fault}"
+        logits = np.asarray(batch.step(tokens), np.float64)
+        open_rows = [r for r, o in zip(rows, is_done, strict=True) if not o]
+        if difference := _compared(model, open_rows, logits[~is_done]):
+            return f"turn {step}: {difference}"
     return ""
 
 
-def _compared(aged: GenerativeModel, rows: list[tuple[SampledSequence, int]], made: Array) -> str:
-    for row, (text, count) in enumerate(rows):
-        want = aged.run_full_pass(text, count)
-        if not np.allclose(made[row], want, rtol=1e-9, atol=1e-9):
-            worst = np.abs(made[row] - want).max()
+def _compared(
+    model: GenerativeModel, rows: list[tuple[SampledSequence, int]], logits: Array
+) -> str:
+    for row, (sequence, count) in enumerate(rows):
+        expected = model.run_full_pass(sequence, count)
+        if not np.allclose(logits[row], expected, rtol=1e-9, atol=1e-9):
+            worst = np.abs(logits[row] - expected).max()
             return f"row {row} with {count} tokens is {worst:.1e} away"
     return ""

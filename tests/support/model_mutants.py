@@ -154,21 +154,23 @@ class MutantJudge:
         self.graph = graph
         self.rounds = list[tuple[dict[str, Array], dict[str, Array], dict[str, Array], Sample]]()
         for _, inputs in planned_inputs(self.loaded, Coverage.of(self.loaded)):
-            want = backend.load_reference().evaluate_graph(graph, inputs, weights)
-            want = {n: np.asarray(v) for n, v in want.items()}
+            expected = backend.load_reference().evaluate_graph(graph, inputs, weights)
+            expected = {n: np.asarray(v) for n, v in expected.items()}
             sample = make_rounding_sample(graph, inputs, weights)
-            self.rounds.append((inputs, want, rounding_bounds(sample, want), sample))
+            self.rounds.append((inputs, expected, rounding_bounds(sample, expected), sample))
         self.session = _open(self.model)
 
     def is_killed(self, mutant: ModelMutant) -> bool:
         """Whether a round distinguishes the mutant from the original, or the mutant does not run."""
         try:
             session = _open(mutant.apply(self.model))
-            for inputs, want, bounds, sample in self.rounds:
-                got = _run(session, inputs)
-                for name, value in want.items():
-                    if compare_result(name, got[name], value).what and not is_rounding_difference(
-                        sample, name, got[name], value, bounds[name]
+            for inputs, expected, bounds, sample in self.rounds:
+                actual = _run(session, inputs)
+                for name, value in expected.items():
+                    if compare_result(
+                        name, actual[name], value
+                    ).what and not is_rounding_difference(
+                        sample, name, actual[name], value, bounds[name]
                     ):
                         return True
         except Exception:  # whatever ONNX Runtime raises
@@ -196,9 +198,9 @@ class MutantJudge:
             with suppress(
                 Exception
             ):  # inputs that the model rejects, such as an index out of range
-                want = _run(self.session, inputs)
-                got = _try(session, inputs)
-                if got is None or _differ(got, want):
+                expected = _run(self.session, inputs)
+                actual = _try(session, inputs)
+                if actual is None or _differ(actual, expected):
                     return found
         return None
 
@@ -211,20 +213,22 @@ def _try(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         return None
 
 
-def _differ(got: Mapping[str, Array], want: Mapping[str, Array]) -> bool:
+def _differ(actual: Mapping[str, Array], expected: Mapping[str, Array]) -> bool:
     """Whether an output has another shape, or other values than rounding explains."""
-    wide = {name: np.asarray(value) for name, value in want.items()}
-    return any(got[n].shape != w.shape or _share(got[n], w) > 1e-3 for n, w in wide.items())
+    wide = {name: np.asarray(value) for name, value in expected.items()}
+    return any(actual[n].shape != w.shape or _share(actual[n], w) > 1e-3 for n, w in wide.items())
 
 
-def _share(got: Array, want: Array) -> float:
-    if want.dtype.kind in "iub":
-        return float((got != want).any())
-    if (np.isnan(got) != np.isnan(want)).any():
+def _share(actual: Array, expected: Array) -> float:
+    if expected.dtype.kind in "iub":
+        return float((actual != expected).any())
+    if (np.isnan(actual) != np.isnan(expected)).any():
         return np.inf
     with np.errstate(invalid="ignore"):
-        apart = np.nan_to_num(np.abs(got.astype("f8") - want))
-    return float(apart.max(initial=0)) / (float(np.nan_to_num(np.abs(want)).max(initial=0)) or 1)
+        apart = np.nan_to_num(np.abs(actual.astype("f8") - expected))
+    return float(apart.max(initial=0)) / (
+        float(np.nan_to_num(np.abs(expected)).max(initial=0)) or 1
+    )
 
 
 def _open(model: ModelProto) -> Any:
@@ -243,7 +247,7 @@ def _run(session: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def find_survivors(
-    path: Path, most: int, seed: int = 0
+    path: Path, limit: int, seed: int = 0
 ) -> tuple[int, list[ModelMutant], list[str]]:
     """Judge up to `most` mutants: return the number of judged ones, the survivors that are
     equivalent as far as is known, and messages for the others.
@@ -251,7 +255,7 @@ def find_survivors(
     judge = MutantJudge(path)
     every = iterate_model_mutants(judge.model)
     rng = np.random.default_rng(seed)
-    chosen = [every[n] for n in sorted(rng.permutation(len(every))[:most])]
+    chosen = [every[n] for n in sorted(rng.permutation(len(every))[:limit])]
     alive = [m for m in chosen if not judge.is_killed(m)]
     missed, equivalent = list[str](), list[ModelMutant]()
     for mutant in alive:

@@ -15,11 +15,10 @@ from onnx import ModelProto, helper
 from specc_onnx.lower import onnx_targets
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, NameTable
-from specc_onnx.lower.onnx_targets import NUMPY_DTYPES, ONNX_TYPE_CODES, get_target
+from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES, get_target
 from specc_onnx.write.model_file import BLANK_HASH, HASH_KEY, insert_model_hash
 
 Arrays = Mapping[str, NDArray[Any]]
-NUMPY_TO_DTYPE = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
 
 
 class EmittedModel:
@@ -62,11 +61,6 @@ class EmittedModel:
         return found
 
 
-def kinds(inputs: Arrays) -> dict[str, tuple[str, int]]:
-    """The element types and numbers of axes of arrays, as `EmittedModel` wants them."""
-    return {n: (NUMPY_TO_DTYPE[a.dtype], a.ndim) for n, a in inputs.items()}
-
-
 def open_silent_session(model: onnx.ModelProto) -> Any:
     """Return a session with one thread that prints nothing."""
     options = onnxruntime.SessionOptions()
@@ -77,9 +71,11 @@ def open_silent_session(model: onnx.ModelProto) -> Any:
     )
 
 
-def assert_outputs_match(wanted: Mapping[str, NDArray[Any]], got: Sequence[NDArray[Any]]) -> None:
+def assert_outputs_match(
+    expected: Mapping[str, NDArray[Any]], actual: Sequence[NDArray[Any]]
+) -> None:
     """Assert `max|a - b| <= 1e-5 · max|b|`, equal shapes and infinities, for integers equality."""
-    for (name, b), a in zip(wanted.items(), got, strict=True):
+    for (name, b), a in zip(expected.items(), actual, strict=True):
         assert a.shape == b.shape, f"{name}: {a.shape}, not {b.shape}"
         if b.dtype.kind in "bi":
             assert (a == b).all(), name

@@ -166,8 +166,8 @@ def _inputs(path: Path) -> list[Arrays]:
         given = random_inputs(graph, sizes_for(graph, turn), rng)
         told = {name: _told(array) for name, array in given.items()}
         path.with_suffix(f".{turn}.json").write_text(json.dumps(told))
-        made = backend.load_reference().evaluate_graph(graph, given, weights)
-        wanted.append({n: np.asarray(v) for n, v in made.items()})
+        outputs = backend.load_reference().evaluate_graph(graph, given, weights)
+        wanted.append({n: np.asarray(v) for n, v in outputs.items()})
     return wanted
 
 
@@ -184,16 +184,16 @@ class ModelOutcome:
     error: str = ""
 
 
-def run_models(runtime: Runtime, laid: PreparedModels) -> dict[str, ModelOutcome]:
+def run_models(runtime: Runtime, prepared: PreparedModels) -> dict[str, ModelOutcome]:
     """Run all prepared models and compare their outputs. Raise `MissingRuntime` if the runtime is
     not installed.
     """
-    command = [*runtime.command(), str(laid.directory)]
-    names, found = list(laid.wanted), dict[str, ModelOutcome]()
+    command = [*runtime.command(), str(prepared.directory)]
+    names, found = list(prepared.wanted), dict[str, ModelOutcome]()
     while left := [n for n in names if n not in found]:
         share = left[: runtime.max_models]
         for name, wrong in _run(command, share).items():
-            found[name] = ModelOutcome(np.inf, wrong) if wrong else _compared(laid, name)
+            found[name] = ModelOutcome(np.inf, wrong) if wrong else _compared(prepared, name)
         # the program crashed at the first model without a report
         silent = next((n for n in share if n not in found), None)
         if silent is not None:
@@ -214,11 +214,11 @@ def _run(command: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     return {line["name"]: " ".join(line["wrong"].split()) for line in lines}
 
 
-def _compared(laid: PreparedModels, name: str) -> ModelOutcome:
+def _compared(prepared: PreparedModels, name: str) -> ModelOutcome:
     worst = 0.0
-    for turn, wanted in enumerate(laid.wanted[name]):
-        told = json.loads((laid.directory / f"{name}.{turn}.out.json").read_text())
-        for n, (result, want) in enumerate(wanted.items()):
+    for turn, expected in enumerate(prepared.wanted[name]):
+        told = json.loads((prepared.directory / f"{name}.{turn}.out.json").read_text())
+        for n, (result, want) in enumerate(expected.items()):
             # some programs do not return names
             got = told[result] if result in told else told[str(n)]
             difference = compare_result(result, _array(got), want)
@@ -228,7 +228,7 @@ def _compared(laid: PreparedModels, name: str) -> ModelOutcome:
     return ModelOutcome(worst)
 
 
-def _array(told: Mapping[str, Any]) -> NDArray[Any]:
+def _array(printed: Mapping[str, Any]) -> NDArray[Any]:
     """Return an array that a program printed; strings are non-finite values."""
-    numbers = [float(x) if isinstance(x, str) else x for x in told["data"]]
-    return np.array(numbers, told["type"]).reshape(told["dims"])
+    numbers = [float(x) if isinstance(x, str) else x for x in printed["data"]]
+    return np.array(numbers, printed["type"]).reshape(printed["dims"])

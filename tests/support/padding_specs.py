@@ -41,30 +41,29 @@ def is_affected_by_padding(graph: Graph, side: str) -> bool:
     """Whether padding on the allowed sides changes the output."""
     rng = np.random.default_rng(0)
     x, other = rng.normal(size=(1, LENGTH, 4)), np.array([[True, False, False, True]])
-    given = {"x": x, "keep": np.ones((1, LENGTH), bool), "other": other}
+    single = {"x": x, "keep": np.ones((1, LENGTH), bool), "other": other}
 
-    def made(inputs: dict[str, np.ndarray]) -> np.ndarray:
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
         with np.errstate(all="ignore"):
             return specc_numpy.evaluate_graph(
                 graph, {n: v for n, v in inputs.items() if n in graph.inputs}, {}
             )["y"]
 
-    alone = made(given)
-    for before, behind in ((3, 0), (0, 2), (1, 1)):
-        if (before and side == " right") or (behind and side == " left"):
+    expected = run(single)
+    for before, after in ((3, 0), (0, 2), (1, 1)):
+        if (before and side == " right") or (after and side == " left"):
             continue
-        longer = {
+        padded = {
             "x": np.concatenate(
-                [9 * rng.normal(size=(1, before, 4)), x, 9 * rng.normal(size=(1, behind, 4))],
-                axis=1,
+                [9 * rng.normal(size=(1, before, 4)), x, 9 * rng.normal(size=(1, after, 4))], axis=1
             ),
-            "keep": np.array([[False] * before + [True] * LENGTH + [False] * behind]),
+            "keep": np.array([[False] * before + [True] * LENGTH + [False] * after]),
             "other": np.concatenate(
-                [np.ones((1, before), bool), other, np.ones((1, behind), bool)], axis=1
+                [np.ones((1, before), bool), other, np.ones((1, after), bool)], axis=1
             ),
         }
-        found = made(longer)
-        found = found[:, before : before + LENGTH] if found.ndim == 3 else found
-        if not np.allclose(found, alone, rtol=1e-9, atol=1e-11, equal_nan=True):
+        actual = run(padded)
+        actual = actual[:, before : before + LENGTH] if actual.ndim == 3 else actual
+        if not np.allclose(actual, expected, rtol=1e-9, atol=1e-11, equal_nan=True):
             return True
     return False

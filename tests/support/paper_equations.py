@@ -40,18 +40,18 @@ def relu(x: Array) -> Array:
 
 def linear(w: Arrays, name: str, x: Array) -> Array:
     """Return `W x + b` of each row of x; b is optional."""
-    made: Array = x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
-    return made
+    result: Array = x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0.0)
+    return result
 
 
 def layer_norm(w: Arrays, name: str, x: Array, eps: float = 1e-5) -> Array:
     """Normalize each row of x: arXiv:1607.06450, eq. 4."""
     apart = x - x.mean(-1, keepdims=True)
-    made: Array = (
+    result: Array = (
         apart / np.sqrt((apart**2).mean(-1, keepdims=True) + eps) * w[f"{name}.weight"]
         + w[f"{name}.bias"]
     )
-    return made
+    return result
 
 
 def lstm_step(
@@ -73,19 +73,19 @@ def pad_batch(
     The axes in `padded` are one position longer than the longest sample. Padding contains values
     that must have no effect; inputs in `left` are padded on the left.
     """
-    made = {}
+    result = {}
     for name in rows[0]:
         shape = list(np.max([r[name].shape for r in rows], axis=0))
         for axis in padded.get(name, ()):
             shape[axis] += 1
         dtype = rows[0][name].dtype
-        made[name] = np.full((len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype)
+        result[name] = np.full((len(rows), *shape), {"b": False, "i": 1, "f": 9}[dtype.kind], dtype)
         for n, row in enumerate(rows):
             sizes = zip(row[name].shape, shape, strict=True)
             before = [most - size if name in left else 0 for size, most in sizes]
             at = (slice(b, b + s) for b, s in zip(before, row[name].shape, strict=True))
-            made[name][(n, *at)] = row[name]
-    return made
+            result[name][(n, *at)] = row[name]
+    return result
 
 
 def assert_matches_equations(
@@ -93,7 +93,7 @@ def assert_matches_equations(
     equations: Equations,
     rows: Sequence[Arrays],
     padded: Mapping[str, tuple[int, ...]],
-    louder: Mapping[str, float] | None = None,
+    scales: Mapping[str, float] | None = None,
     left: Collection[str] = (),
     graph: str = "",
     **sets: object,
@@ -105,13 +105,13 @@ def assert_matches_equations(
     """
     found = elaborate_with_config(spec, graph=graph, **sets)
     drawn = sample_spec_weights(found)
-    weights = {n: w * (louder or {}).get(n, 1) for n, w in drawn.items()}
+    weights = {n: w * (scales or {}).get(n, 1) for n, w in drawn.items()}
     exact = {name: w.astype(np.float64) for name, w in weights.items()}
     model = OrtModel(found, weights)
-    wanted = [equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows]
+    expected = [equations(exact, **{k: _in_float64(v) for k, v in row.items()}) for row in rows]
     for chosen, inputs in (
-        (wanted[:1], {k: v[None] for k, v in rows[0].items()}),
-        (wanted, pad_batch(rows, padded, left)),
+        (expected[:1], {k: v[None] for k, v in rows[0].items()}),
+        (expected, pad_batch(rows, padded, left)),
     ):
         reference, compiled = run_reference(found, weights, inputs), model.run(inputs)
         for n, results in enumerate(chosen):
@@ -134,37 +134,38 @@ def _in_float64(x: Array) -> Array:
 
 def gelu(x: Array) -> Array:
     """arXiv:1606.08415, eq. 1."""
-    made: Array = x * 0.5 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
-    return made
+    result: Array = x * 0.5 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+    return result
 
 
-def masked_attention(w: Arrays, name: str, x: Array, heads: int, seen: Array) -> Array:
+def masked_attention(w: Arrays, name: str, x: Array, heads: int, visible: Array) -> Array:
     """Compute arXiv:1706.03762, eq. 1, head by head; `seen[i, j]`: position i attends to position
     j.
     """
     q, k, v = (np.split(linear(w, f"{name}.{part}_proj", x), heads, axis=1) for part in "qkv")
-    made = []
+    result = []
     for head in range(heads):
         scores = q[head] @ k[head].T / np.sqrt(q[head].shape[1])
         rows = [
-            softmax(row[there]) @ v[head][there] for row, there in zip(scores, seen, strict=True)
+            softmax(row[visible_keys]) @ v[head][visible_keys]
+            for row, visible_keys in zip(scores, visible, strict=True)
         ]
-        made.append(np.stack(rows))
-    return linear(w, f"{name}.out_proj", np.concatenate(made, axis=1))
+        result.append(np.stack(rows))
+    return linear(w, f"{name}.out_proj", np.concatenate(result, axis=1))
 
 
 def mlp(w: Arrays, name: str, x: Array) -> Array:
     return linear(w, f"{name}.fc2", gelu(linear(w, f"{name}.fc1", x)))
 
 
-def decoder_layers(w: Arrays, under: str, x: Array, heads: int, seen: Array) -> Array:
+def decoder_layers(w: Arrays, prefix: str, x: Array, heads: int, visible: Array) -> Array:
     """Apply all layers whose names start with `under`, counted from 0."""
     n = 0
-    while f"{under}{n}.norm1.weight" in w:
-        at = f"{under}{n}"
-        h = layer_norm(w, f"{at}.norm1", x)
-        x = x + masked_attention(w, f"{at}.attention", h, heads, seen)
-        x = x + mlp(w, f"{at}.mlp", layer_norm(w, f"{at}.norm2", x))
+    while f"{prefix}{n}.norm1.weight" in w:
+        name = f"{prefix}{n}"
+        h = layer_norm(w, f"{name}.norm1", x)
+        x = x + masked_attention(w, f"{name}.attention", h, heads, visible)
+        x = x + mlp(w, f"{name}.mlp", layer_norm(w, f"{name}.norm2", x))
         n += 1
     return x
 
@@ -173,6 +174,6 @@ def make_prefix_mask(head: int, rows: int) -> Array:
     """Return a prefix LM mask: prefix positions attend to each other, later ones to the prefix and
     causally.
     """
-    seen = np.tri(head + rows, dtype=bool)
-    seen[:, :head] = True
-    return seen
+    visible = np.tri(head + rows, dtype=bool)
+    visible[:, :head] = True
+    return visible

@@ -41,11 +41,11 @@ class ProfiledModel:
     weights: Arrays
     profiled: ProfiledGraphs
 
-    def run_reference(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
+    def run_reference(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of one graph in float64."""
         graph = self.profiled.graphs[name]
         return specc_numpy.evaluate_graph(
-            graph, given, {n: self.weights[n] for n in graph.parameters}
+            graph, inputs, {n: self.weights[n] for n in graph.parameters}
         )
 
 
@@ -54,14 +54,16 @@ def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) 
 
     Raises E0752 if the profile does not support the model.
     """
-    found = elaborate_with_config(spec, **sets)
-    generation = found.model.generation
+    elaborated = elaborate_with_config(spec, **sets)
+    generation = elaborated.model.generation
     assert generation
     derived = derive_encoder_and_step(
-        found.model.graph, generation.growing, {generation.source: RETURNED_LOGITS[profile]}
+        elaborated.model.graph, generation.growing, {generation.source: RETURNED_LOGITS[profile]}
     )
     return ProfiledModel(
-        found, sample_spec_weights(found, seed), apply_profile(profile, found.model, derived)
+        elaborated,
+        sample_spec_weights(elaborated, seed),
+        apply_profile(profile, elaborated.model, derived),
     )
 
 
@@ -71,21 +73,21 @@ def vary_generated_tokens(model: ProfiledModel) -> ProfiledModel:
     With a tied embedding and weights of equal scale, the model would repeat each token.
     """
     tied = {n for rule in model.spec.rules.ties for n in (rule.name, rule.source)}
-    louder = {
+    scaled = {
         n: w * np.float32(0.3 if n in tied else 2 if w.ndim > 1 else 1)
         for n, w in model.weights.items()
     }
-    return replace(model, weights=louder)
+    return replace(model, weights=scaled)
 
 
 class ProfiledSessions:
     """The graphs of a profile in ONNX Runtime, one session each."""
 
-    def __init__(self, model: ProfiledModel, where: str = "ort-cpu") -> None:
+    def __init__(self, model: ProfiledModel, target: str = "ort-cpu") -> None:
         self.sessions: dict[str, Any] = {}
         self.names: dict[str, list[str]] = {}
         for name, graph in model.profiled.graphs.items():
-            built = build_model(graph, get_target(where))
+            built = build_model(graph, get_target(target))
             for parameter, initializer in built.weights.items():
                 initializer.raw_data = model.weights[parameter].astype("<f4").tobytes()
             self.sessions[name], self.names[name] = (
@@ -93,9 +95,9 @@ class ProfiledSessions:
                 list(graph.outputs),
             )
 
-    def run(self, name: str, given: Mapping[str, NDArray[Any]]) -> Arrays:
+    def run(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
         """Return the outputs of one graph by name."""
-        feeds = {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in given.items()}
+        feeds = {n: v.astype(np.float32) if v.dtype.kind == "f" else v for n, v in inputs.items()}
         return dict(
             zip(self.names[name], self.sessions[name].run(self.names[name], feeds), strict=True)
         )
@@ -107,21 +109,21 @@ def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: st
     checkpoint = directory.parent / f"{directory.name}.safetensors"
     write_safetensors(checkpoint, model.weights)
     # the file contains the parameters unchanged
-    plain = WeightRules(model.spec.rules.ties, (), ())
+    rules = WeightRules(model.spec.rules.ties, (), ())
     values = loading.bind_checkpoint(
-        required_parameters(model.spec.model.graph), plain, str(checkpoint)
+        required_parameters(model.spec.model.graph), rules, str(checkpoint)
     )
-    parts = {
+    graphs = {
         name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.profiled.graphs.items()
     }
     extras = [ExtraFile.of_data(name, content) for name, content in model.profiled.files.items()]
-    about = PackageMetadata(model.spec.model.name)
+    metadata = PackageMetadata(model.spec.model.name)
     write_package(
-        parts,
+        graphs,
         directory,
         values,
         target=get_target("onnx"),
-        about=about,
+        about=metadata,
         weights_as=weights_as,
         extras=extras,  # type: ignore[arg-type]
     )
@@ -135,30 +137,30 @@ def list_cache_names(names: list[str]) -> list[str]:
 
 def make_empty_caches(graph: Graph, batch: int) -> Arrays:
     """Return caches before the first token: [batch, heads, 0, features]."""
-    made = {}
+    caches = {}
     for name in list_cache_names(list(graph.inputs)):
         _, heads, _, features = graph.inputs[name].type.shape
-        made[name] = np.zeros((batch, heads.number or 0, 0, features.number or 0), np.float32)
-    return made
+        caches[name] = np.zeros((batch, heads.number or 0, 0, features.number or 0), np.float32)
+    return caches
 
 
 def run_decoder_only(
-    run: Run, graph: Graph, ids: NDArray[Any], mask: NDArray[Any], pieces: list[int]
+    run: Run, graph: Graph, ids: NDArray[Any], mask: NDArray[Any], chunks: list[int]
 ) -> Iterator[NDArray[Any]]:
     """Return the logits of each chunk of `ids`, as ORTModelForCausalLM runs it: full mask, caches
     by order.
     """
     past, at = make_empty_caches(graph, len(ids)), 0
-    for count in pieces:
-        given: Arrays = {
+    for count in chunks:
+        inputs: Arrays = {
             "input_ids": ids[:, at : at + count],
             "attention_mask": mask[:, : at + count].astype(np.int64),
         }
         at += count
-        made = run("model", {n: v for n, v in {**given, **past}.items() if n in graph.inputs})
-        after = [made[n] for n in list_cache_names(list(graph.outputs))]
+        outputs = run("model", {n: v for n, v in {**inputs, **past}.items() if n in graph.inputs})
+        after = [outputs[n] for n in list_cache_names(list(graph.outputs))]
         past = dict(zip(list_cache_names(list(graph.inputs)), after, strict=True))
-        yield made["logits"]
+        yield outputs["logits"]
 
 
 def run_encoder_decoder(
@@ -167,7 +169,7 @@ def run_encoder_decoder(
     source: NDArray[Any],
     mask: NDArray[Any],
     target: NDArray[Any],
-    pieces: list[int],
+    chunks: list[int],
 ) -> Iterator[NDArray[Any]]:
     """Return the logits of each chunk of `target`, as ORTModelForSeq2SeqLM runs it.
 
@@ -175,13 +177,13 @@ def run_encoder_decoder(
     `decoder_with_past_model`.
     """
     seen = mask.astype(np.int64)
-    given: Arrays = {"input_ids": source, "attention_mask": seen}
-    hidden = run("encoder_model", given)["last_hidden_state"]
+    inputs: Arrays = {"input_ids": source, "attention_mask": seen}
+    hidden = run("encoder_model", inputs)["last_hidden_state"]
     at, own, cross = 0, [np.zeros(0)], [np.zeros(0)]
-    for count in pieces:
+    for count in chunks:
         name = "decoder_model" if at == 0 else "decoder_with_past_model"
         graph = graphs[name]
-        given = {
+        inputs = {
             "input_ids": target[:, at : at + count],
             "encoder_hidden_states": hidden,
             "encoder_attention_mask": seen,
@@ -190,9 +192,9 @@ def run_encoder_decoder(
             by_layer = [
                 v for n in range(0, len(own), 2) for v in (*own[n : n + 2], *cross[n : n + 2])
             ]
-            given |= dict(zip(list_cache_names(list(graph.inputs)), by_layer, strict=True))
+            inputs |= dict(zip(list_cache_names(list(graph.inputs)), by_layer, strict=True))
         at += count
-        made = run(name, {n: v for n, v in given.items() if n in graph.inputs})
+        made = run(name, {n: v for n, v in inputs.items() if n in graph.inputs})
         outputs = list_cache_names(list(graph.outputs))
         own = [made[n] for n in outputs if "encoder" not in n]
         if name == "decoder_model":

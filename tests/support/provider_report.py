@@ -32,27 +32,29 @@ MAX_REASON = 110
 
 def update_record(names: list[str]) -> dict[str, Any]:
     """Return the record with new results of the available runtimes, or of `names`."""
-    made: dict[str, Any] = (
+    record: dict[str, Any] = (
         json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {"runs": {}}
     )
     for name in names or RUNTIMES:
         try:
-            made["runs"][name] = _ran(name)
+            record["runs"][name] = _ran(name)
         except MissingRuntime as why:
             print(f"{name}: not run, {why}")
-    made["lists"] = {
+    record["lists"] = {
         name: {spec: lack for spec in SMALL_CONFIGS if (lack := known.find_missing(spec))}
         for name, known in read_operator_lists().items()
     }
-    return made
+    return record
 
 
 def _ran(name: str) -> dict[str, Any]:
     runtime = RUNTIMES[name]
     runtime.command()
     with tempfile.TemporaryDirectory() as directory:
-        laid = prepare_models(Path(directory), list(SMALL_CONFIGS), runtime.target, runtime.opset)
-        found = run_models(runtime, laid)
+        prepared = prepare_models(
+            Path(directory), list(SMALL_CONFIGS), runtime.target, runtime.opset
+        )
+        found = run_models(runtime, prepared)
     print(f"{name}: {sum(not o.error for o in found.values())} of {len(found)}")
     return {
         "version": runtime.version(),
@@ -71,14 +73,14 @@ def _kept(outcome: ModelOutcome) -> float | str:
     return float(f"{outcome.worst:.1e}")
 
 
-def build_tables(made: dict[str, Any]) -> dict[str, str]:
+def build_tables(record: dict[str, Any]) -> dict[str, str]:
     """Return each table of the page by the name of its placeholder."""
     runs = [
         "| runtime | version | compiled with | agree | worst difference | run |",
         "|---|---|---|---|---|---|",
     ]
-    for name in (n for n in RUNTIMES if n in made["runs"]):
-        run = made["runs"][name]
+    for name in (n for n in RUNTIMES if n in record["runs"]):
+        run = record["runs"][name]
         good = [worst for worst in run["specs"].values() if not isinstance(worst, str)]
         opset = f" --opset {run['opset']}" if run["opset"] else ""
         version = ", ".join(filter(None, (run["version"], run["browser"])))
@@ -91,7 +93,7 @@ def build_tables(made: dict[str, Any]) -> dict[str, str]:
         "|---|---|---|",
     ]
     for name, known in read_operator_lists().items():
-        lacking = made["lists"][name]
+        lacking = record["lists"][name]
         counts = Counter(kind for kinds in lacking.values() for kind in kinds)
         ordered = sorted(counts.items(), key=lambda known: (-known[1], known[0]))
         missing = ", ".join(f"{kind} {count}" for kind, count in ordered)
@@ -100,9 +102,9 @@ def build_tables(made: dict[str, Any]) -> dict[str, str]:
     return {"runs": "\n".join(runs), "lists": "\n".join(read)}
 
 
-def fill_page(made: dict[str, Any], text: str) -> str:
+def fill_page(record: dict[str, Any], text: str) -> str:
     """Return the page with its tables."""
-    for name, table in build_tables(made).items():
+    for name, table in build_tables(record).items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
         head, rest = text.split(start)
         text = f"{head}{start}\n{table}\n{end}{rest.split(end)[1]}"
@@ -111,9 +113,9 @@ def fill_page(made: dict[str, Any], text: str) -> str:
 
 def main() -> None:
     """Run the available runtimes, and write the record and the page."""
-    made = update_record(sys.argv[1:])
-    RECORD.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n", "utf-8")
-    PAGE.write_text(fill_page(made, PAGE.read_text("utf-8")), "utf-8")
+    record = update_record(sys.argv[1:])
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+    PAGE.write_text(fill_page(record, PAGE.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

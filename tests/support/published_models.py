@@ -108,7 +108,7 @@ class WeightedSpec:
 
 
 def open_weighted_spec(
-    spec: str, directory: Path, longest: int = 0, graph: str = "", **sets: object
+    spec: str, directory: Path, max_tokens: int = 0, graph: str = "", **sets: object
 ) -> WeightedSpec:
     """Open a spec with the weights and config.json of a directory, or with a GGUF file.
 
@@ -117,7 +117,7 @@ def open_weighted_spec(
     """
     alone = is_gguf_path(directory)
     config = str(directory) if alone or (directory / "config.json").exists() else ""
-    found = elaborate_with_config(spec, config, longest, graph, **sets)
+    found = elaborate_with_config(spec, config, max_tokens, graph, **sets)
     values = loading.bind_checkpoint(
         required_parameters(found.model.graph),
         found.rules,
@@ -131,7 +131,7 @@ def open_weighted_spec(
         path,
         weights=directory,
         set={k.replace("__", "."): v for k, v in sets.items()},
-        context_length=longest,
+        context_length=max_tokens,
         graph=graph,
     )
     return WeightedSpec(found, weights, specc.load(path, threads=1))
@@ -152,7 +152,7 @@ def list_module_weights(module: torch.nn.Module, prefix: str = "") -> Arrays:
 
 def assert_matches_float32(
     ours: WeightedSpec,
-    given: Samples,
+    samples: Samples,
     published: Run,
     results: Mapping[str, str],
     sides: tuple[Side, ...] = ("right",),
@@ -160,16 +160,16 @@ def assert_matches_float32(
     """Call `assert_matches_published` for models that compute some steps in float32 even in float64
     mode.
     """
-    assert_matches_published(ours, given, published, results, sides, exactly=1e-5)
+    assert_matches_published(ours, samples, published, results, sides, reference_tolerance=1e-5)
 
 
 def assert_matches_published(
     ours: WeightedSpec,
-    given: Samples,
+    samples: Samples,
     published: Run,
     results: Mapping[str, str],
     sides: tuple[Side, ...] = ("right",),
-    exactly: float = 1e-9,
+    reference_tolerance: float = 1e-9,
 ) -> None:
     """Assert that the spec gives the published model's float64 outputs: alone, and in a padded
     batch of 3.
@@ -178,24 +178,27 @@ def assert_matches_published(
     compared. The float64 reference must agree to `exactly`.
     """
     worst = 0.0
-    batches: list[tuple[Arrays, Side | None]] = [(given.get_sample(0), None)]
-    batches += [(given.make_batch(side), side) for side in sides]
+    batches: list[tuple[Arrays, Side | None]] = [(samples.get_sample(0), None)]
+    batches += [(samples.make_batch(side), side) for side in sides]
     for inputs, side in batches:
         with torch.no_grad():
-            wanted = published({k: _tensor(v) for k, v in inputs.items()})
+            expected = published({k: _tensor(v) for k, v in inputs.items()})
         reference = run_reference(ours.spec, ours.weights, inputs)
         compiled = ours.compiled.run(**inputs)
         for name, dim in results.items():
-            for row in range(len(given.rows) if side else 1):
-                theirs = wanted[name][row].numpy()
+            for row in range(len(samples.rows) if side else 1):
+                theirs = expected[name][row].numpy()
                 valid = (
-                    given.get_positions(row, dim, len(theirs), side)
+                    samples.get_positions(row, dim, len(theirs), side)
                     if dim and side
                     else slice(None)
                 )
                 what = f"{name} of sample {row}, {side or 'alone'}"
                 assert_arrays_close(
-                    reference[name][row][valid], theirs[valid], f"{what}, reference", exactly
+                    reference[name][row][valid],
+                    theirs[valid],
+                    f"{what}, reference",
+                    reference_tolerance,
                 )
                 apart = assert_arrays_close(
                     compiled[name][row][valid], theirs[valid], f"{what}, compiled", 1e-5
@@ -213,13 +216,13 @@ def run_one_by_one(
     padding mask.
     """
     ids, keep = x.values()
-    made = [run(row[kept][None])[0] for row, kept in zip(ids, keep, strict=True)]
-    whole = torch.zeros(*ids.shape, *made[0].shape[1:], dtype=torch.float64)
-    for n, row in enumerate(made):
+    outputs = [run(row[kept][None])[0] for row, kept in zip(ids, keep, strict=True)]
+    whole = torch.zeros(*ids.shape, *outputs[0].shape[1:], dtype=torch.float64)
+    for n, row in enumerate(outputs):
         whole[n, keep[n]] = row
     return whole
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    made = torch.from_numpy(array.copy())
-    return made.double() if made.is_floating_point() else made
+    tensor = torch.from_numpy(array.copy())
+    return tensor.double() if tensor.is_floating_point() else tensor

@@ -36,9 +36,9 @@ class QuantizedLinear:
         return built.model
 
 
-def pack_int4(whole: Array) -> bytes:
+def pack_int4(values: Array) -> bytes:
     """Pack two int4 values per byte, the first one in the low nibble."""
-    flat = [int(n) & 15 for n in whole.reshape(-1)]
+    flat = [int(n) & 15 for n in values.reshape(-1)]
     flat += [0] * (len(flat) % 2)
     return bytes(a | b << 4 for a, b in zip(flat[::2], flat[1::2], strict=True))
 
@@ -47,37 +47,37 @@ def quantize_matrix(weight: Array, form: QuantizationFormat) -> tuple[Array, Arr
     """Return the codes and scales of a weight `[out, in]`, transposed if the format stores columns."""
     blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
     scales = int_quantization.group_scales(blocks, form.bits)
-    numbers = int_quantization.pack_quantized(
+    codes = int_quantization.pack_quantized(
         int_quantization.round_to_grid(blocks, scales, form.bits).astype(np.int8),
         weight.shape[1],
         form,
     )
     scales = scales if form.group_size else scales[:, 0]
     if form.layout == "columns":
-        return np.ascontiguousarray(numbers.T), np.ascontiguousarray(scales.T)
-    return numbers, scales
+        return np.ascontiguousarray(codes.T), np.ascontiguousarray(scales.T)
+    return codes, scales
 
 
 def build_quantized_linear(
     weight: Array,
     form: QuantizationFormat,
-    lead: tuple[str | int, ...] = ("b",),
+    leading_axes: tuple[str | int, ...] = ("b",),
     bias: Array | None = None,
 ) -> QuantizedLinear:
     """Build `linear_q` of an input with these leading axes."""
-    wide = weight.shape[1]
-    numbers, scales = quantize_matrix(weight, form)
+    in_features = weight.shape[1]
+    codes, scales = quantize_matrix(weight, form)
     b = Builder()
-    axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in lead]
-    x = b.input("x", Input(Type("f32", (*axes, Dim.of(wide)))))
-    weights = {form.format_codes_name("w"): numbers, form.format_scales_name("w"): scales}
+    axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in leading_axes]
+    x = b.input("x", Input(Type("f32", (*axes, Dim.of(in_features)))))
+    weights = {form.format_codes_name("w"): codes, form.format_scales_name("w"): scales}
     types = {form.format_codes_name("w"): form.dtype, form.format_scales_name("w"): "f32"}
     if bias is not None:
         weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
-    given = [
+    operands = [
         b.parameter(Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros"))
         for n, w in weights.items()
     ]
     op = ops.LinearQ(form.bits, form.group_size, form.layout, form.rounding)
-    y = b.one(op, x, *given, *([] if bias is not None else [None]))
+    y = b.one(op, x, *operands, *([] if bias is not None else [None]))
     return QuantizedLinear(b.finish("map", {"y": y}), weights, form)

@@ -106,9 +106,9 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         flat = self.one(ops.Merge(0, 2), twice)
         for _ in range(self.rng.randint(0, 2)):
             flat = self.process_merged(flat)
-        behind = leading if self.rng.random() < 0.8 or not self.mixes else not leading
-        back = self.one(ops.Split(0, (BATCH, TWO) if behind else (TWO, BATCH)), flat)
-        one = self.one(ops.Index(1 if behind else 0, Dim.of(self.rng.choice([0, 1]))), back)
+        after = leading if self.rng.random() < 0.8 or not self.mixes else not leading
+        back = self.one(ops.Split(0, (BATCH, TWO) if after else (TWO, BATCH)), flat)
+        one = self.one(ops.Index(1 if after else 0, Dim.of(self.rng.choice([0, 1]))), back)
         return self.one(ops.Arith("add"), x, one)
 
     def process_merged(self, flat: Value) -> Value:
@@ -140,11 +140,11 @@ def make_batch_axis_graph(
     seed: int, keep: Literal["left", "right", "any"] = "any", *, mixes: bool = False
 ) -> Graph:
     """Return a graph with the inputs and outputs of `make_dataflow_graph`."""
-    drawn = BatchAxisGraphBuilder(random.Random(seed), mixes=mixes)
-    drawn.streams.append(drawn.build.input("x", Input(STREAM_TYPE)))
-    drawn.build.input("mem", Input(Type.of("f64", BATCH, Dim.symbol("src"), WIDTH)))
-    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
-    drawn.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
-    for _ in range(drawn.rng.randint(1, 4)):
-        drawn.streams.append(drawn.step())
-    return drawn.build.finish("windowed", {"y": drawn.streams[-1]})
+    builder = BatchAxisGraphBuilder(random.Random(seed), mixes=mixes)
+    builder.streams.append(builder.build.input("x", Input(STREAM_TYPE)))
+    builder.build.input("mem", Input(Type.of("f64", BATCH, Dim.symbol("src"), WIDTH)))
+    builder.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    builder.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
+    for _ in range(builder.rng.randint(1, 4)):
+        builder.streams.append(builder.step())
+    return builder.build.finish("windowed", {"y": builder.streams[-1]})

@@ -89,13 +89,13 @@ class DataflowGraphBuilder(RandomGraphBuilder):
                 mean = inner.one(ops.Insert(1), inner.one(ops.Reduce("mean", 1), after))
                 after = inner.one(ops.Arith("add"), after, mean)
         used = {a for n in inner.nodes for a in n.args}
-        given = {"row": self.build.inputs["mem"], "y": x}
-        given["at"] = self.one(ops.Insert(2), self.one(ops.Insert(0), self.sample_position_ids(x)))
-        given["w"] = self.weight(WIDTH, WIDTH, 2)
+        inputs = {"row": self.build.inputs["mem"], "y": x}
+        inputs["at"] = self.one(ops.Insert(2), self.one(ops.Insert(0), self.sample_position_ids(x)))
+        inputs["w"] = self.weight(WIDTH, WIDTH, 2)
         for name in [n for n, v in inner.inputs.items() if v not in used]:
-            del inner.inputs[name], inner.input_facts[name], given[name]
+            del inner.inputs[name], inner.input_facts[name], inputs[name]
         scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
-        return self.one(scan, *given.values())
+        return self.one(scan, *inputs.values())
 
     def add_position_ids(self, x: Value) -> Value:
         """Compare position ids: as a mask with factors, as a bias, or as a scale of a stream."""
@@ -148,8 +148,8 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         scores = self.one(ops.Where(), seen, self.scores(x, self.stream()), low)
         if self.rng.random() < 0.5:
             return self.one(ops.MatMul(), self.one(ops.Softmax(2), scores), x)
-        most = self.one(ops.Insert(2), self.one(ops.Reduce("max", 2), scores))
-        up = self.one(ops.Pointwise("exp"), self.one(ops.Arith("sub"), scores, most))
+        largest = self.one(ops.Insert(2), self.one(ops.Reduce("max", 2), scores))
+        up = self.one(ops.Pointwise("exp"), self.one(ops.Arith("sub"), scores, largest))
         share = self.one(
             ops.Arith("div"), up, self.one(ops.Insert(2), self.one(ops.Reduce("sum", 2), up))
         )
@@ -186,8 +186,8 @@ class DataflowGraphBuilder(RandomGraphBuilder):
             case "max":
                 low = self.one(ops.Constant(-1e30, "f64"))
                 shown = self.one(ops.Where(), self.one(ops.Insert(2), kept), x, low)
-                most = self.one(ops.Reduce("max", 1), shown)
-                return self.add_to_positions(x, self.one(ops.Pointwise("tanh"), most))
+                largest = self.one(ops.Reduce("max", 1), shown)
+                return self.add_to_positions(x, self.one(ops.Pointwise("tanh"), largest))
         counted = self.one(ops.Cast("f64"), self.one(ops.Insert(2), kept))
         total = self.one(ops.Reduce("sum", 1), self.one(ops.Arith("mul"), x, counted))
         count = self.one(
@@ -256,14 +256,14 @@ def make_dataflow_graph(
     seed: int, keep: Literal["left", "right", "any"] = "any", *, mixes: bool = False
 ) -> Graph:
     """Return a graph of `x`, `mem`, `keep` and `other` with the output `y: f64[batch, seq, 3]`."""
-    drawn = DataflowGraphBuilder(random.Random(seed), mixes=mixes)
-    drawn.streams.append(drawn.build.input("x", Input(STREAM_TYPE)))
-    drawn.build.input("mem", Input(Type.of("f64", BATCH, SRC, WIDTH)))
-    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
-    drawn.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
-    for _ in range(drawn.rng.randint(1, 4)):
-        drawn.streams.append(drawn.step())
-    return drawn.build.finish("wide", {"y": drawn.streams[-1]})
+    builder = DataflowGraphBuilder(random.Random(seed), mixes=mixes)
+    builder.streams.append(builder.build.input("x", Input(STREAM_TYPE)))
+    builder.build.input("mem", Input(Type.of("f64", BATCH, SRC, WIDTH)))
+    builder.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    builder.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
+    for _ in range(builder.rng.randint(1, 4)):
+        builder.streams.append(builder.step())
+    return builder.build.finish("wide", {"y": builder.streams[-1]})
 
 
 def sample_dataflow_values(

@@ -84,8 +84,8 @@ class RandomGraphBuilder:
             case "window":
                 return self.one(ops.Compare("lt"), self.one(ops.Arith("sub"), i, j), width)
             case "near":
-                apart = self.one(ops.Pointwise("abs"), self.one(ops.Arith("sub"), i, j))
-                return self.one(ops.Compare(self.rng.choice(["lt", "le"])), apart, width)
+                distance = self.one(ops.Pointwise("abs"), self.one(ops.Arith("sub"), i, j))
+                return self.one(ops.Compare(self.rng.choice(["lt", "le"])), distance, width)
             case "self":
                 return self.one(ops.Compare(self.rng.choice(["eq", "ne"])), i, j)
             case "chunk":
@@ -221,14 +221,14 @@ def make_random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") 
 
 
 def finish_random_graph(
-    drawn: RandomGraphBuilder, keep: Literal["left", "right", "any"] = "any"
+    builder: RandomGraphBuilder, keep: Literal["left", "right", "any"] = "any"
 ) -> Graph:
     """Add random streams to a builder and return its graph."""
-    drawn.streams.append(drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
-    for _ in range(drawn.rng.randint(2, 6)):
-        drawn.streams.append(drawn.step())
-    return drawn.build.finish("random", {"y": drawn.streams[-1]})
+    builder.streams.append(builder.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    builder.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    for _ in range(builder.rng.randint(2, 6)):
+        builder.streams.append(builder.step())
+    return builder.build.finish("random", {"y": builder.streams[-1]})
 
 
 def sample_graph_values(

@@ -39,9 +39,9 @@ def make_length_spec(seed: int) -> str:
 
     where = ""
     if rng.random() < 0.6:
-        told = rng.sample(NAMES, rng.choice((1, 1, 2)))
-        free = tuple(n for n in NAMES if n not in told or rng.random() < 0.1)
-        equations = [f"{n} = {sample_length(rng, free, rng.choice((1, 2, 3)))}" for n in told]  # fmt: skip
+        known = rng.sample(NAMES, rng.choice((1, 1, 2)))
+        free = tuple(n for n in NAMES if n not in known or rng.random() < 0.1)
+        equations = [f"{n} = {sample_length(rng, free, rng.choice((1, 2, 3)))}" for n in known]  # fmt: skip
         where = f" where {', '.join(equations)}"
     axis = rng.choice(("a", "a", "a", length()))
     lines = [

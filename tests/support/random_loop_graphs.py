@@ -74,8 +74,8 @@ class LoopGraphBuilder(RandomGraphBuilder):
 
     def has_large_values(self, x: Value) -> Value:
         """Return whether a position has a large value, bool[batch seq]."""
-        most = self.one(ops.Reduce("max", 2), x)
-        return self.one(ops.Compare("gt"), most, self.one(ops.Constant(0.9, "f64")))
+        largest = self.one(ops.Reduce("max", 2), x)
+        return self.one(ops.Compare("gt"), largest, self.one(ops.Constant(0.9, "f64")))
 
 
 @dataclass

@@ -573,10 +573,10 @@ def iterate_paddings(
 
 def evaluate_finite(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) -> Any | None:
     """Return the result in float64; None if a value overflows."""
-    given = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
+    inputs = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
     try:
         with np.errstate(all="ignore", over="raise"):
-            return specc_numpy.evaluate_graph(graph, given, weights)["y"]
+            return specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     except FloatingPointError:
         return None
 
@@ -589,10 +589,10 @@ def is_out_of_range(graph: Graph, x: Any, keep: Any, weights: dict[str, Any]) ->
         if node.op in (ops.Pointwise("exp"), ops.Pointwise("softplus"))
     ]
     values = [v for _, results in graph.nodes for v in results[:1]]
-    given = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
+    inputs = {n: v for n, v in (("x", x), ("keep", keep)) if n in graph.inputs}
     named = {str(n): v for n, v in enumerate(values)}
     with np.errstate(all="ignore"):
-        found = specc_numpy.evaluate_graph(replace(graph, outputs=named), given, weights)
+        found = specc_numpy.evaluate_graph(replace(graph, outputs=named), inputs, weights)
     for name, value in named.items():
         made = found[name]
         if made.dtype.kind == "f":

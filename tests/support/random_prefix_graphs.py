@@ -169,20 +169,22 @@ def make_prefix_graph(seed: int, keep: Literal["left", "right", "any"] = "any") 
 
 
 def finish_prefix_graph(
-    drawn: PrefixGraphBuilder, keep: Literal["left", "right", "any"] = "any"
+    builder: PrefixGraphBuilder, keep: Literal["left", "right", "any"] = "any"
 ) -> Graph:
     """Add random streams to a builder and return its graph."""
-    b = drawn.build
-    drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    b = builder.build
+    builder.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
     b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
     b.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
-    drawn.streams.append(drawn.replace_prefix(drawn.streams[0], drawn.sample_prefix_length()))
-    for _ in range(drawn.rng.randint(2, 6)):
-        made = drawn.step()
+    builder.streams.append(
+        builder.replace_prefix(builder.streams[0], builder.sample_prefix_length())
+    )
+    for _ in range(builder.rng.randint(2, 6)):
+        made = builder.step()
         if TIME.get_prefix_length(made.type.shape[1]) is None:
             break
-        drawn.streams.append(made)
-    return b.finish("headed", {"y": drawn.streams[-1]})
+        builder.streams.append(made)
+    return b.finish("headed", {"y": builder.streams[-1]})
 
 
 def sample_prefix_values(

@@ -78,17 +78,17 @@ class StridedGraphBuilder(RandomGraphBuilder):
             # Equals a padded convolution, in two ops.
             x, before = self.one(ops.Pad(1, Dim.of(before), Dim.of(0)), x), 0
         # Whole chunks never read trailing padding, except in a model that is not causal.
-        behind = self.rng.choice([0] * 6 + [1])
-        window = {"kernel": (kernel,), "stride": (by,), "pads": (before, behind)}
+        after = self.rng.choice([0] * 6 + [1])
+        window = {"kernel": (kernel,), "stride": (by,), "pads": (before, after)}
         if kind == "max" and before < kernel:
             op = ops.MaxPool(dilation=(1,), **window)
-            return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - behind)
+            return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - after)
         if kind == "mean" and before < kernel:
             op = ops.AveragePool(extra=(0,), counted=self.rng.random() < 0.5, **window)
-            return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - behind)
+            return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - after)
         conv = ops.Conv(dilation=(spread,), **window)
         y = self.one(conv, x, self.weight(WIDTH, WIDTH, kernel), None)
-        return self.record_mask(x, y, by, span - before - behind)
+        return self.record_mask(x, y, by, span - before - after)
 
     def record_mask(self, x: Value, y: Value, by: int, lag: int) -> Value:
         """Record the padding mask of `y` and return `y`."""
@@ -108,10 +108,10 @@ def make_strided_graph(seed: int) -> Graph:
     """Return a graph of `x: f64[batch, seq, 3]` and `keep: bool[batch, seq]` with the output `y`,
     shortened by its strides.
     """
-    drawn = StridedGraphBuilder(random.Random(seed))
-    b = drawn.build
-    drawn.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    drawn.keeps[SEQ] = b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
-    for _ in range(drawn.rng.randint(2, 6)):
-        drawn.streams.append(drawn.step())
-    return b.finish("random", {"y": drawn.streams[-1]})
+    builder = StridedGraphBuilder(random.Random(seed))
+    b = builder.build
+    builder.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    builder.keeps[SEQ] = b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    for _ in range(builder.rng.randint(2, 6)):
+        builder.streams.append(builder.step())
+    return b.finish("random", {"y": builder.streams[-1]})

@@ -73,8 +73,8 @@ class GeneratedText:
 
 @dataclass(frozen=True)
 class ReferenceGenerator:
-    """The prompt and settings of one sequence. `kept` are the valid prompt tokens; `show` decodes
-    token ids.
+    """The prompt and settings of one sequence. `valid_tokens` are the unpadded prompt
+    tokens; `decode` converts token ids to text.
     """
 
     logits: Logits
@@ -106,25 +106,27 @@ class ReferenceGenerator:
         def draw(x: Sequence[float], step: int) -> tuple[int, bool]:
             x = [v / temperature for v in x]
             order = sort_descending(x)
-            near = 0 < top_k < len(x) and x[order[top_k - 1]] - x[order[top_k]] < TIE_GAP * _spread(
-                x
-            )
+            is_uncertain = 0 < top_k < len(x) and x[order[top_k - 1]] - x[
+                order[top_k]
+            ] < TIE_GAP * _spread(x)
             order = order[: top_k or len(x)]
             powers = [math.exp(x[t] - x[order[0]]) for t in order]
-            chances = [p / sum(powers) for p in powers]
-            left, total = list[float](), 0.0
-            for p in chances:
-                inside = (top_p >= 1 or total < top_p) and (min_p <= 0 or p >= min_p * chances[0])
-                near |= top_p < 1 and abs(total - top_p) < TIE_GAP
-                near |= min_p > 0 and abs(p - min_p * chances[0]) < TIE_GAP
-                left.append(p if inside else 0.0)
+            probabilities = [p / sum(powers) for p in powers]
+            filtered, total = list[float](), 0.0
+            for p in probabilities:
+                inside = (top_p >= 1 or total < top_p) and (
+                    min_p <= 0 or p >= min_p * probabilities[0]
+                )
+                is_uncertain |= top_p < 1 and abs(total - top_p) < TIE_GAP
+                is_uncertain |= min_p > 0 and abs(p - min_p * probabilities[0]) < TIE_GAP
+                filtered.append(p if inside else 0.0)
                 total += p
-            bound, total = sample_uniform(seed, row, step) * sum(left), 0.0
-            for token, p in zip(order, left, strict=True):
-                near |= p > 0 and abs(total + p - bound) < TIE_GAP
+            bound, total = sample_uniform(seed, row, step) * sum(filtered), 0.0
+            for token, p in zip(order, filtered, strict=True):
+                is_uncertain |= p > 0 and abs(total + p - bound) < TIE_GAP
                 total += p
                 if total > bound:
-                    return token, near
+                    return token, is_uncertain
             raise AssertionError("u is below 1")
 
         return self._one_by_one(draw)
@@ -132,69 +134,75 @@ class ReferenceGenerator:
     def _one_by_one(
         self, choose: Callable[[Sequence[float], int], tuple[int, bool]]
     ) -> GeneratedText:
-        made, seen = GeneratedText(), set(self.valid_tokens)
+        result, seen = GeneratedText(), set(self.valid_tokens)
         for step in range(self.max_tokens):
-            x = self.logits([*self.prompt, *made.tokens])
-            token, near = choose(apply_repetition_penalty(x, seen, self.penalty), step)
-            if near and made.uncertain_from is None:
-                made.uncertain_from = step
-            made.tokens.append(token)
-            made.log_probabilities.append(log_softmax(x)[token])
+            x = self.logits([*self.prompt, *result.tokens])
+            token, is_uncertain = choose(apply_repetition_penalty(x, seen, self.penalty), step)
+            if is_uncertain and result.uncertain_from is None:
+                result.uncertain_from = step
+            result.tokens.append(token)
+            result.log_probabilities.append(log_softmax(x)[token])
             seen.add(token)
-            if self.is_finished(made.tokens):
-                made.ended = True
+            if self.is_finished(result.tokens):
+                result.ended = True
                 break
-        return made
+        return result
 
     def search_beams(
-        self, beams: int, best: int, alpha: float, early: bool | str
+        self, beams: int, count: int, length_penalty: float, early_stopping: bool | str
     ) -> tuple[list[GeneratedText], bool]:
         """Return the best hypotheses of beam search, and whether a choice was uncertain."""
-        going, found, near = [GeneratedText()], list[GeneratedText](), False
+        open_beams, finished, is_uncertain = [GeneratedText()], list[GeneratedText](), False
         for step in range(1, self.max_tokens + 1):
-            made = []
-            for place, text in enumerate(going):
+            candidates = []
+            for rank, text in enumerate(open_beams):
                 x = log_softmax(self.logits([*self.prompt, *text.tokens]))
-                said = apply_repetition_penalty(x, {*self.valid_tokens, *text.tokens}, self.penalty)
-                for token, value in enumerate(said):
-                    more = GeneratedText(
+                penalized = apply_repetition_penalty(
+                    x, {*self.valid_tokens, *text.tokens}, self.penalty
+                )
+                for token, value in enumerate(penalized):
+                    extended = GeneratedText(
                         [*text.tokens, token],
                         [*text.log_probabilities, x[token]],
                         score=text.score + value,
                     )
-                    made.append((-more.score, place, token, more))
-            made.sort(key=lambda m: m[:3])
-            looked = max(2, 1 + len(self.stop)) * beams
-            near |= any(b[0] - a[0] < TIE_GAP for a, b in pairwise(made[: looked + 1]))
-            going = []
-            for place, (_, _, _, text) in enumerate(made[:looked]):
+                    candidates.append((-extended.score, rank, token, extended))
+            candidates.sort(key=lambda m: m[:3])
+            considered = max(2, 1 + len(self.stop)) * beams
+            is_uncertain |= any(
+                b[0] - a[0] < TIE_GAP for a, b in pairwise(candidates[: considered + 1])
+            )
+            open_beams = []
+            for rank, (_, _, _, text) in enumerate(candidates[:considered]):
                 text.ended = self.is_finished(text.tokens)
                 if not text.ended and step < self.max_tokens:
-                    going.append(text)
-                elif place < beams:
-                    found.append(text)
-            found = sorted(found, key=lambda t: -self.compute_score(t, len(t.tokens), alpha))[
-                :beams
-            ]
-            going = going[:beams]
-            if not going:
+                    open_beams.append(text)
+                elif rank < beams:
+                    finished.append(text)
+            finished = sorted(
+                finished, key=lambda t: -self.compute_score(t, len(t.tokens), length_penalty)
+            )[:beams]
+            open_beams = open_beams[:beams]
+            if not open_beams:
                 break
-            if len(found) == beams:
-                last = self.compute_score(found[-1], len(found[-1].tokens), alpha)
-                length = self.max_tokens if early == "never" and alpha > 0 else step
-                hope = self.compute_score(going[0], length, alpha)
-                near |= early is not True and abs(hope - last) < TIE_GAP
-                if early is True or hope <= last:
+            if len(finished) == beams:
+                last = self.compute_score(finished[-1], len(finished[-1].tokens), length_penalty)
+                length = (
+                    self.max_tokens if early_stopping == "never" and length_penalty > 0 else step
+                )
+                bound = self.compute_score(open_beams[0], length, length_penalty)
+                is_uncertain |= early_stopping is not True and abs(bound - last) < TIE_GAP
+                if early_stopping is True or bound <= last:
                     break
-        worths = [self.compute_score(t, len(t.tokens), alpha) for t in found]
-        near |= any(a - b < TIE_GAP for a, b in pairwise(worths))
-        for text, worth in zip(found, worths, strict=True):
-            text.score = worth
-        return found[:best], near
+        scores = [self.compute_score(t, len(t.tokens), length_penalty) for t in finished]
+        is_uncertain |= any(a - b < TIE_GAP for a, b in pairwise(scores))
+        for text, score in zip(finished, scores, strict=True):
+            text.score = score
+        return finished[:count], is_uncertain
 
-    def compute_score(self, text: GeneratedText, length: int, alpha: float) -> float:
+    def compute_score(self, text: GeneratedText, length: int, length_penalty: float) -> float:
         """Return the score of a hypothesis with length penalty for a given length."""
-        return text.score / length**alpha
+        return text.score / length**length_penalty
 
 
 def _gap(x: Sequence[float], place: int) -> float:

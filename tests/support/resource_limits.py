@@ -41,13 +41,13 @@ class CommandOutcome:
         return ""
 
 
-def run_command(*words: str) -> CommandOutcome:
+def run_command(*arguments: str) -> CommandOutcome:
     """Run one command in this process."""
     out, err = io.StringIO(), io.StringIO()
     before, start = _grown(), time.process_time()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            status: Any = main(list(words))
+            status: Any = main(list(arguments))
         except SystemExit as end:
             status = end.code
     return CommandOutcome(status, err.getvalue(), time.process_time() - start, _grown() - before)
@@ -57,21 +57,21 @@ def _grown() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def list_violations(path: Path, cases: Sequence[tuple[str, bytes]], *words: str) -> list[str]:
+def list_violations(path: Path, cases: Sequence[tuple[str, bytes]], *arguments: str) -> list[str]:
     """Return the violated rules of a command for each of these contents of a file."""
-    found = []
+    violations = []
     for name, data in cases:
         path.write_bytes(data)
-        if why := run_command(*words).find_violation():
-            found.append(f"{name}: {why}")
-    return found
+        if violation := run_command(*arguments).find_violation():
+            violations.append(f"{name}: {violation}")
+    return violations
 
 
 ROOT = Path(__file__).parents[2]
 
 
 def run_with_limits(
-    code: str, *, seconds: int = 20, megabytes: int = 2000, given: Any = None
+    code: str, *, seconds: int = 20, megabytes: int = 2000, values: Any = None
 ) -> Any:
     """Return the result of `code`, which reads `given` and sets `result` (both JSON), in a process
     with limits on processor time and memory.
@@ -85,16 +85,16 @@ def run_with_limits(
         "import json, sys\ngiven = "
         f"json.load(sys.stdin)\n{code}\nsys.stdout.write('\\n' + json.dumps(result))\n"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
-        input=json.dumps(given),
+        input=json.dumps(values),
         capture_output=True,
         text=True,
         cwd=ROOT,
         preexec_fn=bounds,
     )
-    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:]}"
-    return json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, f"ended with {process.returncode}: {process.stderr[-2000:]}"
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 PEAK_MEMORY_PROGRAM = """

@@ -235,15 +235,15 @@ def choose_small_value(entry: ast.Field, path: str) -> Dim | None:
     return Dim.of(8) if entry.default is None else None
 
 
-def elaborate_mutant(given: SpecMutant, *, thorough: bool = False) -> None:
+def elaborate_mutant(mutant: SpecMutant, *, thorough: bool = False) -> None:
     """Read and elaborate a mutant with few layers. Raise Failed at most.
 
     A mutant of a std file replaces that file, and a built-in model is elaborated with it.
     """
-    module = build_module(parse_spec(decode_spec(given.data, given.name)), given.name)
+    module = build_module(parse_spec(decode_spec(mutant.data, mutant.name)), mutant.name)
     module.directory = get_specs_directory() / "models"
     files = open_library()
-    if (get_specs_directory() / "std" / f"{Path(given.name).stem}.specc").exists():
+    if (get_specs_directory() / "std" / f"{Path(mutant.name).stem}.specc").exists():
         files = SpecLibrary()
         module.is_standard = True
         changed = {name: (item, module) for name, item in module.items.items()}
@@ -253,7 +253,7 @@ def elaborate_mutant(given: SpecMutant, *, thorough: bool = False) -> None:
             for n, f in parse_builtin_specs()
             if any(isinstance(i, ast.Block) and i.kind == "graph" for i in f.items)
         ]
-        module = files.open(models[len(given.data) % len(models)])
+        module = files.open(models[len(mutant.data) % len(models)])
     program = build_program(module, files)
     values = {
         p: n

@@ -38,66 +38,66 @@ def train_tokenizer(kind: str) -> str:
 
 def train_byte_bpe() -> Tokenizer:
     """Train a tokenizer like GPT-2's: byte-level BPE, no special tokens."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = ["<|endoftext|>"]
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         LINES,
         trainers.BpeTrainer(
             vocab_size=400, initial_alphabet=alphabet, special_tokens=special, show_progress=False
         ),
     )
-    return made
+    return tokenizer
 
 
 def train_wordpiece() -> Tokenizer:
     """Train a tokenizer like BERT's: lower case, WordPiece, [CLS] and [SEP] around a text."""
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         LINES[:3],
         trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False),
     )
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    return made
+    return tokenizer
 
 
 def train_unigram() -> Tokenizer:
     """Train a tokenizer like T5's: pieces with a space marker before them, </s> after a text."""
-    made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.Sequence(
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
     )
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     special = ["<pad>", "</s>", "<unk>"]
     trainer = trainers.UnigramTrainer(
         vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False
     )
-    made.train_from_iterator(LINES[:3], trainer)
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.train_from_iterator(LINES[:3], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
-    return made
+    return tokenizer
 
 
 def train_fallback_bpe() -> Tokenizer:
     """Train a tokenizer like LLaMA's: BPE with byte fallback, <s> before a text."""
-    made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-    made.normalizer = normalizers.Sequence(
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    made.decoder = decoders.Sequence(
+    tokenizer.decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
             decoders.ByteFallback(),
@@ -106,17 +106,17 @@ def train_fallback_bpe() -> Tokenizer:
         ]
     )
     special = ["<unk>", "<s>", "</s>", *(f"<0x{n:02X}>" for n in range(256))]
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         LINES[:2], trainers.BpeTrainer(vocab_size=330, special_tokens=special, show_progress=False)
     )
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    return unmark_byte_tokens(made)
+    return unmark_byte_tokens(tokenizer)
 
 
-def unmark_byte_tokens(made: Tokenizer) -> Tokenizer:
+def unmark_byte_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """Mark byte tokens as not special: the trainer fixes the position of special tokens only."""
-    data = json.loads(made.to_str())
+    data = json.loads(tokenizer.to_str())
     data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
     return Tokenizer.from_str(json.dumps(data))

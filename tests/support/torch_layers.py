@@ -49,9 +49,9 @@ class RotaryAttention(nn.MultiheadAttention):
         )
         frequencies = 100.0 ** -(torch.arange(half, dtype=x.dtype) / half)
         angles = self.at[:, None, :, None] * frequencies
-        made = torch.complex(*pair) * torch.polar(torch.ones_like(angles), angles)
+        outputs = torch.complex(*pair) * torch.polar(torch.ones_like(angles), angles)
         axis = -1 if self.pairs == "interleaved" else -2
-        return torch.stack([made.real, made.imag], dim=axis).flatten(-2)
+        return torch.stack([outputs.real, outputs.imag], dim=axis).flatten(-2)
 
 
 def replace_layer_norms(module: nn.Module, width: int) -> None:
@@ -135,9 +135,9 @@ class TransformerStacks(nn.Module):
         which spreads to others.
         """
         n = keep.shape[1]
-        made = (~keep)[:, None, :].expand(-1, n, -1)
-        made = made if hidden is None else made | hidden
-        return (made & ~torch.eye(n, dtype=torch.bool)).repeat_interleave(self.heads, dim=0)
+        masked = (~keep)[:, None, :].expand(-1, n, -1)
+        masked = masked if hidden is None else masked | hidden
+        return (masked & ~torch.eye(n, dtype=torch.bool)).repeat_interleave(self.heads, dim=0)
 
     def embed_positions(self, ids: torch.Tensor, keep: torch.Tensor, stack: str) -> torch.Tensor:
         """Return embeddings scaled by the square root of the width, with learned, sinusoidal or no
@@ -155,8 +155,8 @@ class TransformerStacks(nn.Module):
 
 def make_random_stacks(seed: int = 0, **options: Any) -> TransformerStacks:
     """Return stacks with random weights."""
-    made: TransformerStacks = randomize_weights(TransformerStacks(**options), seed)
-    return made
+    model: TransformerStacks = randomize_weights(TransformerStacks(**options), seed)
+    return model
 
 
 INNER = {
@@ -178,15 +178,15 @@ def rename_layer_weights(module: nn.Module, stack: str) -> Arrays:
     function.
     """
     names = INNER | (ENCODER_NORMS if stack == "encoder" else DECODER_NORMS)
-    made: Arrays = {}
+    weights: Arrays = {}
     for name, value in list_module_weights(module).items():
         head, _, rest = name.partition(".")
         if rest.startswith("in_proj_"):
             for letter, part in zip("qkv", np.split(value, 3), strict=True):
-                made[f"{names[head]}.{letter}_proj.{rest.removeprefix('in_proj_')}"] = part
+                weights[f"{names[head]}.{letter}_proj.{rest.removeprefix('in_proj_')}"] = part
         else:
-            made[f"{names[head]}.{rest}"] = value
-    return made
+            weights[f"{names[head]}.{rest}"] = value
+    return weights
 
 
 def rename_stack_weights(module: TransformerStacks) -> Arrays:
@@ -234,11 +234,13 @@ class RecurrentLanguageModel(nn.Module):
             self.decoder.weight = self.encoder.weight
 
     def forward(self, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.decoder(run_unpadded_layer(self.rnn, self.encoder(ids), keep)[0])
-        return made
+        outputs: torch.Tensor = self.decoder(
+            run_unpadded_layer(self.rnn, self.encoder(ids), keep)[0]
+        )
+        return outputs
 
 
 def make_language_model(kind: type[nn.RNNBase], **sizes: Any) -> RecurrentLanguageModel:
     """Return a language model with random weights."""
-    made: RecurrentLanguageModel = randomize_weights(RecurrentLanguageModel(kind, **sizes))
-    return made
+    model: RecurrentLanguageModel = randomize_weights(RecurrentLanguageModel(kind, **sizes))
+    return model

@@ -71,11 +71,11 @@ def sum_log_probabilities(table: Table, prompt: tuple[int, ...], text: Sequence[
     return total
 
 
-def list_all_texts(vocab: int, longest: int, stop: int) -> list[tuple[int, ...]]:
+def list_all_texts(vocab: int, max_length: int, stop: int) -> list[tuple[int, ...]]:
     """Return all sequences that end with `stop` within `longest` tokens or have that length."""
     found = []
-    for n in range(1, longest + 1):
+    for n in range(1, max_length + 1):
         for text in product(range(vocab), repeat=n):
-            if stop not in text[:-1] and (text[-1] == stop or n == longest):
+            if stop not in text[:-1] and (text[-1] == stop or n == max_length):
                 found.append(text)
     return found

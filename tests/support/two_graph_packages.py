@@ -62,7 +62,7 @@ def build_manifest_text(
 ) -> MetadataTexts:
     """Return the manifest of a compiled graph."""
 
-    def made(emitted: EmittedModel) -> dict[str, str]:
+    def built(emitted: EmittedModel) -> dict[str, str]:
         held = {n: emitted.held[n] for n in graph.parameters}
         manifest = Manifest(
             name=model.name,
@@ -81,7 +81,7 @@ def build_manifest_text(
         )
         return {METADATA_KEY: manifest.dump()}
 
-    return made
+    return built
 
 
 def write_pair_package(

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of most families answer as transformers did, without torch."""
+"""Tiny checkpoints of most model families give the recorded outputs of transformers, without torch."""
 
 from pathlib import Path
 
@@ -9,18 +9,20 @@ ANSWERS = OutputArchive()
 
 
 @pytest.mark.parametrize("name", ANSWERS.names)
-def test_a_folder_means_what_the_published_class_answered(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_gives_the_recorded_outputs_in_the_reference(
+    name: str, tmp_path: Path
+) -> None:
     check_reference_outputs(ANSWERS[name], tmp_path)
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", ANSWERS.names)
-def test_what_is_compiled_of_it_answers_so(name: str, tmp_path: Path) -> None:
+def test_a_compiled_checkpoint_gives_the_recorded_outputs(name: str, tmp_path: Path) -> None:
     check_compiled_outputs(ANSWERS[name], tmp_path)
 
 
-def test_another_weight_is_another_answer(tmp_path: Path) -> None:
-    """What is kept would notice."""
+def test_a_changed_weight_is_detected(tmp_path: Path) -> None:
+    """The recorded outputs detect a changed weight."""
     answer = ANSWERS["gpt2"]
     moved = {**answer.config, "layer_norm_epsilon": 0.3}
     with pytest.raises(AssertionError, match="off by"):

@@ -30,7 +30,7 @@ MANY = pytest.mark.parametrize("many", [60, pytest.param(2000, marks=pytest.mark
 D = Dim.of
 
 
-class Weights(RandomGraphBuilder):
+class HeadWeightsBuilder(RandomGraphBuilder):
     """A builder of weights over heads; `order` is the order of the axes batch, heads, query and
     key.
     """
@@ -146,9 +146,9 @@ CHANGES = (
 MASKED = ("attend", "softmax", "zeros", "nothing")
 
 
-def draw(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
+def make_weights_graph(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
     """Return a random graph and how its weights are masked."""
-    drawn = Weights(random.Random(seed))
+    drawn = HeadWeightsBuilder(random.Random(seed))
     x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
     drawn.streams.append(x)
     masked = drawn.rng.choice(MASKED)
@@ -164,7 +164,7 @@ def draw(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
     return drawn.build.finish("weights", {"y": y}), masked
 
 
-def values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def sample_values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return inputs and parameters."""
     rng = np.random.default_rng(seed)
     weights = {
@@ -176,7 +176,7 @@ def values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np
 
 def find_leak(graph: Graph, seed: int) -> bool:
     """Return whether a later position changes an earlier result."""
-    inputs, weights = values(graph, seed)
+    inputs, weights = sample_values(graph, seed)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
     inputs["x"] = inputs["x"].copy()
     inputs["x"][:, -1] += 1.0
@@ -187,7 +187,7 @@ def find_leak(graph: Graph, seed: int) -> bool:
 def find_false_proofs(seeds: range) -> Iterator[str]:
     """Yield graphs that are proved causal although a later position leaks."""
     for seed in seeds:
-        graph, masked = draw(seed, biased=seed % 4 == 0)
+        graph, masked = make_weights_graph(seed, biased=seed % 4 == 0)
         if not check_causality(graph, "seq", "x", ["y"]) and find_leak(graph, seed):
             yield f"graph {seed}, {masked}: proved, and leaks"
 
@@ -195,7 +195,7 @@ def find_false_proofs(seeds: range) -> Iterator[str]:
 @MANY
 def test_masked_weights_stay_causal(many: int) -> None:
     for seed in range(many):
-        graph, masked = draw(seed)
+        graph, masked = make_weights_graph(seed)
         faults = check_causality(graph, "seq", "x", ["y"])
         assert (masked == "nothing") == bool(faults), (seed, masked, faults)
 
@@ -203,16 +203,18 @@ def test_masked_weights_stay_causal(many: int) -> None:
 @MANY
 def test_a_proof_is_never_contradicted(many: int) -> None:
     assert [*find_false_proofs(range(many))] == []
-    assert any(find_leak(draw(seed, biased=True)[0], seed) for seed in range(0, 40, 4))
+    assert any(
+        find_leak(make_weights_graph(seed, biased=True)[0], seed) for seed in range(0, 40, 4)
+    )
 
 
 @MANY
 def test_steps_equal_the_full_pass(many: int) -> None:
     for seed in range(many // 2):
-        graph, masked = draw(seed)
+        graph, masked = make_weights_graph(seed)
         if masked == "nothing":
             continue
-        inputs, weights = values(graph, seed)
+        inputs, weights = sample_values(graph, seed)
         full = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         derived = derive_encoder_and_step(graph, "x", {"y": "new"})
         for plan in ([1] * ROWS, [3, 2]):

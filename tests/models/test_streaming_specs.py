@@ -1,5 +1,5 @@
-"""Every built-in spec that is streamed: rows that come in any chunks give what they give
-all at once, by the float64 reference and compiled.
+"""Every built-in streaming spec: chunks of any sizes give the results of one full pass, in the
+float64 reference and compiled.
 """
 
 from functools import cache
@@ -35,7 +35,7 @@ def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_any_chunks_equal_the_full_pass(name: str) -> None:
+def test_chunks_equal_the_full_pass(name: str) -> None:
     graph, streaming, work = streamed(name)
     assert work.derived is not None
     rng = np.random.default_rng(0)
@@ -55,7 +55,7 @@ def test_any_chunks_equal_the_full_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMED)
-def test_a_package_gives_what_the_whole_graph_gives(name: str, tmp_path: Path) -> None:
+def test_a_package_gives_the_results_of_the_full_graph(name: str, tmp_path: Path) -> None:
     out = tmp_path / name
     specc.compile(name, out, init=3, set=SMALL_CONFIGS[name], graphs=["score", "step"])
     model = specc.load(out)
@@ -77,5 +77,5 @@ def test_a_package_gives_what_the_whole_graph_gives(name: str, tmp_path: Path) -
             assert np.abs(got - full[result]).max() <= 1e-6 * most
 
 
-def test_there_are_some() -> None:
+def test_streaming_specs_exist() -> None:
     assert "streaming_ctc" in STREAMED

@@ -29,12 +29,12 @@ from specc.ir.model import ModelDefinition
 from specc.runtime.random_inputs import random_inputs, sizes_for
 
 
-def each_its_own(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
+def make_unshared_position_ids(context: Context, x: Tensor, axis: int, role: object) -> Tensor:
     """Position ids without sharing: separate ones for each tensor."""
     return node_builder.add_op(context, ops.Extent(axis), x)
 
 
-def proved(model: ModelDefinition) -> AnalysisReport:
+def list_proofs(model: ModelDefinition) -> AnalysisReport:
     """Return the facts proved for a model."""
     grows = model.generation
     if grows is None:
@@ -42,7 +42,7 @@ def proved(model: ModelDefinition) -> AnalysisReport:
     return analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
 
 
-def told(found: AnalysisReport) -> Any:
+def format_report(found: AnalysisReport) -> Any:
     """Return a report as text, with spans by their positions."""
     faults = [
         (d.code, d.title, d.primary and (d.primary.span.start, d.primary.span.end))
@@ -51,7 +51,7 @@ def told(found: AnalysisReport) -> Any:
     return found.lines(), faults
 
 
-def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+def compute_results(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:
     """Return the results of a graph for inputs of a seed."""
     sizes = sizes_for(graph, 2, None)
     inputs = random_inputs(graph, sizes, np.random.default_rng(seed))
@@ -59,21 +59,21 @@ def numbers(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, A
         return specc_numpy.evaluate_graph(graph, inputs, weights)
 
 
-def differs(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
+def find_sharing_difference(spec: str, monkeypatch: pytest.MonkeyPatch, *, run: bool) -> str:
     """Return how a spec differs from itself without sharing; "" if it does not."""
     small = SMALL_CONFIGS.get(spec, {})
     shared = elaborate_uncached(spec, **small)
     with monkeypatch.context() as patched:
-        patched.setattr(masks, "_make_position_ids", each_its_own)
+        patched.setattr(masks, "_make_position_ids", make_unshared_position_ids)
         apart = elaborate_uncached(spec, **small)
     one, other = shared.model.graph, apart.model.graph
     if one.parameter_facts != other.parameter_facts or len(one.nodes) > len(other.nodes):
         return "weights or nodes"
-    if told(proved(shared.model)) != told(proved(apart.model)):
+    if format_report(list_proofs(shared.model)) != format_report(list_proofs(apart.model)):
         return "proofs"
     if run:
         weights = sample_spec_weights(shared)
-        found, wanted = numbers(one, weights), numbers(other, weights)
+        found, wanted = compute_results(one, weights), compute_results(other, weights)
         if not all(np.array_equal(found[n], wanted[n], equal_nan=True) for n in wanted):
             return "numbers"
     return ""
@@ -84,13 +84,13 @@ FEW = ("deepseek_v3", "sparsemax_lm")
 
 @pytest.mark.parametrize("spec", FEW)
 def test_sharing_masks_changes_no_result(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not differs(spec, monkeypatch, run=False)
+    assert not find_sharing_difference(spec, monkeypatch, run=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted({*SMALL_CONFIGS} - {*FEW}))
 def test_sharing_masks_changes_no_built_in_spec(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not differs(spec, monkeypatch, run=True)
+    assert not find_sharing_difference(spec, monkeypatch, run=True)
 
 
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)])
@@ -101,7 +101,7 @@ def test_sharing_masks_changes_no_random_spec(
     for seed in seeds:
         path = tmp_path / f"m{seed}.specc"
         path.write_text(make_generative_spec(seed).text)
-        assert not differs(str(path), monkeypatch, run=True), seed
+        assert not find_sharing_difference(str(path), monkeypatch, run=True), seed
 
 
 def test_layers_share_one_mask() -> None:
@@ -145,7 +145,7 @@ def test_queries_of_other_lengths_do_not_share_position_ids(
 ) -> None:
     path = tmp_path / "m.specc"
     path.write_text(CROSSED)
-    assert not differs(str(path), monkeypatch, run=True)
+    assert not find_sharing_difference(str(path), monkeypatch, run=True)
 
 
 LOOPED = """specc 1
@@ -167,10 +167,10 @@ def test_position_ids_of_a_loop_stay_in_its_body(tmp_path: Path) -> None:
     path.write_text(LOOPED)
     graph = elaborate_uncached(str(path)).model.graph
     find_graph_errors(graph)
-    assert numbers(graph, {})["y"].shape[-1] == 4
+    assert compute_results(graph, {})["y"].shape[-1] == 4
 
 
-def calls(work: Callable[[], object]) -> int:
+def count_calls(work: Callable[[], object]) -> int:
     """Return the number of function calls."""
     count = 0
 
@@ -187,7 +187,7 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def cost(spec: str, layers: int, **more: object) -> int:
+def measure_check_cost(spec: str, layers: int, **more: object) -> int:
     """Return the work of checking a spec with this many layers, including proofs."""
     sizes = SMALL_CONFIGS[spec] | {"layers": layers} | more
     sets = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sizes.items()]
@@ -196,27 +196,27 @@ def cost(spec: str, layers: int, **more: object) -> int:
         found = open_spec(spec, sets=sets)
         model = check_spec(found).model
         assert model is not None
-        proved(model)
+        list_proofs(model)
 
-    return calls(work)
+    return count_calls(work)
 
 
-def assert_even(spec: str, layers: int) -> None:
+def assert_linear_cost(spec: str, layers: int) -> None:
     """Assert that twice the number of added layers at most doubles the added work."""
-    cost(spec, 1)  # caches of parsed and computed values
-    few, some, many = (cost(spec, n) for n in (layers, 2 * layers, 4 * layers))
+    measure_check_cost(spec, 1)  # caches of parsed and computed values
+    few, some, many = (measure_check_cost(spec, n) for n in (layers, 2 * layers, 4 * layers))
     assert many - some <= 2.1 * (some - few), (few, some, many)
 
 
 def test_the_cost_of_a_layer_is_constant() -> None:
     """For a spec whose layers have unshared masks and position ids."""
-    assert_even("sparsemax_lm", 2)
+    assert_linear_cost("sparsemax_lm", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(n for n, s in SMALL_CONFIGS.items() if "layers" in s))
 def test_the_cost_of_a_layer_is_constant_in_every_spec(spec: str) -> None:
-    assert_even(spec, 6)
+    assert_linear_cost(spec, 6)
 
 
 @pytest.mark.slow

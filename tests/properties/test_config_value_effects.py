@@ -29,14 +29,14 @@ FREE = {"labels": "only names what `show` says", "wide": "a part of other specs,
 """Fields without numeric effect, by reason."""
 
 
-def fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
+def iterate_fields(spec: OpenedSpec) -> Iterator[tuple[str, ast.TypeName]]:
     """Yield every field by its dotted path, including those of used specs."""
     for path, entry in spec.program.list_fields_by_path().items():
         if entry.type.name != "record":
             yield path, entry.type
 
 
-def others(type: ast.TypeName, now: Any) -> list[str]:
+def list_other_values(type: ast.TypeName, now: Any) -> list[str]:
     """Return other values as text of the language."""
     match type.name:
         case "bool":
@@ -50,7 +50,7 @@ def others(type: ast.TypeName, now: Any) -> list[str]:
     return OTHERS[type.name]
 
 
-def meaning(name: str, sets: dict[str, Any]) -> str:
+def describe_spec(name: str, sets: dict[str, Any]) -> str:
     """Return the whole meaning of a spec with these values, or the codes of its errors."""
     given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
     try:
@@ -61,10 +61,10 @@ def meaning(name: str, sets: dict[str, Any]) -> str:
         return ", ".join(d.code for d in failed.diagnostics)
     env = Env(module=spec.program.module, config=config)
     rules = repr(read_weight_rules(context, spec.program, env))
-    return rules + "".join(of_graph(spec, graph.name) for graph in list_graphs(spec.program))
+    return rules + "".join(describe_graph(spec, graph.name) for graph in list_graphs(spec.program))
 
 
-def of_graph(spec: OpenedSpec, graph: str) -> str:
+def describe_graph(spec: OpenedSpec, graph: str) -> str:
     """Return the meaning of one graph of a spec, or the codes of its errors."""
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
@@ -82,12 +82,12 @@ QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae
     [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in sorted(SMALL_CONFIGS)],
 )
 def test_every_config_value_has_an_effect_or_is_refused(name: str) -> None:
-    usual = meaning(name, SMALL_CONFIGS[name])
+    usual = describe_spec(name, SMALL_CONFIGS[name])
     idle = []
-    for path, type in fields(open_spec(name)):
-        values = others(type, SMALL_CONFIGS[name].get(path))
+    for path, type in iterate_fields(open_spec(name)):
+        values = list_other_values(type, SMALL_CONFIGS[name].get(path))
         if path not in FREE and all(
-            meaning(name, {**SMALL_CONFIGS[name], path: v}) == usual for v in values
+            describe_spec(name, {**SMALL_CONFIGS[name], path: v}) == usual for v in values
         ):
             idle.append(path)
     assert not idle

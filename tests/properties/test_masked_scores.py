@@ -69,7 +69,7 @@ NORMALIZERS = (
 )
 
 
-def oracle(scores: Sequence[float], seen: Sequence[bool], nothing: float) -> list[float]:
+def compute_weights(scores: Sequence[float], seen: Sequence[bool], nothing: float) -> list[float]:
     """Return the weights of one row; `nothing` if there are no weights."""
     top = max((s for s, m in zip(scores, seen, strict=True) if m), default=-math.inf)
     if top == -math.inf:
@@ -101,7 +101,7 @@ def test_masked_keys_have_no_weight_next_to_low_scores(case: str, tmp_path: Path
     hides = "all" not in case and case != "softmax"
     nothing = math.nan if case == "softmax" else 0.0
     want = [
-        oracle(scores, seen if hides else (True,) * 3, nothing)
+        compute_weights(scores, seen if hides else (True,) * 3, nothing)
         for scores, seen in zip(z[:, 0].tolist(), m[:, 0].tolist(), strict=True)
     ]
     with np.errstate(all="ignore"):

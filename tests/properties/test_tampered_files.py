@@ -66,7 +66,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: compiled(root / kind.replace(" ", "_"), kind) for kind in KINDS}
 
 
-def belonging(model: Path, kind: str) -> list[Path]:
+def list_model_files(model: Path, kind: str) -> list[Path]:
     """Return all files of a model."""
     if model.is_dir():
         return sorted(
@@ -76,11 +76,11 @@ def belonging(model: Path, kind: str) -> list[Path]:
     return [model, *(model.parent.glob(beside) if beside else ())]
 
 
-def code_of(model: Path) -> int:
+def get_error_code(model: Path) -> int:
     return cli.main(["verify", str(model), "--rounds", "1"])
 
 
-def flip(path: Path, at: int, bit: int) -> None:
+def flip_byte(path: Path, at: int, bit: int) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -88,33 +88,33 @@ def flip(path: Path, at: int, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
-def every_flip_is_found(model: Path, kind: str, seeds: range) -> int:
-    assert code_of(model) == 0, "unharmed"
+def assert_flips_detected(model: Path, kind: str, seeds: range) -> int:
+    assert get_error_code(model) == 0, "unharmed"
     for seed in seeds:
         draw = random.Random(f"{kind} {seed}")
-        path = draw.choice(belonging(model, kind))
+        path = draw.choice(list_model_files(model, kind))
         at, bit = draw.randrange(path.stat().st_size), draw.randrange(8)
-        flip(path, at, bit)
+        flip_byte(path, at, bit)
         try:
-            assert code_of(model) != 0, f"byte {at} of {path.name}, bit {bit}"
+            assert get_error_code(model) != 0, f"byte {at} of {path.name}, bit {bit}"
         finally:
-            flip(path, at, bit)
-    assert code_of(model) == 0, "mended"
+            flip_byte(path, at, bit)
+    assert get_error_code(model) == 0, "mended"
     return len(seeds)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_verify_detects_every_changed_byte(models: dict[str, Path], kind: str) -> None:
-    every_flip_is_found(models[kind], kind, range(12))
+    assert_flips_detected(models[kind], kind, range(12))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_verify_detects_changed_bytes_in_many_places(models: dict[str, Path], kind: str) -> None:
-    every_flip_is_found(models[kind], kind, range(12, 300))
+    assert_flips_detected(models[kind], kind, range(12, 300))
 
 
-def refused(model: Path) -> str:
+def get_load_error(model: Path) -> str:
     """Return the code of the error when a model is opened; "" if it opens."""
     try:
         specc.load(str(model))
@@ -128,14 +128,14 @@ def test_load_detects_changed_size_and_changed_first_bytes(tmp_path: Path, kind:
     model = compiled(tmp_path, kind)
     weights = next(tmp_path.rglob("w.safetensors"))
     code = "E0830" if model.is_dir() else "E0929"
-    assert not refused(model)
-    flip(weights, 1000, 0)
-    assert refused(model) == code
-    flip(weights, 1000, 0)
-    assert not refused(model)
+    assert not get_load_error(model)
+    flip_byte(weights, 1000, 0)
+    assert get_load_error(model) == code
+    flip_byte(weights, 1000, 0)
+    assert not get_load_error(model)
     with weights.open("ab") as file:
         file.write(b"x")
-    assert refused(model) == code
+    assert get_load_error(model) == code
 
 
 @pytest.mark.parametrize("kind", ["linked", "package linked", "package", "copied"])
@@ -145,16 +145,16 @@ def test_zeroed_bytes_are_detected_by_verify_and_by_load_with_full_check(
     for more, at_load in (((), False), (("--hash", "full"), True)):
         shutil.rmtree(tmp_path)
         model = compiled(tmp_path, kind, *more)
-        weights = belonging(model, kind)
+        weights = list_model_files(model, kind)
         path = max(weights, key=lambda p: p.stat().st_size)
         with path.open("r+b") as file:
             file.seek(path.stat().st_size - 4096)
             file.write(bytes(4096))
-        assert code_of(model) != 0
-        assert bool(refused(model)) == at_load, more
+        assert get_error_code(model) != 0
+        assert bool(get_load_error(model)) == at_load, more
 
 
-def hostile(model: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def list_invalid_locations(model: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield invalid locations of external weights."""
     data = next(model.parent.glob("*.data"))
     size = data.stat().st_size
@@ -192,18 +192,18 @@ def test_invalid_weight_locations_are_refused_at_load(tmp_path: Path) -> None:
     model = compiled(tmp_path, "copied")
     (tmp_path.parent / "outside.data").write_bytes(bytes(10**6))
     whole = model.read_bytes()
-    for name, places in hostile(model):
+    for name, places in list_invalid_locations(model):
         made = onnx.load_model_from_string(whole)
         tensor = next(t for t in made.graph.initializer if t.data_location == TensorProto.EXTERNAL)
         del tensor.external_data[:]
         for key, value in places.items():
             tensor.external_data.add(key=key, value=value)
         model.write_bytes(made.SerializeToString())
-        assert refused(model) == "E0929", name
-        assert code_of(model) not in (0, 70), name
+        assert get_load_error(model) == "E0929", name
+        assert get_error_code(model) not in (0, 70), name
 
 
-def opened_files() -> int:
+def list_open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -217,7 +217,7 @@ def test_files_are_closed_after_success_and_failure(tmp_path: Path) -> None:
         for kind in ("linked", "package"):
             model = compiled(tmp_path, kind)
             found = specc.load(str(model))
-            assert code_of(model) == 0
+            assert get_error_code(model) == 0
             del found
         weights = str(tmp_path / "w.safetensors")
         other = str(tmp_path / "other.specc")
@@ -233,12 +233,12 @@ def test_files_are_closed_after_success_and_failure(tmp_path: Path) -> None:
                 )
                 != 0
             )
-        flip(tmp_path / "w.safetensors", 1000, 0)
-        assert refused(tmp_path / "m.onnx")
-        flip(tmp_path / "w.safetensors", 1000, 0)
+        flip_byte(tmp_path / "w.safetensors", 1000, 0)
+        assert get_load_error(tmp_path / "m.onnx")
+        flip_byte(tmp_path / "w.safetensors", 1000, 0)
 
     all_of_it()
-    before = opened_files()
+    before = list_open_files()
     for _ in range(2):
         all_of_it()
-    assert opened_files() == before
+    assert list_open_files() == before

@@ -52,7 +52,7 @@ BODIES = (
 )
 
 
-def drawn(seed: int) -> tuple[str, bool]:
+def make_random_spec(seed: int) -> tuple[str, bool]:
     """Return a spec, and whether batch elements are done as a whole."""
     rng = random.Random(seed)
     whole, along = rng.random() < 0.4, rng.random() < 0.5
@@ -74,13 +74,13 @@ def drawn(seed: int) -> tuple[str, bool]:
     return text, whole
 
 
-def graph_of(directory: Path, seed: int) -> tuple[Graph, str]:
+def elaborate_text(directory: Path, seed: int) -> tuple[Graph, str]:
     path = directory / f"m{seed}.specc"
-    path.write_text(drawn(seed)[0], encoding="utf-8")
+    path.write_text(make_random_spec(seed)[0], encoding="utf-8")
     return elaborate_spec(open_spec(str(path))).graph, str(path)
 
 
-def given(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
+def sample_inputs(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return inputs with some padded positions, and weights."""
     rng = np.random.default_rng(seed)
     keep = rng.random((3, 5)) < 0.8
@@ -93,7 +93,7 @@ def given(seed: int, graph: Graph) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"x": x, "steps": steps, "keep": keep}, weights
 
 
-def to_the_end(graph: Graph) -> Graph:
+def run_all_iterations(graph: Graph) -> Graph:
     """Return the graph with loops that run all iterations."""
     b, now = Builder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
@@ -107,18 +107,21 @@ def to_the_end(graph: Graph) -> Graph:
     return b.finish(graph.name, {n: now[v] for n, v in graph.outputs.items()})
 
 
-def row_of(inputs: dict[str, Any], n: int) -> dict[str, Any]:
+def select_batch_element(inputs: dict[str, Any], n: int) -> dict[str, Any]:
     return {k: v if k == "steps" else v[n : n + 1] for k, v in inputs.items()}
 
 
-def fault(directory: Path, seed: int) -> str:
+def find_failure(directory: Path, seed: int) -> str:
     """Return an error of one random spec; "" if there is none."""
-    graph, _ = graph_of(directory, seed)
-    inputs, weights = given(seed, graph)
+    graph, _ = elaborate_text(directory, seed)
+    inputs, weights = sample_inputs(seed, graph)
     made = specc_numpy.evaluate_graph(graph, inputs, weights)
-    whole = specc_numpy.evaluate_graph(to_the_end(graph), inputs, weights)
+    whole = specc_numpy.evaluate_graph(run_all_iterations(graph), inputs, weights)
     rewritten = specc_numpy.evaluate_graph(simplify_graph(graph), inputs, weights)
-    alone = [specc_numpy.evaluate_graph(graph, row_of(inputs, n), weights) for n in range(3)]
+    alone = [
+        specc_numpy.evaluate_graph(graph, select_batch_element(inputs, n), weights)
+        for n in range(3)
+    ]
     for name, value in made.items():
         axis = 1 if name == "seen" else 0
         apart = np.concatenate([a[name] for a in alone], axis=axis)
@@ -132,14 +135,14 @@ def fault(directory: Path, seed: int) -> str:
 
 
 def test_early_exit_changes_no_result(tmp_path: Path) -> None:
-    assert not [found for seed in range(40) if (found := fault(tmp_path, seed))]
+    assert not [found for seed in range(40) if (found := find_failure(tmp_path, seed))]
 
 
 def test_changes_after_done_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted mistake: carries change after done. Both the proof and the values detect it."""
     monkeypatch.setattr(EarlyExit, "freeze_finished", lambda self, context, before, after: after)
-    assert all(check_batch_independence(graph_of(tmp_path, s)[0], "batch") for s in range(8))
-    faults = [fault(tmp_path, seed) for seed in range(8)]
+    assert all(check_batch_independence(elaborate_text(tmp_path, s)[0], "batch") for s in range(8))
+    faults = [find_failure(tmp_path, seed) for seed in range(8)]
     assert sum("depends" in f or "to the end" in f for f in faults) > 3
 
 
@@ -157,8 +160,8 @@ def test_a_loop_runs_until_all_positions_are_done(
     monkeypatch.setattr(specc_numpy.recurrent, "evaluate_nodes", counted)
     early = 0
     for seed in range(20):
-        graph, _ = graph_of(tmp_path, seed)
-        inputs, weights = given(seed, graph)
+        graph, _ = elaborate_text(tmp_path, seed)
+        inputs, weights = sample_inputs(seed, graph)
         turns.clear()
         made = specc_numpy.evaluate_graph(graph, inputs, weights)["turns"]
         assert len(turns) == made.max(), seed
@@ -173,15 +176,15 @@ def test_a_loop_runs_until_all_positions_are_done(
 @pytest.mark.parametrize("seed", range(6))
 def test_compiled_models_exit_early_with_equal_results(seed: int, tmp_path: Path) -> None:
     """Padded, alone, with batch size 0, and without valid positions."""
-    graph, path = graph_of(tmp_path, seed)
-    inputs, _ = given(seed, graph)
+    graph, path = elaborate_text(tmp_path, seed)
+    inputs, _ = sample_inputs(seed, graph)
     opset = (17, 18, 20, 21, 23, 26)[seed]
     specc.compile(path, tmp_path / "m.onnx", init=seed, opset=opset)
     model = specc.load(tmp_path / "m.onnx")
     assert list(list_model_lines(model.whole, rounds=2))
     for case in (
         inputs,
-        row_of(inputs, 1),
+        select_batch_element(inputs, 1),
         {**inputs, "keep": np.zeros_like(inputs["keep"])},
         {k: v if k == "steps" else v[:0] for k, v in inputs.items()},
     ):
@@ -192,10 +195,10 @@ def test_compiled_models_exit_early_with_equal_results(seed: int, tmp_path: Path
 
 
 def test_ir_text_preserves_early_exit_and_older_text_has_none(tmp_path: Path) -> None:
-    graph, _ = graph_of(tmp_path, 0)
+    graph, _ = elaborate_text(tmp_path, 0)
     text = format_ir(graph)
     assert "until=1" in text
     assert format_ir(*parse_ir(text).values()) == text
-    older = format_ir(to_the_end(graph)).replace(", until=-1", "")
+    older = format_ir(run_all_iterations(graph)).replace(", until=-1", "")
     assert "until" not in older
-    assert format_ir(*parse_ir(older).values()) == format_ir(to_the_end(graph))
+    assert format_ir(*parse_ir(older).values()) == format_ir(run_all_iterations(graph))

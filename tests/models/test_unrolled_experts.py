@@ -1,5 +1,5 @@
-"""A mixture is what it would be with every expert written out: called on all rows, each
-result times its gates, and summed. By the reference, and in ONNX either way.
+"""A mixture of experts equals its unrolled form: every expert on all tokens, each result multiplied
+by its gate, and summed. In the reference and in both ONNX forms.
 """
 
 from dataclasses import dataclass
@@ -48,8 +48,8 @@ WRITTEN = """
 
 
 @dataclass(frozen=True)
-class Case:
-    """What one expert is, to be handed over and to be called."""
+class ExpertCase:
+    """The body of one expert, to be passed to `route` and to be called."""
 
     to: str
     call: str
@@ -57,14 +57,14 @@ class Case:
     rows: str = "batch, n"
 
     def graph(self, body: str, path: Path, experts: int) -> Graph:
-        """The graph of the spec with this body, as every target gets it."""
+        """Return the graph of the spec with this body, as every target gets it."""
         text = HEAD.format(blocks=self.blocks, rows=self.rows, body=body)
         path.write_text(text)
         found = open_spec(str(path), sets=[f"experts={experts}"])
         return simplify_graph(elaborate_spec(found).graph)
 
     def both(self, directory: Path, experts: int) -> tuple[Graph, Graph]:
-        """As a mixture, and written out."""
+        """Return the mixture and its unrolled form."""
         axis = self.rows.count(",") + 1
         routed = ROUTED.format(to=self.to)
         written = WRITTEN.format(call=self.call, axis=axis)
@@ -118,23 +118,25 @@ block ex(x: float[batch, n, d]) -> float[batch, n, d] {
 }
 """
 CASES = {
-    "a word": Case("linear(out=d)", "linear(x, out=d)"),
-    "without weights": Case("gelu", "gelu(x)"),
-    "a block of std": Case("gated_mlp(hidden=7, act=silu)", "gated_mlp(x, hidden=7, act=silu)"),
-    "weights of any form, four axes": Case("ex", "ex(x)", NORMED, "batch, m, n"),
-    "what all experts read, two axes": Case(
+    "a word": ExpertCase("linear(out=d)", "linear(x, out=d)"),
+    "without weights": ExpertCase("gelu", "gelu(x)"),
+    "a block of std": ExpertCase(
+        "gated_mlp(hidden=7, act=silu)", "gated_mlp(x, hidden=7, act=silu)"
+    ),
+    "weights of any form, four axes": ExpertCase("ex", "ex(x)", NORMED, "batch, m, n"),
+    "what all experts read, two axes": ExpertCase(
         "ex(t=before * 2.0, c=0.5)", "ex(x, t=before * 2.0, c=0.5)", BESIDE, "n"
     ),
-    "heads": Case("ex(heads=3)", "ex(x, heads=3)", HEADS),
-    "a memory of its own": Case("ex", "ex(x)", MEMORY),
-    "experts of experts": Case("ex(experts=3)", "ex(x, experts=3)", NESTED),
-    "a loop": Case("ex", "ex(x)", STEPS),
+    "heads": ExpertCase("ex(heads=3)", "ex(x, heads=3)", HEADS),
+    "a memory of its own": ExpertCase("ex", "ex(x)", MEMORY),
+    "experts of experts": ExpertCase("ex(experts=3)", "ex(x, experts=3)", NESTED),
+    "a loop": ExpertCase("ex", "ex(x)", STEPS),
 }
 SIZES = ({"batch": 2, "n": 5, "m": 3}, {"batch": 1, "n": 1, "m": 1})
 
 
-def weights_of(written: Graph, routed: Graph) -> tuple[Arrays, Arrays]:
-    """The same numbers for both: a tensor an expert, and one of all."""
+def sample_weights(written: Graph, routed: Graph) -> tuple[Arrays, Arrays]:
+    """Return equal weights for both: one tensor per expert, and one stacked tensor."""
     rng = np.random.default_rng(0)
     apart: Arrays = {
         name: rng.normal(size=[d.evaluate({}) for d in f.type.shape]).astype(np.float32)
@@ -152,9 +154,9 @@ def weights_of(written: Graph, routed: Graph) -> tuple[Arrays, Arrays]:
 
 @pytest.mark.parametrize("experts", [4, 18], ids=["one by one", "loop"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_as_if_every_expert_was_written_out(case: Case, experts: int, tmp_path: Path) -> None:
+def test_a_mixture_equals_its_unrolled_form(case: ExpertCase, experts: int, tmp_path: Path) -> None:
     routed, written = case.both(tmp_path, experts)
-    apart, joined = weights_of(written, routed)
+    apart, joined = sample_weights(written, routed)
     built = build_model(routed, get_target("onnx"), 17)
     for name, tensor in built.weights.items():
         tensor.raw_data = joined[name].tobytes()
@@ -170,8 +172,8 @@ def test_as_if_every_expert_was_written_out(case: Case, experts: int, tmp_path: 
         assert_outputs_match({"y": wanted}, session.run(None, x))
 
 
-def test_inside_a_loop_over_rows(tmp_path: Path) -> None:
-    """A recurrent layer whose cell is a mixture: the weights are taken apart but once."""
+def test_a_mixture_in_a_loop_equals_its_unrolled_form(tmp_path: Path) -> None:
+    """A recurrent layer with a mixture as cell: the weights are split only once."""
     path = tmp_path / "m.specc"
     path.write_text("""
 specc 1

@@ -1,9 +1,8 @@
-"""Every built-in spec of the first slice: it elaborates, runs, and no sample feels its
-neighbors or its padding.
+"""Batch independence of the first built-in specs: they elaborate and run, and samples depend
+neither on each other nor on padding.
 
-Each is small here and has random weights, those of norms and biases too. What the
-reference gives for a sample alone is what it gives for it inside a padded batch, and
-what ONNX Runtime gives for both.
+Each spec is small and has random weights, including norms and biases. The reference result of a
+sample alone equals its result in a padded batch and that of ONNX Runtime.
 """
 
 from collections.abc import Mapping
@@ -40,7 +39,7 @@ from specc_numpy import evaluate_graph
 
 @dataclass(frozen=True)
 class Case:
-    """A spec, small. `results` says along which padded axis a result runs, if along any."""
+    """A small spec. `results` maps each result to its padded axis."""
 
     spec: str
     sets: Mapping[str, Any]
@@ -222,22 +221,22 @@ every = pytest.mark.parametrize("case", CASES, ids=str)
 
 @cache
 def ready(n: int) -> tuple[ElaboratedSpec, Arrays, Samples]:
-    """The spec of a case with weights, and three samples."""
+    """Return the spec of a case with weights, and three samples."""
     case = CASES[n]
     spec = elaborate_with_config(case.spec, **case.sets)
     return spec, sample_spec_weights(spec), make_samples(case.inputs, case.lengths)
 
 
 @pytest.mark.parametrize("name", sample_sweep(sorted({c.spec for c in CASES})))
-def test_a_spec_holds_for_every_size(name: str) -> None:
-    """Symbols first: no number of the config is needed to see that shapes fit."""
+def test_specs_pass_the_symbolic_check(name: str) -> None:
+    """The symbolic check needs no config values."""
     found = check_spec(open_spec(name))
     assert found.trials
     assert not found.model or found.model.graph.outputs
 
 
 @every
-def test_results_are_what_the_spec_declares(case: Case) -> None:
+def test_results_have_the_declared_types(case: Case) -> None:
     spec, weights, given = ready(CASES.index(case))
     assert list(spec.model.graph.outputs) == list(case.results)
     for name, result in run_reference(spec, weights, given.make_batch()).items():
@@ -246,10 +245,8 @@ def test_results_are_what_the_spec_declares(case: Case) -> None:
 
 
 @every
-def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
-    """PAD and BATCH: whatever stands in the padding, and whoever stands beside, on
-    every side declared.
-    """
+def test_a_sample_in_a_padded_batch_equals_itself_alone(case: Case) -> None:
+    """PAD and BATCH: for any padding values, any other samples, and every supported padding side."""
     spec, weights, given = ready(CASES.index(case))
     alone = [run_reference(spec, weights, given.get_sample(row)) for row in range(3)]
     for side in case.sides:
@@ -259,7 +256,7 @@ def test_a_sample_alone_is_a_sample_among_others(case: Case) -> None:
 
 
 @every
-def test_onnx_runtime_gives_the_same(case: Case) -> None:
+def test_onnx_runtime_agrees_with_the_reference(case: Case) -> None:
     spec, weights, given = ready(CASES.index(case))
     model = OrtModel(spec, weights)
     alone = [run_reference(spec, weights, given.get_sample(row)) for row in range(3)]
@@ -289,8 +286,10 @@ def test_onnx_runtime_gives_the_same(case: Case) -> None:
         ),
     ],
 )
-def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """What the runner puts where an input with a default is not given."""
+def test_missing_inputs_have_their_defaults(
+    name: str, ids: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    """The runner fills in defaults of missing inputs."""
     graph = elaborate_with_config(name, layers=1).model.defaults
     assert graph is not None
     given = {k: np.array(v) for k, v in ids.items() if k in graph.inputs}
@@ -300,7 +299,7 @@ def test_inputs_that_are_left_out(name: str, ids: dict[str, Any], wanted: dict[s
 def _rows_agree(
     case: Case, given: Samples, alone: Arrays, together: Arrays, row: int, side: Side, within: float
 ) -> None:
-    """What is valid of a row of the batch is what the sample gives alone."""
+    """Return whether valid positions of a batch element equal those of the sample alone."""
     for name, dim in case.results.items():
         mine, found = alone[name][0], together[name][row]
         if dim:

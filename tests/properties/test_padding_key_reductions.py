@@ -29,7 +29,7 @@ SIDES: tuple[Side, ...] = ("left", "right")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-class Kept(RandomGraphBuilder):
+class PaddingMaskBuilder(RandomGraphBuilder):
     """Masks that mostly hide padding."""
 
     def mask(self, depth: int = 0) -> Value:
@@ -48,8 +48,8 @@ class Kept(RandomGraphBuilder):
         return self.one(ops.And(), drawn, before)
 
 
-def drawn_graph(seed: int, side: Side) -> Graph:
-    drawn = Kept(random.Random(seed))
+def make_reduction_graph(seed: int, side: Side) -> Graph:
+    drawn = PaddingMaskBuilder(random.Random(seed))
     type = Type.of("f64", BATCH, SEQ, WIDTH)
     drawn.streams.append(drawn.build.input("x", Input(type)))
     drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=side))
@@ -58,9 +58,9 @@ def drawn_graph(seed: int, side: Side) -> Graph:
     return drawn.build.finish("keys", {"y": drawn.streams[-1]})
 
 
-def fault(seed: int, side: Side) -> str | None:
+def find_padding_effect(seed: int, side: Side) -> str | None:
     """Return the effect of padding where it is proved to have none; None if there is no proof."""
-    graph = drawn_graph(seed, side)
+    graph = make_reduction_graph(seed, side)
     if padding_check.check_padding(graph):
         return None
     inputs, weights = sample_graph_values(graph, seed, ROWS)
@@ -78,7 +78,7 @@ def fault(seed: int, side: Side) -> str | None:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("many", [GRAPHS, pytest.param(1500, marks=pytest.mark.slow)])
 def test_results_proved_independent_of_padding_equal_those_alone(side: Side, many: int) -> None:
-    found = [fault(seed, side) for seed in range(many)]
+    found = [find_padding_effect(seed, side) for seed in range(many)]
     assert [f for f in found if f] == []
     assert found.count("") > 15
 
@@ -120,4 +120,4 @@ def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyP
     place, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     seeds = (FIRST_SEEDS.get(mistake, 0), *range(400))
-    assert any(fault(seed, side) for seed in seeds for side in SIDES)
+    assert any(find_padding_effect(seed, side) for seed in seeds for side in SIDES)

@@ -1,6 +1,4 @@
-"""`dates` as one ONNX file that decodes itself: written with its trained weights, run
-by ONNX Runtime alone.
-"""
+"""`dates` as a standalone generator with its trained weights, run by ONNX Runtime alone."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +38,7 @@ MEANT = ["1979-05-03", "1979-05-03", "1979-05-03", "2031-08-01", "1904-02-29"]
 
 
 def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> Path:
-    """The file, the graph optimized as `compile` does."""
+    """Write the file, with the graph optimized as in `compile`."""
     spec = open_spec("dates")
     model = elaborate_spec(spec)
     assert model.generation
@@ -58,21 +56,21 @@ def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> P
 
 
 def ids() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What is to be translated, padded on the right."""
+    """Return token ids to translate, padded on the right."""
     rows = [[*map(TOKENS.index, text), END] for text in WRITTEN]
     longest = max(map(len, rows))
     return np.array([row + [0] * (longest - len(row)) for row in rows])
 
 
 def texts(tokens: np.ndarray[Any, Any]) -> list[str]:
-    """Rows of characters, up to the end."""
+    """Return the generated characters up to the stop token."""
     return [
         "".join(TOKENS[t] for t in (row[: row.index(END)] if END in row else row))
         for row in tokens.tolist()
     ]
 
 
-def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
+def test_greedy_search_generates_iso_dates(tmp_path: Path) -> None:
     path = written(tmp_path, DecodingConfig(logits_output="logits", start=(START,), stop=(END,)))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert [(i.name, i.type, len(i.shape)) for i in session.get_inputs()] == [
@@ -88,7 +86,7 @@ def test_greedy_writes_the_dates_as_iso(tmp_path: Path) -> None:
     assert np.exp(log_probs.sum(axis=1)).min() > 0.5
 
 
-def test_beams_are_as_sure(tmp_path: Path) -> None:
+def test_beam_search_generates_iso_dates(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         DecodingConfig(
@@ -108,17 +106,15 @@ def test_beams_are_as_sure(tmp_path: Path) -> None:
     assert (scores[:, 0] > scores[:, 1]).all()
 
 
-def test_the_same_file_is_written_each_time(tmp_path: Path) -> None:
+def test_compilation_is_deterministic(tmp_path: Path) -> None:
     decoding = DecodingConfig(logits_output="logits", start=(START,), stop=(END,))
     first, second = (written(tmp_path, decoding, name) for name in ("first", "second"))
     assert first.read_bytes() == second.read_bytes()
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "beam"])
-def test_weights_beside_are_written_once(strategy: Any, tmp_path: Path) -> None:
-    """The weights are those that the file's initializers name; the loop's body has none
-    of its own.
-    """
+def test_external_weights_are_written_once(strategy: Any, tmp_path: Path) -> None:
+    """The external data contains the initializers of the file; the loop body has no weights."""
     model = onnx.load(
         written(
             tmp_path,

@@ -55,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def locations(model: Path) -> list[str]:
+def list_invalid_locations(model: Path) -> list[str]:
     """Yield names that are not regular files in the directory of the model."""
     (data,) = model.parent.glob("big-*.data")
     return [
@@ -66,7 +66,7 @@ def locations(model: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def changed(sound: bytes, key: str, value: str | None) -> bytes:
+def iterate_changed_models(sound: bytes, key: str, value: str | None) -> bytes:
     """Yield models with changed external tensors."""
     found = onnx.load_model_from_string(sound)
     for tensor in found.graph.initializer:
@@ -79,7 +79,7 @@ def changed(sound: bytes, key: str, value: str | None) -> bytes:
     return bytes(found.SerializeToString())
 
 
-def no_text(sound: bytes) -> Iterator[tuple[str, bytes]]:
+def iterate_invalid_strings(sound: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield models with invalid UTF-8 in each kind of string: names, keys, operators, values."""
     found = onnx.load_model_from_string(sound)
     words = {
@@ -104,18 +104,23 @@ def no_text(sound: bytes) -> Iterator[tuple[str, bytes]]:
                 yield f"{what} {bad!r}", sound.replace(held, bad + held[len(bad) :])
 
 
-def refused(command: str, model: Path) -> None:
+def assert_refused(command: str, model: Path) -> None:
     """Assert that no command reads other files, and that each reports a code only."""
     sound = model.read_bytes()
     words = [command, str(model)]
     words += ["x=" + str([[0.0] * 64])] if command == "run" else []
     assert run_command(*words).status == 0
     places = [
-        (f"location {name[:40]!r}", changed(sound, "location", name)) for name in locations(model)
+        (f"location {name[:40]!r}", iterate_changed_models(sound, "location", name))
+        for name in list_invalid_locations(model)
     ]
-    numbers = [(f"{key} {n!r}", changed(sound, key, n)) for key in ENTRIES for n in NUMBERS]
+    numbers = [
+        (f"{key} {n!r}", iterate_changed_models(sound, key, n)) for key in ENTRIES for n in NUMBERS
+    ]
     try:
-        assert not list_violations(model, [*places, *numbers, *no_text(sound)], *words)
+        assert not list_violations(
+            model, [*places, *numbers, *iterate_invalid_strings(sound)], *words
+        )
         if command == "run":
             for name, data in places:
                 model.write_bytes(data)
@@ -125,10 +130,10 @@ def refused(command: str, model: Path) -> None:
 
 
 def test_invalid_external_data_is_refused(model: Path) -> None:
-    refused("run", model)
+    assert_refused("run", model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", "show"])
 def test_no_command_reads_invalid_external_data(command: str, model: Path) -> None:
-    refused(command, model)
+    assert_refused(command, model)
