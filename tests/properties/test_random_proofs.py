@@ -255,7 +255,7 @@ elements.
 @pytest.fixture
 def windowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check the properties on these graphs."""
-    monkeypatch.setitem(globals(), "wide_graph", make_batch_axis_graph)
+    monkeypatch.setitem(globals(), "make_dataflow_graph", make_batch_axis_graph)
 
 
 @pytest.mark.usefixtures("windowed")
