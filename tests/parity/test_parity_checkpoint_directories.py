@@ -83,7 +83,7 @@ def test_a_difference_is_reported(
         return Other
 
     monkeypatch.setattr(checkpoint_comparison, "_class_of", other)
-    monkeypatch.setattr(checkpoint_comparison, "directories", lambda home: [directory])
+    monkeypatch.setattr(checkpoint_comparison, "list_checkpoints", lambda home: [directory])
     code, out = told(tmp_path, monkeypatch, capsys)
     assert code == 1
     assert "differs" in out
