@@ -48,25 +48,25 @@ ParameterArgument: TypeAlias = tuple[ast.BlockParameter, SpecValue, ast.Expr]
 
 
 def broadcast_batch(
-    context: Context, given: Sequence[ParameterArgument], env: Env
+    context: Context, arguments: Sequence[ParameterArgument], env: Env
 ) -> list[ParameterArgument]:
     """Expand operands with batch size 1 if the declared type names the batch axis and
     another operand, or a run-time length of `dims`, has a larger size for that name.
     """
     lengths: dict[str, Dim] = {}
-    for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in given):
+    for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
         if name and isinstance(value, Tensor):
             known = env.find_runtime_length(name) or value.shape[0]
             if known != 1:
                 lengths.setdefault(name, known)
-    found: list[ParameterArgument] = []
-    for param, value, expr in given:
+    expanded: list[ParameterArgument] = []
+    for param, value, expr in arguments:
         length = lengths.get(_get_batch_name(param, value, env))
         if length is not None and isinstance(value, Tensor) and value.shape[0] == 1:
             op = ops.Expand(0, length)
             value = add_op(context, op, value, span=expr.span, scope=env.scope)
-        found.append((param, value, expr))
-    return found
+        expanded.append((param, value, expr))
+    return expanded
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
@@ -87,7 +87,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
     """Call a block and return its results; its weights are below the scope `call.inner_env`."""
     block, module, expr = target.block, target.module, call.expr
-    foreign = module.root is not call.caller.module.root and not module.is_standard
+    is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
     context.check_step_estimate(block, module, env.config, expr.span)
     bind_arguments(context, block, _collect_arguments(target, call), env)
@@ -95,11 +95,11 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
         enter_block(context, block, expr, call.caller),
         context.enter_call(expr.span, standard=module.is_standard),
         context.weights.sharing.enter_step(expr, call.own_scope),
-        show_call_in_errors(context, expr.span if foreign else None, expr.function.path),
+        show_call_in_errors(context, expr.span if is_other_file else None, expr.function.path),
     ):
-        if target.weight_scope is None and foreign:
-            inner = Env(module=module, config=env.config, scope=env.scope)
-            register_share_rules(context, module.file.items, inner)
+        if target.weight_scope is None and is_other_file:
+            file_env = Env(module=module, config=env.config, scope=env.scope)
+            register_share_rules(context, module.file.items, file_env)
         bind_defaults(context, block, env, expr)
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
     _record_result_names(context, results, env, call.caller)
@@ -108,10 +108,9 @@ def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Re
 
 def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) -> Env:
     """Return the scope of a block's body: the names and values of its file."""
-    module, caller, home = target.module, call.caller, target.env
+    module, caller, bound_env = target.module, call.caller, target.env
     is_same_file = module.root is caller.module.root
-    # passed on by its own file, with the config it was bound with
-    bound = home if home and home.module.root is module.root and home.config else None
+    bound = _find_bound_env(target)
     source = caller if is_same_file else bound
     env = Env(
         module=module,
@@ -121,8 +120,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         runtime_lengths=caller.runtime_lengths,
         file_scope=caller.file_scope,
     )
-    if target.weight_scope is not None and home is not None:
-        env.config_file, env.file_scope = home.config_file, target.weight_scope
+    if target.weight_scope is not None and bound_env is not None:
+        env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
     # In the same file, and in specs that extend it, run-time lengths are the caller's own; std
@@ -131,6 +130,14 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
     if not is_same_file:
         env.runtime_lengths = None if module.is_standard else {}
     return env
+
+
+def _find_bound_env(target: BlockFunction) -> Env | None:
+    """Return the scope in which a block was bound by its own file, with the config of that file;
+    None if another file refers to the block.
+    """
+    env = target.env
+    return env if env and env.module.root is target.module.root and env.config else None
 
 
 def _get_block_config(
@@ -156,12 +163,12 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
     block = target.block
     given = _pair_arguments(block, call)
     bound: BoundArguments = {p.name: (p, value, call.caller) for p, value in given}
-    for name, (option, where) in target.bound_arguments.items():
+    for name, (option, option_env) in target.bound_arguments.items():
         param = next((p for p in block.params if p.name == name), None)
         if param is None:
             title = f"`{block.name}` has no option `{name}`"
             raise_error("E0201", title, call.expr.span)
-        bound.setdefault(name, (param, option.value, where))
+        bound.setdefault(name, (param, option.value, option_env))
     return bound
 
 
@@ -200,19 +207,19 @@ def _pair_arguments(
     args = call.args
     options = [o for o in call.options if o.name != "config"]
     if len(args) > len(block.params):
-        shown = ", ".join(p.name for p in block.params)
+        names = ", ".join(p.name for p in block.params)
         title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
-        raise_error("E0211", title, args[len(block.params)].span, helps=[f"it takes ({shown})"])
-    found = list(zip(block.params, args, strict=False))
+        raise_error("E0211", title, args[len(block.params)].span, helps=[f"it takes ({names})"])
+    pairs = list(zip(block.params, args, strict=False))
     by_name = {p.name: p for p in block.params}
     for option in options:
-        at = option.name_span or option.span
+        span = option.name_span or option.span
         if option.name not in by_name:
             raise_unknown_option(block.name, option, by_name)
-        if any(p.name == option.name for p, _ in found):
-            raise_error("E0212", f"`{option.name}` is given twice", at)
-        found.append((by_name[option.name], option.value))
-    return found
+        if any(p.name == option.name for p, _ in pairs):
+            raise_error("E0212", f"`{option.name}` is given twice", span)
+        pairs.append((by_name[option.name], option.value))
+    return pairs
 
 
 def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
@@ -221,15 +228,17 @@ def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, en
     """
     errors = ErrorCollector()
     # a tensor's declared type may name static parameters: `x: float[batch, width]`
-    for tensors in (False, True):
-        given: list[ParameterArgument] = []
+    for are_tensors in (False, True):
+        arguments: list[ParameterArgument] = []
         for param, value, caller in pairs.values():
-            if is_tensor_type(param.type) == tensors:
+            if is_tensor_type(param.type) == are_tensors:
                 with errors:
-                    given.append((param, _evaluate_argument(context, param, value, caller), value))
-        for param, known, expr in broadcast_batch(context, given, env):
+                    arguments.append(
+                        (param, _evaluate_argument(context, param, value, caller), value)
+                    )
+        for param, argument, expr in broadcast_batch(context, arguments, env):
             with errors:
-                _bind_parameter(context, block, param, known, expr, env)
+                _bind_parameter(context, block, param, argument, expr, env)
                 record_value(param.span, env.names[param.name])
     errors.raise_collected()
 
@@ -244,10 +253,10 @@ def bind_defaults(context: Context, block: ast.Block, env: Env, expr: ast.Call) 
             if param.type.optional:
                 env.names[param.name] = None
                 continue
-            what = "input" if is_tensor_type(param.type) else "option"
+            kind = "input" if is_tensor_type(param.type) else "option"
             helps = [f"`{block.name}` takes: {', '.join(p.name for p in block.params)}"]
             raise_error(
-                "E0211", f"`{block.name}` needs the {what} `{param.name}`", expr.span, helps=helps
+                "E0211", f"`{block.name}` needs the {kind} `{param.name}`", expr.span, helps=helps
             )
         value = _evaluate_argument(context, param, param.default, env)
         _bind_parameter(context, block, param, value, param.default, env)
@@ -273,19 +282,23 @@ def _bind_parameter(
     expr: ast.Expr,
     env: Env,
 ) -> None:
-    what = f"`{param.name}` of `{block.name}`"
-    place = ValueContext(what, expr.span, block.name)
+    description = f"`{param.name}` of `{block.name}`"
+    value_context = ValueContext(description, expr.span, block.name)
     words = param.type.names if param.type.name == "choice" else ()
     if isinstance(value, ChoiceValue) and value.word in words and value.words == words:
         env.names[param.name] = value
     elif value is None and param.type.optional:
         env.names[param.name] = None
     elif is_tensor_type(param.type):
-        env.names[param.name] = match_tensor_type(context, param.type, value, env, place)
+        env.names[param.name] = match_tensor_type(context, param.type, value, env, value_context)
     elif param.type.name == "choice" and value is POISON:
-        raise_error("E0203", f"{what} must be one of {', '.join(param.type.names)}", expr.span)
+        raise_error(
+            "E0203", f"{description} must be one of {', '.join(param.type.names)}", expr.span
+        )
     else:
-        env.names[param.name] = convert_to_declared_type(context, param.type, value, env, place)
+        env.names[param.name] = convert_to_declared_type(
+            context, param.type, value, env, value_context
+        )
 
 
 def _check_return(
@@ -307,9 +320,9 @@ def _check_return(
     # `return attend(…)` returns all results of the call
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
         values = values[0].values
-    wanted = len(block.results)
-    if len(values) != wanted:
-        declared = f"{wanted} result{'' if wanted == 1 else 's'}"
+    expected_count = len(block.results)
+    if len(values) != expected_count:
+        declared = f"{expected_count} result{'' if expected_count == 1 else 's'}"
         title = f"`{block.name}` declares {declared} and returns {len(values)}"
         raise_error("E0214", title, statement.span)
     return statement, values
@@ -325,9 +338,11 @@ def check_block_results(
         spans = [statement.span] * len(values)
     tensors = []
     for param, value, span in zip(block.results, values, spans, strict=True):
-        what = f"the result `{param.name}`" if param.name else "the result"
-        place = ValueContext(what, span)
-        tensors.append(match_tensor_type(context, param.type, take_first_result(value), env, place))
+        description = f"the result `{param.name}`" if param.name else "the result"
+        value_context = ValueContext(description, span)
+        tensors.append(
+            match_tensor_type(context, param.type, take_first_result(value), env, value_context)
+        )
     return Results(tuple(tensors), tuple(p.name for p in block.results))
 
 

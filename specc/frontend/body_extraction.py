@@ -21,27 +21,27 @@ Key = TypeVar("Key")
 
 
 def hoist_position_ids(
-    builder: Builder, inside: Iterable[Node], outputs: Mapping[Key, Value]
+    builder: Builder, body_nodes: Iterable[Node], outputs: Mapping[Key, Value]
 ) -> dict[Key, Value]:
     """Return `outputs` with position ids of a run-time length replaced by `Range` ops.
 
-    `inside` are the nodes that depend on the loop, in the order of their creation.
+    `body_nodes` are the nodes that depend on the loop, in the order of their creation.
     """
-    now: dict[Value, Value] = {}
-    for node in inside:
+    replacements: dict[Value, Value] = {}
+    for node in body_nodes:
         if (length := _get_counted_length(node)) is not None:
-            new = builder.add(ops.Range(length))
-        elif any(a in now for a in node.args if a):
-            new = builder.add(node.op, *(a and now.get(a, a) for a in node.args))
+            results = builder.add(ops.Range(length))
+        elif any(a in replacements for a in node.args if a):
+            results = builder.add(node.op, *(a and replacements.get(a, a) for a in node.args))
         else:
             continue
-        now.update(zip(builder.nodes[node], new, strict=True))
-        if (known := builder.node_origins.get(node)) and new[0].node:
-            builder.node_origins.setdefault(new[0].node, known)
-    if not now:
+        replacements.update(zip(builder.nodes[node], results, strict=True))
+        if (origin := builder.node_origins.get(node)) and results[0].node:
+            builder.node_origins.setdefault(results[0].node, origin)
+    if not replacements:
         return dict(outputs)
-    builder.names = {n: now.get(v, v) for n, v in builder.names.items()}
-    return {name: now.get(v, v) for name, v in outputs.items()}
+    builder.names = {n: replacements.get(v, v) for n, v in builder.names.items()}
+    return {name: replacements.get(v, v) for name, v in outputs.items()}
 
 
 def _get_counted_length(node: Node) -> Dim | None:
@@ -53,35 +53,39 @@ def _get_counted_length(node: Node) -> Dim | None:
 
 
 def extract_body_graph(
-    builder: Builder, inputs: dict[str, Value], outputs: dict[str, Value], start: int, own: str = ""
+    builder: Builder,
+    inputs: dict[str, Value],
+    outputs: dict[str, Value],
+    start_index: int,
+    own_length: str = "",
 ) -> tuple[Graph, list[Value]]:
     """Extract the nodes between loop inputs and outputs as a graph, and the captured values.
 
-    Nodes with an axis of the length `own`, a symbol unknown outside, are part of the body
-    too. `start` is the number of nodes before the body was elaborated.
+    Nodes with an axis of the length `own_length`, a symbol unknown outside, are part of the body
+    too. `start_index` is the number of nodes before the body was elaborated.
     """
-    inside = _find_dependent_nodes(builder, inputs.values(), start, own)
-    outputs = hoist_position_ids(builder, inside, outputs)
+    body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, own_length)
+    outputs = hoist_position_ids(builder, body_nodes, outputs)
     # again: position ids made outside no longer depend on the loop
-    inside = _find_dependent_nodes(builder, inputs.values(), start, own)
-    live, captured = _find_reachable(inside, inputs.values(), outputs.values())
+    body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, own_length)
+    live, captured = _find_reachable(body_nodes, inputs.values(), outputs.values())
     # captures are ordered as in the graph, so that the same spec gives the same body
     # independent of the traversal order
-    outer = _sort_captures(builder, captured)
-    names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(outer)}}
-    now = dict(zip([*inputs.values(), *outer], names.values(), strict=True))
+    captures = _sort_captures(builder, captured)
+    names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
+    copied_values = dict(zip([*inputs.values(), *captures], names.values(), strict=True))
     copies: list[tuple[Node, tuple[Value, ...]]] = []
-    scopes: dict[Node, NodeOrigin] = {}
-    for old in inside:
-        if old not in live:
+    origins: dict[Node, NodeOrigin] = {}
+    for original in body_nodes:
+        if original not in live:
             continue
-        results = builder.nodes[old]
-        node = Node(old.op, tuple(now[a] if a else None for a in old.args))
+        results = builder.nodes[original]
+        node = Node(original.op, tuple(copied_values[a] if a else None for a in original.args))
         copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
-        now.update(zip(results, copies[-1][1], strict=True))
+        copied_values.update(zip(results, copies[-1][1], strict=True))
         # nodes of the body keep their scope and source location, for messages
-        if old in builder.node_origins:
-            scopes[node] = builder.node_origins[old]
+        if original in builder.node_origins:
+            origins[node] = builder.node_origins[original]
     body = Graph(
         name="body",
         inputs=names,
@@ -89,31 +93,31 @@ def extract_body_graph(
         parameters={},
         parameter_facts={},
         nodes=tuple(copies),
-        outputs={name: now[v] for name, v in outputs.items()},
-        node_origins=scopes,
+        outputs={name: copied_values[v] for name, v in outputs.items()},
+        node_origins=origins,
     )
-    return body, outer
+    return body, captures
 
 
 def _find_reachable(
-    inside: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
+    body_nodes: Container[Node], inputs: Iterable[Value], outputs: Iterable[Value]
 ) -> tuple[set[Node], dict[Value, None]]:
     """Return the body nodes that the outputs need, and the outside values that they read,
     in backward order.
     """
     live: set[Node] = set()
     captured: dict[Value, None] = {}
-    ends = set(inputs)
-    waiting = list(outputs)
-    while waiting:
-        value = waiting.pop()
-        if value in ends:
+    input_values = set(inputs)
+    worklist = list(outputs)
+    while worklist:
+        value = worklist.pop()
+        if value in input_values:
             continue
-        if value.node is None or value.node not in inside:
+        if value.node is None or value.node not in body_nodes:
             captured[value] = None
         elif value.node not in live:
             live.add(value.node)
-            waiting += [a for a in value.node.args if a]
+            worklist += [a for a in value.node.args if a]
     return live, captured
 
 
@@ -133,33 +137,33 @@ def _sort_captures(builder: Builder, captured: Iterable[Value]) -> list[Value]:
 
 
 def _find_dependent_nodes(
-    builder: Builder, leaves: Iterable[Value], start: int, length: str
+    builder: Builder, leaves: Iterable[Value], start_index: int, length: str
 ) -> dict[Node, None]:
     """Return, in order, every node that depends on one of `leaves` or has an axis of length
     `length`.
 
-    The leaves are created with the body, so that only nodes after the first `start` can
+    The leaves are created with the body, so that only nodes after the first `start_index` can
     depend on them. Nodes that depend only on the length may come from an earlier body,
     since equal nodes are shared.
     """
-    moved, free = set(leaves), set[Value]()
-    found: dict[Node, None] = {}
-    known = builder.nodes_by_free_length.setdefault(length, {})
-    new = dict.fromkeys(islice(builder.nodes, start, None))
+    dependent_values, length_values = set(leaves), set[Value]()
+    dependent_nodes: dict[Node, None] = {}
+    earlier_nodes = builder.nodes_by_free_length.setdefault(length, {})
+    new_nodes = dict.fromkeys(islice(builder.nodes, start_index, None))
     # nodes of earlier bodies with this length come before the new nodes
-    for node in (*(node for node in known if node not in new), *new):
+    for node in (*(node for node in earlier_nodes if node not in new_nodes), *new_nodes):
         results = builder.nodes[node]
-        if any(a in moved for a in node.args):
-            moved.update(results)
+        if any(a in dependent_values for a in node.args):
+            dependent_values.update(results)
         elif (length and any(length in d.symbols() for d in results[0].type.shape)) or any(
-            a in free for a in node.args
+            a in length_values for a in node.args
         ):
-            free.update(results)
-            known[node] = None
+            length_values.update(results)
+            earlier_nodes[node] = None
         else:
             continue
-        found[node] = None
-    return found
+        dependent_nodes[node] = None
+    return dependent_nodes
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
@@ -185,33 +189,47 @@ class EarlyExit:
             for old, new in zip(before, after, strict=True)
         ]
 
-    def zero_finished(self, context: Context, done: Value, collected: Value) -> Value:
-        """Return collected values with zeros for elements that were finished before."""
-        dtype = collected.type.dtype
-        zero = context.builder.one(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
-        return self._select(context, done, Tensor(zero), Tensor(collected)).value
+    def zero_finished(
+        self, context: Context, before: Sequence[Value], collected: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        """Return the collected values, with zeros for elements that were finished before. Raise
+        E0730 for a value without the leading axes of the flag.
+        """
+        done = before[self.carry_index]
+        self.check_axes(Tensor(done), {n: Tensor(v) for n, v in collected.items()}, "collected")
+        zeroed = {}
+        for name, value in collected.items():
+            dtype = value.type.dtype
+            zero = context.builder.one(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
+            zeroed[name] = self._select(context, done, Tensor(zero), Tensor(value)).value
+        return zeroed
 
-    def _select(self, context: Context, done: Value, yes: Tensor, no: Tensor) -> Tensor:
+    def _select(
+        self, context: Context, done: Value, finished: Tensor, unfinished: Tensor
+    ) -> Tensor:
+        """Select between two tensors by the flag of each batch element."""
         mask = Tensor(done, self.span)
         # one flag per batch element, broadcast over its features
-        for axis in range(done.type.rank, no.type.rank):
+        for axis in range(done.type.rank, unfinished.type.rank):
             mask = add_op(context, ops.Insert(axis), mask, span=self.span)
-        return add_op(context, ops.Where(), mask, yes, no, span=self.span)
+        return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
-    def check_axes(self, done: Tensor, others: Mapping[str, Tensor], what: str) -> None:
-        """Raise E0730 for a value without the leading axes of `done`."""
+    def check_axes(self, done: Tensor, others: Mapping[str, Tensor], role: str) -> None:
+        """Raise E0730 for a value without the leading axes of `done`; `role` is its role in the
+        message, such as "carried".
+        """
         rank = done.type.rank
         for name, value in others.items():
             if value.shape[:rank] == done.shape:
                 continue
-            title = f"`{name}` is {what} and needs the leading axes of `{self.name}`"
-            here = f"`{self.name}` is {format_type(done.type)}"
+            title = f"`{name}` is {role} and needs the leading axes of `{self.name}`"
+            flag_label = f"`{self.name}` is {format_type(done.type)}"
             value_label = f"`{name}` is {format_type(value.type)}"
             raise_error(
                 "E0730",
                 title,
                 self.span,
-                here,
+                flag_label,
                 others=Label.list_at(value.span, value_label),
                 notes=("the number of iterations depends on every element",),
                 helps=[
@@ -239,17 +257,17 @@ def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyE
     # once or never.
     if name not in starts:
         title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
-        what = f"`{name}` is not carried" if name else "expected the name of a carry"
-        fix = (
+        label = f"`{name}` is not carried" if name else "expected the name of a carry"
+        help_ = (
             f"write `carry {next(iter(statement.carry), 'h')}, done until all(done)`, set `done` "
             "before the loop and update it in the body"
         )
-        raise_error("E0729", title, span, what, helps=[fix])
+        raise_error("E0729", title, span, label, helps=[help_])
     done = starts[name]
     if done.type.dtype != "bool":
         title = f"`until` takes a boolean tensor, but `{name}` is not"
-        what = f"this is {format_type(done.type)}"
-        raise_error("E0729", title, span, what, helps=["carry a comparison: `done = p > 0.99`"])
-    found = EarlyExit(list(starts).index(name), name, span)
-    found.check_axes(done, starts, "carried")
-    return found
+        label = f"this is {format_type(done.type)}"
+        raise_error("E0729", title, span, label, helps=["carry a comparison: `done = p > 0.99`"])
+    early_exit = EarlyExit(list(starts).index(name), name, span)
+    early_exit.check_axes(done, starts, "carried")
+    return early_exit

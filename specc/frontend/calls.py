@@ -4,6 +4,7 @@ blocks.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
@@ -55,14 +56,16 @@ from specc.syntax import ast
 
 
 def evaluate_argument(
-    context: Context, expr: ast.Expr, kinds: ParameterKinds, what: str, env: Env
+    context: Context, expr: ast.Expr, kinds: ParameterKinds, description: str, env: Env
 ) -> SpecValue:
     """Evaluate an argument for a parameter that takes these kinds, including bare choice
     words and functions to be called later.
     """
     if list_choice_words(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
-    if isinstance(expr, ast.Name) and (word := _match_choice_word(context, expr, kinds, what, env)):
+    if isinstance(expr, ast.Name) and (
+        word := _match_choice_word(context, expr, kinds, description, env)
+    ):
         return word
     if NORMALIZER_KIND in kinds:
         value = take_first_result(evaluate_normalizer(context, expr, env))
@@ -77,14 +80,18 @@ def evaluate_argument(
         return value
     if isinstance(value, RuntimeNumber) and not {FLOAT_KIND, NUMBER_KIND, ANY_KIND} & {*kinds}:
         # a run-time number where an integer is expected has an error of its own
-        require_attribute_number(context, value, what, expr.span)
+        require_attribute_number(context, value, description, expr.span)
     return _require_known_number(
-        context, convert_to_kind(value, kinds, what, expr.span), kinds, what, expr.span
+        context,
+        convert_to_kind(value, kinds, description, expr.span),
+        kinds,
+        description,
+        expr.span,
     )
 
 
 def _match_choice_word(
-    context: Context, name: ast.Name, kinds: ParameterKinds, what: str, env: Env
+    context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
     """Match a bare word such as `half` in `pairs=half` if no variable has this name. Return
     None if the name stands for something else. Raise E0203 for an unknown word.
@@ -97,47 +104,49 @@ def _match_choice_word(
     # a parameter that takes any text accepts a misspelled word too
     if TEXT_KIND not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
         helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
-        raise_error("E0203", f"{what} cannot be `{name.path}`", name.span, helps=helps)
+        raise_error("E0203", f"{description} cannot be `{name.path}`", name.span, helps=helps)
     return None
 
 
 def _require_known_number(
-    context: Context, value: SpecValue, kinds: ParameterKinds, what: str, span: Span | None
+    context: Context, value: SpecValue, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
     """Require that a number stored as an op attribute is known when compiling, or is a
     config value that is still a symbol.
     """
     if isinstance(value, tuple) and kinds[:1] == (ListKind(FLOAT_KIND),):
-        return tuple(_require_known_number(context, v, (FLOAT_KIND,), what, span) for v in value)
+        return tuple(
+            _require_known_number(context, v, (FLOAT_KIND,), description, span) for v in value
+        )
     if FLOAT_KIND in kinds and isinstance(value, Number):
-        return require_attribute_number(context, value, what, span)
+        return require_attribute_number(context, value, description, span)
     return value
 
 
 def call_builtin(context: Context, target: BuiltinFunction, call: PendingCall) -> EvalResult:
     """Call a built-in function with these arguments."""
-    word, expr = target.builtin, call.expr
-    if word.name == "apply":
+    builtin, expr = target.builtin, call.expr
+    if builtin.name == "apply":
         raise_error("E0205", "`apply` cannot be applied itself", expr.span)
     site = CallSite(context=context, env=call.inner_env, call=expr)
-    pairs = _pair_with_parameters(word, call, site)
+    pairs = _pair_with_parameters(builtin, call, site)
     values = dict(target.bound_arguments)
-    rest = _evaluate_arguments(context, word, pairs, values, call.caller)
-    _check_missing_arguments(word, values, bool(rest), expr)
+    variadic_arguments = _evaluate_arguments(context, builtin, pairs, values, call.caller)
+    _check_missing_arguments(builtin, values, bool(variadic_arguments), expr)
     # `min(a, b, c)`: Python takes the parameters before `*others` only by position
-    leading = [s.name for s in word.parameters if s.is_positional and word.is_variadic]
-    by_place = [values.pop(name) for name in leading if name in values]
+    leading_names = [s.name for s in builtin.parameters if s.is_positional and builtin.is_variadic]
+    leading_values = [values.pop(name) for name in leading_names if name in values]
     try:
         with context.weights.sharing.enter_step(expr, call.own_scope):
-            return word.evaluate(site, *by_place, *rest, **values)
+            return builtin.evaluate(site, *leading_values, *variadic_arguments, **values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"
-        raise_error(code, f"`{word.name}`: {error}", expr.span)
+        raise_error(code, f"`{builtin.name}`: {error}", expr.span)
 
 
 def _evaluate_arguments(
     context: Context,
-    word: Builtin,
+    builtin: Builtin,
     pairs: list[tuple[BuiltinParameter, ast.Expr]],
     values: dict[str, SpecValue],
     env: Env,
@@ -148,76 +157,86 @@ def _evaluate_arguments(
     its errors.
     """
     errors = ErrorCollector()
-    rest: list[SpecValue] = []
-    for slot, expr in pairs:
-        what = f"`{word.name}`" if slot.is_variadic else f"`{slot.name}` of `{word.name}`"
+    variadic_arguments: list[SpecValue] = []
+    for parameter, expr in pairs:
+        description = (
+            f"`{builtin.name}`"
+            if parameter.is_variadic
+            else f"`{parameter.name}` of `{builtin.name}`"
+        )
         with errors:
-            value = evaluate_argument(context, expr, slot.kinds, what, env)
-            if slot.is_variadic:
-                rest.append(value)
+            value = evaluate_argument(context, expr, parameter.kinds, description, env)
+            if parameter.is_variadic:
+                variadic_arguments.append(value)
             else:
-                values[slot.name] = value
+                values[parameter.name] = value
     errors.raise_collected()
-    return rest
+    return variadic_arguments
 
 
 def _pair_with_parameters(
-    word: Builtin, call: PendingCall, site: CallSite
+    builtin: Builtin, call: PendingCall, site: CallSite
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
     """Pair each argument with its parameter; `site` records where each argument is."""
-    places = [s for s in word.parameters if s.is_positional]
+    positional = [s for s in builtin.parameters if s.is_positional]
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     for n, value in enumerate(call.args):
         # the last parameter may take any number of arguments: `max(a, b, c)`
-        slot = places[min(n, len(places) - 1)] if places else None
-        if slot is None or (n >= len(places) and not slot.is_variadic):
-            count = len(places) or "no"
-            title = (
-                f"`{word.name}` takes {count} input{'s' * (len(places) > 1)}, this is one too many"
-            )
-            raise_error("E0211", title, value.span, helps=[f"`{word.format_signature()}`"])
-        pairs.append((slot, value))
-        site.argument_spans[slot.name] = value.span
-    return pairs + _pair_options(word, call, site, {s.name for s, _ in pairs})
+        parameter = positional[min(n, len(positional) - 1)] if positional else None
+        if parameter is None or (n >= len(positional) and not parameter.is_variadic):
+            count = len(positional) or "no"
+            plural = "s" * (len(positional) > 1)
+            title = f"`{builtin.name}` takes {count} input{plural}, this is one too many"
+            raise_error("E0211", title, value.span, helps=[f"`{builtin.format_signature()}`"])
+        pairs.append((parameter, value))
+        site.argument_spans[parameter.name] = value.span
+    return pairs + _pair_options(builtin, call, site, {s.name for s, _ in pairs})
 
 
 def _pair_options(
-    word: Builtin, call: PendingCall, site: CallSite, given: Collection[str]
+    builtin: Builtin, call: PendingCall, site: CallSite, given: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
     """Pair each option with its parameter. E0212 for one that is `given` by position, as in
     `linear(x, x=y)`, or twice.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
-    by_name = {s.name: s for s in word.parameters if not s.is_variadic}
+    by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
     for option in call.options:
         if option.name not in by_name:
-            raise_unknown_option(word.name, option, by_name)
+            raise_unknown_option(builtin.name, option, by_name)
         if option.name in given or any(s.name == option.name for s, _ in pairs):
-            at = option.name_span or option.span
-            raise_error("E0212", f"`{option.name}` is given twice", at)
+            span = option.name_span or option.span
+            raise_error("E0212", f"`{option.name}` is given twice", span)
         pairs.append((by_name[option.name], option.value))
         site.argument_spans[option.name] = option.value.span
     return pairs
 
 
 def _check_missing_arguments(
-    word: Builtin, values: Mapping[str, SpecValue], rest: bool, expr: ast.Call
+    builtin: Builtin, values: Mapping[str, SpecValue], has_variadic: bool, expr: ast.Call
 ) -> None:
-    """Raise E0211 for a parameter without a default that has no argument."""
-    for slot in word.parameters:
-        if slot.is_variadic:
-            inputs = [s.name for s in word.parameters if s.is_positional]
-            if not rest and not any(name in values for name in inputs):
-                title = f"`{word.name}` needs an input"
-                raise_error("E0211", title, expr.span, helps=[f"`{word.format_signature()}`"])
-        elif slot.default is ABSENT and slot.name not in values:
-            what = "input" if slot.is_positional else "option"
-            helps = [f"`{word.format_signature()}`"]
-            if words := list_choice_words(slot.kinds):
-                choices = " or ".join(f"`{slot.name}={word}`" for word in words)
-                helps = [f"write {choices}"]
-            title = f"`{word.name}` needs the {what} `{slot.name}`"
-            raise_error("E0211", title, expr.span, helps=helps)
+    """Raise E0211 for a parameter without a default that has no argument. `has_variadic` is whether
+    the variadic parameter has one.
+    """
+    for parameter in builtin.parameters:
+        is_required = parameter.default is ABSENT and not parameter.is_variadic
+        if is_required and parameter.name not in values:
+            _raise_missing_argument(builtin, parameter, expr.span)
+    inputs = {p.name for p in builtin.parameters if p.is_positional}
+    if builtin.is_variadic and not has_variadic and not inputs & values.keys():
+        title = f"`{builtin.name}` needs an input"
+        raise_error("E0211", title, expr.span, helps=[f"`{builtin.format_signature()}`"])
+
+
+def _raise_missing_argument(
+    builtin: Builtin, parameter: BuiltinParameter, span: Span | None
+) -> NoReturn:
+    kind = "input" if parameter.is_positional else "option"
+    helps = [f"`{builtin.format_signature()}`"]
+    if words := list_choice_words(parameter.kinds):
+        helps = [f"write {' or '.join(f'`{parameter.name}={word}`' for word in words)}"]
+    title = f"`{builtin.name}` needs the {kind} `{parameter.name}`"
+    raise_error("E0211", title, span, helps=helps)
 
 
 def evaluate_call(context: Context, expr: ast.Call, env: Env) -> EvalResult:
@@ -234,8 +253,8 @@ def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
     """Evaluate `apply(f, x, …)`: a call of `f` with the other arguments."""
     if not expr.args:
         raise_error("E0211", "`apply` needs a function to apply", expr.span)
-    what = "the first argument of `apply`"
-    target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), what, env)
+    description = "the first argument of `apply`"
+    target = evaluate_argument(context, expr.args[0], (FUNCTION_KIND,), description, env)
     assert isinstance(target, Function)  # `evaluate_argument` raises otherwise
     return _dispatch_call(context, target, expr, expr.args[1:], env)
 
@@ -243,22 +262,22 @@ def _evaluate_apply(context: Context, expr: ast.Call, env: Env) -> EvalResult:
 def _dispatch_call(
     context: Context, target: Function, expr: ast.Call, args: Sequence[ast.Expr], env: Env
 ) -> EvalResult:
-    inner = env
+    inner_env = env
     if isinstance(target, BlockFunction) and target.weight_scope is not None:
-        inner = replace(env, scope=target.weight_scope)
+        inner_env = replace(env, scope=target.weight_scope)
     # the weight path of the applied function comes first: `apply(f @ a, x) @ b` is `a.b`
     if target.weight_path:
-        inner = inner.append_scope(
+        inner_env = inner_env.append_scope(
             resolve_weight_path(context, target.weight_path, target.env or env)
         )
     if expr.weights:
-        inner = inner.append_scope(resolve_weight_path(context, expr.weights, env))
-    application = PendingCall(target=target, expr=expr, args=args, caller=env, inner_env=inner)
+        inner_env = inner_env.append_scope(resolve_weight_path(context, expr.weights, env))
+    pending = PendingCall(target=target, expr=expr, args=args, caller=env, inner_env=inner_env)
     match target:
         case BuiltinFunction():
-            return call_builtin(context, target, application)
+            return call_builtin(context, target, pending)
         case BlockFunction():
-            return call_block(context, target, application)
+            return call_block(context, target, pending)
     option = {"bias": "add", "normalizer": "normalize"}.get(target.kind, target.kind)
     raise_error(
         "E0205",
@@ -287,31 +306,31 @@ def bind_options(
 ) -> EvalResult:
     """Bind options of a block or built-in function (partial application)."""
     if isinstance(target, BuiltinFunction):
-        slots = target.builtin.parameters
-        if not any(s.is_positional and s.default is ABSENT for s in slots):
+        parameters = target.builtin.parameters
+        if not any(s.is_positional and s.default is ABSENT for s in parameters):
             return evaluate_call(context, expr, env)  # `rope(theta=…)` has no inputs to wait for
         values = _bind_builtin_options(context, target, expr, env)
         _reject_inputs(target, expr)
         return replace(target, bound_arguments=values, weight_path=expr.weights, env=env)
     # options of a block are converted to their declared types when it is called
-    late = {**target.bound_arguments, **{o.name: (o, env) for o in expr.options}}
+    options = {**target.bound_arguments, **{o.name: (o, env) for o in expr.options}}
     _reject_inputs(target, expr)
-    return replace(target, bound_arguments=late, weight_path=expr.weights, env=target.env)
+    return replace(target, bound_arguments=options, weight_path=expr.weights, env=target.env)
 
 
 def _bind_builtin_options(
     context: Context, target: BuiltinFunction, expr: ast.Call, env: Env
 ) -> dict[str, SpecValue]:
     """Return the options bound so far and those of this call."""
-    word = target.builtin
-    by_name = {s.name: s for s in word.parameters}
+    builtin = target.builtin
+    by_name = {s.name: s for s in builtin.parameters}
     values = dict(target.bound_arguments)
     for option in expr.options:
         if option.name not in by_name:
-            raise_unknown_option(word.name, option, by_name)
+            raise_unknown_option(builtin.name, option, by_name)
         kinds = by_name[option.name].kinds
-        what = f"`{option.name}` of `{word.name}`"
-        values[option.name] = evaluate_argument(context, option.value, kinds, what, env)
+        description = f"`{option.name}` of `{builtin.name}`"
+        values[option.name] = evaluate_argument(context, option.value, kinds, description, env)
     return values
 
 

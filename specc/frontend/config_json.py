@@ -90,14 +90,14 @@ class JsonObject:
 
     def _find_common(self, path: str) -> JsonMember | None:
         """Return the member that the values of all keys have at a path."""
-        inner = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
-        found = [member for value in inner if (member := value.find(path))]
-        for member in found[1:]:
-            if member.value.to_plain() != found[0].value.to_plain():
+        objects = [m.value for m in self.members.values() if isinstance(m.value, JsonObject)]
+        members = [member for value in objects if (member := value.find(path))]
+        for member in members[1:]:
+            if member.value.to_plain() != members[0].value.to_plain():
                 title = f"{member.key.text} differs between keys, expected one value"
-                others = [Label(found[0].span, "the first value")]
+                others = [Label(members[0].span, "the first value")]
                 raise_error("E0403", title, member.span, others=others)
-        return found[0] if found else None
+        return members[0] if members else None
 
     def find_non_null(self, path: str) -> JsonMember | None:
         """Return the member at a path unless it is null."""
@@ -136,10 +136,10 @@ def get_finite_number(value: JsonNode) -> int | float | None:
 def raise_bad_number(reason: str, span: Span) -> NoReturn:
     """Raise E0413 for a number of a config file, with the reason."""
     text = span.text
-    shown = text if len(text) <= 24 else f"{text[:20]}…"
+    short_text = text if len(text) <= 24 else f"{text[:20]}…"
     raise_error(
         "E0413",
-        f"`{shown}` is out of range for a config file",
+        f"`{short_text}` is out of range for a config file",
         span,
         f"it is {reason}",
         helps=["write a finite number with fewer digits, or null for no value"],
@@ -171,8 +171,8 @@ _LITERAL_SPELLINGS = {"none": "null", "nil": "null", "nan": "NaN"}
 
 def decode_config_source(data: bytes, name: str) -> Source:
     """Decode a config file. Raise E0410 if it is not text."""
-    if found := identify_foreign_file(data[:64], name):
-        raise_error("E0410", f"`{name}` is not a config file but {found[0]}", helps=[found[1]])
+    if foreign := identify_foreign_file(data[:64], name):
+        raise_error("E0410", f"`{name}` is not a config file but {foreign[0]}", helps=[foreign[1]])
     try:
         return Source(name, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -208,9 +208,9 @@ class _JsonParser:
 
     def peek(self) -> str:
         """Skip whitespace and return the next character; empty at the end."""
-        found = _WHITESPACE.match(self.text, self.position)
-        assert found is not None
-        self.position = found.end()
+        whitespace = _WHITESPACE.match(self.text, self.position)
+        assert whitespace is not None
+        self.position = whitespace.end()
         return self.text[self.position : self.position + 1]
 
     def span_from(self, start: int) -> Span:
@@ -222,11 +222,11 @@ class _JsonParser:
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
 
-    def raise_error_here(self, what: str, help: str = "") -> NoReturn:
+    def raise_error_here(self, label: str, help: str = "") -> NoReturn:
         """Raise E0411 at this position."""
         helps = [help or "correct it, or download the file again"]
         title = f"`{self.source.name}` is not valid JSON"
-        raise_error("E0411", title, self.span_ahead(), what, helps=helps)
+        raise_error("E0411", title, self.span_ahead(), label, helps=helps)
 
     def parse_document(self) -> JsonNode:
         """Parse the single value of the document."""
@@ -242,11 +242,11 @@ class _JsonParser:
         character, start = self.peek(), self.position
         self.value_count += 1
         if level >= MAX_JSON_DEPTH or self.value_count > MAX_JSON_VALUES:
-            what = f"is nested deeper than {MAX_JSON_DEPTH} levels"
+            problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
             if level < MAX_JSON_DEPTH:
-                what = f"has more than {MAX_JSON_VALUES} values"
+                problem = f"has more than {MAX_JSON_VALUES} values"
             helps = ["config files of models are smaller; download it again"]
-            raise_error("E0415", f"the config file {what}", self.span_ahead(), helps=helps)
+            raise_error("E0415", f"the config file {problem}", self.span_ahead(), helps=helps)
         match character:
             case "{":
                 return _decode_float_object(self.parse_object(level))
@@ -286,31 +286,31 @@ class _JsonParser:
             members[key] = JsonMember(key_span, self.parse_value(level + 1))
         return JsonObject(members, self.span_from(start))
 
-    def iterate_items(self, bracket: str, due: str) -> Iterator[int]:
+    def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
         """Yield the position of each item; the caller parses it. Skip the brackets around the
         items and the commas between them.
         """
         is_first = True
         while True:
             separator, self.position = self.position, self.position + 1
-            ahead = self.peek()
-            if ahead == bracket and is_first:
+            next_character = self.peek()
+            if next_character == bracket and is_first:
                 break
-            if ahead == bracket:
+            if next_character == bracket:
                 # point at the comma, not at what follows it
                 self.position = separator
                 self.raise_error_here("trailing comma", "remove the comma")
-            if not ahead:
+            if not next_character:
                 self.raise_error_here(
-                    f"expected {due} or `{bracket}`, got the end of the file",
+                    f"expected {expected} or `{bracket}`, got the end of the file",
                     "the file is truncated; download it again",
                 )
             yield self.position
             is_first = False
-            ahead = self.peek()
-            if ahead == bracket:
+            next_character = self.peek()
+            if next_character == bracket:
                 break
-            if ahead != ",":
+            if next_character != ",":
                 self.raise_error_here(f"expected a comma or `{bracket}`")
         self.position += 1
 
@@ -319,11 +319,11 @@ class _JsonParser:
         try:
             value, end = _STRING_DECODER.raw_decode(self.text, self.position)
         except JSONDecodeError as error:
-            found = next(v for k, v in _STRING_ERRORS.items() if error.msg.startswith(k))
+            message_and_help = next(v for k, v in _STRING_ERRORS.items() if error.msg.startswith(k))
             # at the backslash of an invalid `\uXXXX`
             is_escape = error.msg.startswith("Invalid \\")
             self.position = self.text.rindex("\\", 0, error.pos + 1) if is_escape else error.pos
-            self.raise_error_here(*found)
+            self.raise_error_here(*message_and_help)
         assert isinstance(value, str)
         if _SURROGATE.search(value):
             self.raise_error_here("this string has half of a surrogate pair")
@@ -344,8 +344,8 @@ class _JsonParser:
             return JsonScalar(_convert_number(text, bool(number[1] or number[2]), span), span)
         self.position = start
         lower = text.lower()
-        close = _LITERAL_SPELLINGS.get(lower, lower if lower in _LITERAL_VALUES else "")
-        help_ = format_suggestion(close) if close else ""
+        similar = _LITERAL_SPELLINGS.get(lower, lower if lower in _LITERAL_VALUES else "")
+        help_ = format_suggestion(similar) if similar else ""
         self.raise_error_here(f"`{text[:40]}` is not a JSON value", help_)
 
 
@@ -361,9 +361,9 @@ def _decode_float_object(value: JsonObject) -> JsonNode:
     return JsonScalar(number, value.span) if isinstance(number, float) else value
 
 
-def _convert_number(text: str, real: bool, span: Span) -> int | float:
+def _convert_number(text: str, is_float: bool, span: Span) -> int | float:
     """Convert a number that fits a 53-bit integer or a finite float. Raise E0413 otherwise."""
-    if real:
+    if is_float:
         value = float(text)
         if not math.isfinite(value):
             raise_bad_number("too large for a floating-point number", span)

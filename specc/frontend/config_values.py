@@ -44,15 +44,15 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
     """
     names = list_names_of_kind(context, kind, env)
     # names of activations in config.json files are known, however different from ours
-    meant = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
-    near = meant or did_you_mean(name.path, names)
-    listed = f"{KIND_PLURALS[kind]} are {', '.join(names)}"
+    alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
+    similar = alias or did_you_mean(name.path, names)
+    all_names = f"{KIND_PLURALS[kind]} are {', '.join(names)}"
     raise_error(
         "E0202",
         f"`{name.path}` is not defined",
         name.span,
         "unknown name",
-        helps=[format_suggestion(near) if near else listed],
+        helps=[format_suggestion(similar) if similar else all_names],
     )
 
 
@@ -60,10 +60,10 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     """Return the built-in names and definitions of a kind, those of the spec first."""
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
-    known = [*env.module.list_names(), *context.library.list_standard_names()]
+    candidates = [*env.module.list_names(), *context.library.list_standard_names()]
     words = NORMALIZER_WORDS if kind == "normalizer" else ()
     names: list[str] = []
-    for name in dict.fromkeys(known):
+    for name in dict.fromkeys(candidates):
         match env.module.find_definition(name) or context.library.find_standard_item(name):
             case ast.Definition() as definition, _ if definition.kind == kind:
                 names.append(name)
@@ -106,49 +106,51 @@ def evaluate_config(
     context: Context,
     program: Program,
     reader: ConfigReader,
-    parts: Mapping[str, SpecValue] | None = None,
+    used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Return every config field's value, after the configs of used specs in `parts`. All
+    """Return every config field's value, after the configs of used specs in `used_configs`. All
     missing values are reported at once (E0401).
     """
     env = Env(module=program.module, config={}, config_file=reader.config_file)
-    values: dict[str, SpecValue] = dict(parts or {})
+    values: dict[str, SpecValue] = dict(used_configs or {})
     env.config = values  # each default can read the fields before it
     errors = ErrorCollector()
-    named = program.chain[0] if program.chain else program.module
-    reading = _ConfigEvaluation(context, program.assignments, reader, named)
+    user_spec = program.chain[0] if program.chain else program.module
+    evaluation = _ConfigEvaluation(context, program.assignments, reader, user_spec)
     for entry in program.iterate_fields():
-        found: SpecValue = POISON
+        result: SpecValue = POISON
         with errors:
-            value = _evaluate_field(reading, entry, entry.name, env)
-            found = _limit_rope_length(reader.max_length, value)
-        values[entry.name] = found
+            value = _evaluate_field(evaluation, entry, entry.name, env)
+            result = _limit_rope_length(reader.max_length, value)
+        values[entry.name] = result
     errors.raise_collected()
     return values
 
 
-def _limit_rope_length(longest: int, value: SpecValue) -> SpecValue:
-    """Return the value with RoPE settings for up to `longest` tokens."""
+def _limit_rope_length(max_length: int, value: SpecValue) -> SpecValue:
+    """Return the value with RoPE settings for up to `max_length` tokens."""
     match value:
-        case Rope() if longest:
-            return value.limit_length(longest)
+        case Rope() if max_length:
+            return value.limit_length(max_length)
         case Record(fields=fields):
-            inner = {name: _limit_rope_length(longest, field) for name, field in fields.items()}
-            return replace(value, fields=inner)
+            limited = {
+                name: _limit_rope_length(max_length, field) for name, field in fields.items()
+            }
+            return replace(value, fields=limited)
     return value
 
 
 def _evaluate_field(
-    reading: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
+    evaluation: "_ConfigEvaluation", entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
     """Evaluate a field; fields of a record can read earlier ones by their own names."""
-    if entry.type.name != "record" or path in reading.assigned:
-        return _evaluate_single(reading, entry, path, env)
-    inner = replace(env, names=dict(env.names))
+    if entry.type.name != "record" or path in evaluation.assigned:
+        return _evaluate_single(evaluation, entry, path, env)
+    inner_env = replace(env, names=dict(env.names))
     fields: dict[str, SpecValue] = {}
-    for part in entry.type.fields:
-        value = _evaluate_field(reading, part, f"{path}.{part.name}", inner)
-        fields[part.name] = inner.names[part.name] = value
+    for member in entry.type.fields:
+        value = _evaluate_field(evaluation, member, f"{path}.{member.name}", inner_env)
+        fields[member.name] = inner_env.names[member.name] = value
     return Record(fields, path)
 
 
@@ -165,7 +167,7 @@ class _ConfigEvaluation:
 
 
 def _evaluate_single(
-    reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
     """Return the first value there is: assigned, trial, from config.json, symbol, default.
 
@@ -173,11 +175,11 @@ def _evaluate_single(
     hold only for the default are found; other types mostly decide structure, and keep
     their default.
     """
-    context, reader = reading.context, reading.reader
-    if path in reading.assigned:
-        return _evaluate_assigned(reading, entry, path, env)
-    if (full := reader.qualify_path(path)) in reader.trial_values:
-        trial = reader.trial_values[full]
+    context, reader = evaluation.context, evaluation.reader
+    if path in evaluation.assigned:
+        return _evaluate_assigned(evaluation, entry, path, env)
+    if (full_path := reader.qualify_path(path)) in reader.trial_values:
+        trial = reader.trial_values[full_path]
         # a pair takes one trial value twice
         is_single = entry.type.name == "pair" and not isinstance(trial, tuple)
         return (trial, trial) if is_single else trial
@@ -185,19 +187,19 @@ def _evaluate_single(
         value = reader.published_lookup(context, entry, env)
         if not isinstance(value, Absent):
             return value
-    return _evaluate_unset_field(reading, entry, path, env)
+    return _evaluate_unset_field(evaluation, entry, path, env)
 
 
 def _evaluate_unset_field(
-    reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
     """Evaluate a field without an assigned value: a symbol, its default or a trial value."""
-    context, reader = reading.context, reading.reader
-    full = reader.qualify_path(path)
-    origin = Origin(entry.span, f"the config value `{full}`")
+    context, reader = evaluation.context, evaluation.reader
+    full_path = reader.qualify_path(path)
+    origin = Origin(entry.span, f"the config value `{full_path}`")
     if (
         reader.is_symbolic
-        and (symbol := _make_symbol(reading, entry, path, env, origin)) is not None
+        and (symbol := _make_symbol(evaluation, entry, path, env, origin)) is not None
     ):
         return symbol
     if entry.default is not None:
@@ -205,29 +207,31 @@ def _evaluate_unset_field(
     if entry.type.optional:
         return None
     if reader.is_symbolic and entry.type.name == "float":
-        return convert_to_float(context, Dim.symbol(full, origin), entry.span)
+        return convert_to_float(context, Dim.symbol(full_path, origin), entry.span)
     if reader.is_symbolic and (word := get_first_trial_value(entry.type)) is not None:
         return word
-    _raise_missing_value(entry, full, reader)
+    _raise_missing_value(entry, full_path, reader)
 
 
 def _make_symbol(
-    reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
     """Return the symbols of an integer or a pair of integers; None for another field."""
-    full = reading.reader.qualify_path(path)
+    full_path = evaluation.reader.qualify_path(path)
     if entry.type.optional:
         return None
     match entry.type:
         # such as an image size
         case ast.TypeName(name="pair", element_type=ast.TypeName(name="int")):
-            return tuple(Dim.symbol(f"{full}[{n}]", origin) for n in range(2))
+            return tuple(Dim.symbol(f"{full_path}[{n}]", origin) for n in range(2))
     if entry.type.name != "int":
         return None
-    follows = (
-        _evaluate_derived(reading, entry, path, env) if reading.reader.derives_integers else None
+    derived = (
+        _evaluate_derived(evaluation, entry, path, env)
+        if evaluation.reader.derives_integers
+        else None
     )
-    return follows or Dim.symbol(full, origin)
+    return derived or Dim.symbol(full_path, origin)
 
 
 def is_derived_field(entry: ast.Field) -> bool:
@@ -240,13 +244,13 @@ def is_derived_field(entry: ast.Field) -> bool:
 
 
 def _evaluate_derived(
-    reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> Dim | None:
     """Return the symbolic value of a derived field, or None if it needs numbers."""
     if not is_derived_field(entry) or entry.default is None:
         return None
     try:
-        value = _convert_to_field_type(reading.context, entry.default, entry, path, env)
+        value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
     # values that need numbers are tried with numbers, which also reports their errors
     except (NeedsValue, Failed):
         return None
@@ -254,16 +258,18 @@ def _evaluate_derived(
 
 
 def _evaluate_assigned(
-    reading: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
+    evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
     """Evaluate an assigned value. Raise E0203 for a single value for a record."""
-    given = reading.assigned[path]
+    assignment = evaluation.assigned[path]
     if entry.type.name == "record":
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
         title = f"`{path}` is a record: set its fields one by one"
-        raise_error("E0203", title, given.span, "one value", helps=[f"its fields are {names}"])
-    scope = replace(env, module=given.module or reading.named)
-    return _convert_to_field_type(reading.context, given.value, entry, path, scope, span=given.span)
+        raise_error("E0203", title, assignment.span, "one value", helps=[f"its fields are {names}"])
+    scope = replace(env, module=assignment.module or evaluation.named)
+    return _convert_to_field_type(
+        evaluation.context, assignment.value, entry, path, scope, span=assignment.span
+    )
 
 
 def _convert_to_field_type(
@@ -276,27 +282,40 @@ def _convert_to_field_type(
     span: Span | None = None,
 ) -> SpecValue:
     """Convert an expression to the field's type. `span` is that of an assignment."""
-    place = ValueContext(f"`{path}`", span or expr.span)
+    value_context = ValueContext(f"`{path}`", span or expr.span)
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)
         if resolve_name(context, expr, env, quiet=True) is POISON:
             # raises E0203 with the possible words
-            return convert_to_declared_type(context, entry.type, expr.path, env, place)
+            return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:
         value = take_first_result(evaluate_as_type(context, entry.type, expr, env))
     except Failed as failed:
-        kind, code = entry.type.name, failed.diagnostics[0].code
-        if code == "E0202" and isinstance(expr, ast.Name):
-            if kind in KIND_PLURALS:
-                raise_unknown_name(context, kind, expr, env)
-            if kind in EXAMPLE_VALUES:
-                _raise_name_for_value(failed.diagnostics[0], entry, expr)
+        if isinstance(expr, ast.Name):
+            _explain_unknown_name(context, failed, entry, expr, env)
         raise
-    fitted = convert_to_declared_type(context, entry.type, value, env, place)
-    if isinstance(fitted, Dim):
-        return fitted.with_origin(Origin(place.span, f"the config value {place.description}"))
-    return fitted
+    converted = convert_to_declared_type(context, entry.type, value, env, value_context)
+    if isinstance(converted, Dim):
+        return converted.with_origin(
+            Origin(value_context.span, f"the config value {value_context.description}")
+        )
+    return converted
+
+
+def _explain_unknown_name(
+    context: Context, failed: Failed, entry: ast.Field, name: ast.Name, env: Env
+) -> None:
+    """Raise E0202 with the names or values that the type of the field takes, if the name is
+    unknown.
+    """
+    kind = entry.type.name
+    if failed.diagnostics[0].code != "E0202":
+        return
+    if kind in KIND_PLURALS:
+        raise_unknown_name(context, kind, name, env)
+    if kind in EXAMPLE_VALUES:
+        _raise_name_for_value(failed.diagnostics[0], entry, name)
 
 
 EXAMPLE_VALUES = {
@@ -310,15 +329,15 @@ EXAMPLE_VALUES = {
 """A literal of each type."""
 
 
-def _raise_name_for_value(unknown: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
+def _raise_name_for_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
     """Raise E0202 for an unknown name where a value is expected (`layers: two`)."""
     kind = entry.type.name
-    written = entry.default.span.text if entry.default and entry.default.span else ""
-    default = "" if written == name.path else written
+    default_text = entry.default.span.text if entry.default and entry.default.span else ""
+    default = "" if default_text == name.path else default_text
     example = f'"{name.path}"' if kind == "text" else default or EXAMPLE_VALUES[kind]
     takes = f"`{entry.name}` takes {kind}, for example {example}"
-    near = [help for help in unknown.helps if help.startswith("did you mean")]
-    raise Failed(replace(unknown, helps=(*near, takes)))
+    suggestions = [help for help in diagnostic.helps if help.startswith("did you mean")]
+    raise Failed(replace(diagnostic, helps=(*suggestions, takes)))
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
@@ -327,27 +346,31 @@ def get_first_trial_value(type: ast.TypeName) -> SpecValue:
     """
     if type.name == "choice" and type.names:
         return ChoiceValue(type.names[0], type.names)
-    usual: dict[str, SpecValue] = {"bool": True, "text": ""}
-    return usual.get(type.name)
+    values: dict[str, SpecValue] = {"bool": True, "text": ""}
+    return values.get(type.name)
 
 
 def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> NoReturn:
+    """Raise E0401 for a field without a value."""
     helps = [f"set it: `--set {path}=…`, or `{path}: …` in a spec that extends this one"]
     keys = [s.value for s in entry.sources if isinstance(s, ast.TextLiteral)]
-    title, notes = f"`{path}` has no value", []
+    title, notes = f"`{path}` has no value", list[str]()
     # a config file could provide it, but none was given
     if entry.sources and reader.config_file is None:
-        helps.append("it can come from a config file: `--config DIR`")
-    elif keys and isinstance(reader.config_file, JsonObject):
+        helps.append("a config file can provide it: `--config DIR`")
+    elif keys and reader.config_file is not None:
         file = reader.config_file.span.source.name
         quoted = [f'"{k}"' for k in keys]
         title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
-        # paths in the file that end in one of these keys: one is probably meant
-        ends = {k.rpartition(".")[2] for k in keys}
-        paths = (path for path, _ in reader.config_file.iterate_members())
-        if nested := [path for path in paths if path.rpartition(".")[2] in ends]:
+        if nested := _find_nested_keys(reader.config_file, keys):
             notes.append(f"{file} has {', '.join(nested[:4])}")
             both = dict.fromkeys([*nested[:2], *keys])
             helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))
     primary = Label.at(entry.span, "declared here, without a default")
     raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
+
+
+def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:
+    """Return the paths of a config file that end in one of the keys: one is probably meant."""
+    names = {key.rpartition(".")[2] for key in keys}
+    return [path for path, _ in file.iterate_members() if path.rpartition(".")[2] in names]

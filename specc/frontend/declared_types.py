@@ -92,26 +92,26 @@ def check_type_name(type: ast.TypeName) -> None:
 
 
 def convert_to_declared_type(
-    context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
+    context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
 ) -> SpecValue:
     """Convert `value` to the declared compile-time type, or raise E0203."""
-    what, span = place.description, place.span
+    description, span = value_context.description, value_context.span
     if value is None and type.optional:
         return None
     check_type_name(type)
     if type.element_type is not None:
-        return _convert_items(context, type, type.element_type, value, env, place)
+        return _convert_items(context, type, type.element_type, value, env, value_context)
     if type.name == "choice":
-        word = convert_to_kind(value, (ChoiceKind(type.names),), what, span)
+        word = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
         assert isinstance(word, str)  # the kind gives the word alone
         return ChoiceValue(word, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(context, value, env, span)
-    fitted = convert_to_kind(value, (STATIC_KINDS[type.name],), what, span)
-    if type.name == "float" and isinstance(fitted, Dim):
-        return convert_to_float(context, fitted, span)  # an integer length as a float
-    _check_function_name(type, fitted, place)
-    return fitted
+    converted = convert_to_kind(value, (STATIC_KINDS[type.name],), description, span)
+    if type.name == "float" and isinstance(converted, Dim):
+        return convert_to_float(context, converted, span)  # an integer length as a float
+    _check_function_name(type, converted, value_context)
+    return converted
 
 
 def _convert_items(
@@ -120,22 +120,22 @@ def _convert_items(
     element: ast.TypeName,
     value: SpecValue,
     env: Env,
-    place: ValueContext,
+    value_context: ValueContext,
 ) -> SpecValue:
     """Convert each item of a list or pair; a single value stands for both items of a pair."""
     items = value if isinstance(value, tuple) else (value, value)
-    wrong = ""
+    expected = ""
     if type.name == "pair" and len(items) != 2:
-        wrong = f"one value or a pair, not a list of {len(items)}"
+        expected = f"one value or a pair, not a list of {len(items)}"
     if type.name == "list" and not isinstance(value, tuple):
-        wrong = f"a list, not {describe_value(value)}"
-    if wrong:
-        raise_error("E0203", f"{place.description} must be {wrong}", place.span)
-    item = ValueContext(f"an item of {place.description}", place.span)
-    return tuple(convert_to_declared_type(context, element, v, env, item) for v in items)
+        expected = f"a list, not {describe_value(value)}"
+    if expected:
+        raise_error("E0203", f"{value_context.description} must be {expected}", value_context.span)
+    item_context = ValueContext(f"an item of {value_context.description}", value_context.span)
+    return tuple(convert_to_declared_type(context, element, v, env, item_context) for v in items)
 
 
-def _check_function_name(type: ast.TypeName, value: SpecValue, place: ValueContext) -> None:
+def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
     """Raise E0203 for a built-in function of the wrong sort, such as `gelu` as a norm. A
     block may be used for any of them.
     """
@@ -143,8 +143,8 @@ def _check_function_name(type: ast.TypeName, value: SpecValue, place: ValueConte
         return
     names, expected, hint = FUNCTION_TYPES[type.name]
     if value.name not in names:
-        title = f"{place.description} must be {expected}, not `{value.name}`"
-        raise_error("E0203", title, place.span, helps=[f"{hint}, or a block of your own"])
+        title = f"{value_context.description} must be {expected}, not `{value.name}`"
+        raise_error("E0203", title, value_context.span, helps=[f"{hint}, or a block of your own"])
 
 
 FUNCTION_TYPES: Mapping[str, tuple[tuple[str, ...], str, str]] = {
@@ -180,23 +180,28 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
         env.dims[name.path] = Dim.symbol(name.path)  # report it once for all inputs
     if undeclared:
         raise Failed(*(_explain_undeclared_length(d, env) for d in undeclared))
-    shape = []
-    for dim in type.dims:
-        if isinstance(dim, ast.EllipsisDims):
-            raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
-        made = _evaluate_length(context, dim, env)
-        # a length of 0 from the config; at run time 0 may be allowed
-        if made == 0:
-            source = made.origin.span if made.origin else None
-            others = Label.list_at(source, "defined here")
-            raise_error(
-                "E0308",
-                f"{origin} would be empty: `{_format_type_source(dim)}` is 0",
-                dim.span,
-                others=others,
-            )
-        shape.append(made.with_origin(Origin(type.span, origin)))
-    return Type(get_declared_dtype(type), tuple(shape))
+    shape = (_evaluate_input_length(context, dim, env, origin) for dim in type.dims)
+    return Type(
+        get_declared_dtype(type), tuple(d.with_origin(Origin(type.span, origin)) for d in shape)
+    )
+
+
+def _evaluate_input_length(
+    context: Context, dim: ast.Expr | ast.EllipsisDims, env: Env, origin: str
+) -> Dim:
+    """Evaluate one length of a graph input. Raise E0303 for `...`, E0308 for a length of 0."""
+    if isinstance(dim, ast.EllipsisDims):
+        raise_error("E0303", "`...` cannot be used in the type of a graph input", dim.span)
+    length = _evaluate_length(context, dim, env)
+    # a length of 0 from the config; at run time 0 may be allowed
+    if length == 0:
+        raise_error(
+            "E0308",
+            f"{origin} would be empty: `{_format_type_source(dim)}` is 0",
+            dim.span,
+            others=Label.list_at(length.origin.span if length.origin else None, "defined here"),
+        )
+    return length
 
 
 def _is_known_length(context: Context, dim: ast.Name, env: Env) -> bool:
@@ -235,38 +240,45 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
     value = context.evaluate_value(expr, env)
     if isinstance(value, Dim) and (value.number is None or value.number >= 0):
         return value
-    wrong = f"not be negative, got {value}"
+    expected = f"not be negative, got {value}"
     if not isinstance(value, Dim):
-        wrong = f"be an integer, not {describe_value(value)}"
-    raise_error("E0303", f"a length must {wrong}", expr.span)
+        expected = f"be an integer, not {describe_value(value)}"
+    raise_error("E0303", f"a length must {expected}", expr.span)
 
 
 def match_tensor_type(
-    context: Context, type: ast.TypeName, value: SpecValue, env: Env, place: ValueContext
+    context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
 ) -> Tensor:
     """Check a tensor against a declared type, and bind names that are not known yet."""
     if not isinstance(value, Tensor):
-        title = f"{place.description} must be a tensor, {type.span.text if type.span else ''}"
-        raise_error("E0203", title, place.span, f"this is {describe_value(value)}")
+        title = (
+            f"{value_context.description} must be a tensor, {type.span.text if type.span else ''}"
+        )
+        raise_error("E0203", title, value_context.span, f"this is {describe_value(value)}")
     others = Label.list_at(type.span, "declared here")
     if value.type.dtype != get_declared_dtype(type):
-        holds = format_type(value.type).split("[")[0]
-        title = f"{place.description} is declared as {type.name}, but the tensor has {holds}"
-        raise_error("E0301", title, place.span, others=others)
+        actual_dtype = format_type(value.type).split("[")[0]
+        declared = f"{value_context.description} is declared as {type.name}"
+        title = f"{declared}, but the tensor has {actual_dtype}"
+        raise_error("E0301", title, value_context.span, others=others)
     dims = type.dims or ()
-    spread = sum(isinstance(d, ast.EllipsisDims) for d in dims)
+    ellipses = sum(isinstance(d, ast.EllipsisDims) for d in dims)
     # the number of axes that `...` stands for
-    extra = len(value.shape) - len(dims) + spread
-    if extra < 0 or (extra and not spread):
-        title = f"{place.description} has {len(value.shape)} axes, but {len(dims)} are declared"
-        raise_error("E0301", title, place.span, f"this is {describe_value(value)}", others=others)
-    matching = _TypeMatcher(context, type, value, env, place)
+    ellipsis_rank = len(value.shape) - len(dims) + ellipses
+    if ellipsis_rank < 0 or (ellipsis_rank and not ellipses):
+        title = (
+            f"{value_context.description} has {len(value.shape)} axes, but {len(dims)} are declared"
+        )
+        raise_error(
+            "E0301", title, value_context.span, f"this is {describe_value(value)}", others=others
+        )
+    matcher = _TypeMatcher(context, type, value, env, value_context)
     lengths = iter(value.shape)
     for dim in dims:
         if isinstance(dim, ast.EllipsisDims):
-            matching.match_ellipsis(tuple(islice(lengths, extra)))
+            matcher.match_ellipsis(tuple(islice(lengths, ellipsis_rank)))
         else:
-            matching.match_length(dim, next(lengths))
+            matcher.match_length(dim, next(lengths))
     return value
 
 
@@ -295,21 +307,28 @@ class _TypeMatcher:
             # `_` matches any length and binds nothing
             if expr.path == "_":
                 return
-            name, env = expr.path, self.env
-            # bound by a type, as a variable, in the config or in `dims`
-            values = (names.get(name) for names in (env.dims, env.names, env.config))
-            known = next((v for v in values if isinstance(v, Dim)), env.find_runtime_length(name))
+            known = self._find_bound_length(expr.path)
             if known is None:
-                env.dims[name] = actual
-                # in a used file, this binds its run-time length for the call
-                if env.runtime_lengths is not None and name in env.module.root.dims:
-                    env.runtime_lengths[name] = actual
+                self._bind_length(expr.path, actual)
                 return
             wanted = known
         else:
             wanted = _evaluate_length(self.context, expr, self.env)
         if wanted != actual and not self._is_promised_equal(wanted, actual):
             self._raise_length_clash(expr, wanted, actual)
+
+    def _find_bound_length(self, name: str) -> Dim | None:
+        """Return a length bound by a type, as a variable, in the config or in `dims`."""
+        env = self.env
+        values = (names.get(name) for names in (env.dims, env.names, env.config))
+        return next((v for v in values if isinstance(v, Dim)), env.find_runtime_length(name))
+
+    def _bind_length(self, name: str, length: Dim) -> None:
+        """Bind a length; in a used file, bind its run-time length for the call too."""
+        env = self.env
+        env.dims[name] = length
+        if env.runtime_lengths is not None and name in env.module.root.dims:
+            env.runtime_lengths[name] = length
 
     def _is_promised_equal(self, wanted: Dim, actual: Dim) -> bool:
         """Return whether the lengths are equal given that `image / 2` divides exactly: the
@@ -322,19 +341,19 @@ class _TypeMatcher:
         return replace_exact_division(wanted) == replace_exact_division(actual)
 
     def _raise_length_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
-        span, what = self.type.span, self.context_of_value.description
+        span, description = self.type.span, self.context_of_value.description
         labels = Label.list_at(span, f"declared as `{_format_type_source(expr)}`")
         for dim in (wanted, actual):
             if dim.origin:
                 labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
         expected = f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
-        at = self.context_of_value.span
+        value_span = self.context_of_value.span
         raise Failed(
             Diagnostic(
                 "E0302",
-                f"{what} has length {actual}, but {expected}",
-                Label.at(at, f"this is {describe_value(self.tensor)}"),
+                f"{description} has length {actual}, but {expected}",
+                Label.at(value_span, f"this is {describe_value(self.tensor)}"),
                 tuple({lab.span: lab for lab in labels}.values()),
                 helps=self._suggest_captured_length(expr),
             )

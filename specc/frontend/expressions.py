@@ -63,18 +63,18 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     return take_first_result(evaluate_expression(context, expr, env))
 
 
-def require_integer(value: SpecValue, what: str, span: Span | None) -> int:
+def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
     """Return an integer that decides structure. Raise NeedsValue while it is a symbol."""
     if isinstance(value, RuntimeNumber):
         raise NeedsValue(value.symbols, span)
     if not isinstance(value, Dim):
-        raise_error("E0203", f"{what} must be an integer, not {describe_value(value)}", span)
+        raise_error("E0203", f"{description} must be an integer, not {describe_value(value)}", span)
     if value.number is None:
         raise NeedsValue(value.symbols(), span)
     return value.number
 
 
-def evaluate_condition(context: Context, expr: ast.Expr, env: Env, what: str) -> bool:
+def evaluate_condition(context: Context, expr: ast.Expr, env: Env, description: str) -> bool:
     """Evaluate a compile-time condition."""
     value = evaluate_value(context, expr, env)
     if isinstance(value, bool):
@@ -82,12 +82,14 @@ def evaluate_condition(context: Context, expr: ast.Expr, env: Env, what: str) ->
     if isinstance(value, Tensor):
         raise_error(
             "E0207",
-            f"{what} must be known when compiling, but this depends on an input",
+            f"{description} must be known when compiling, but this depends on an input",
             expr.span,
             f"this is {describe_value(value)}",
             helps=["to select between tensors at run time write `where(condition, a, b)`"],
         )
-    raise_error("E0203", f"{what} must be true or false, not {describe_value(value)}", expr.span)
+    raise_error(
+        "E0203", f"{description} must be true or false, not {describe_value(value)}", expr.span
+    )
 
 
 def _evaluate_number(context: Context, expr: ast.NumberLiteral, env: Env) -> Dim | float:
@@ -203,15 +205,14 @@ def _evaluate_conditional(context: Context, expr: ast.Conditional, env: Env) -> 
 def select_branch(context: Context, expr: ast.Expr, env: Env) -> ast.Expr:
     """Return the selected branch of `a if c else b`, unevaluated; other expressions as is."""
     while isinstance(expr, ast.Conditional):
-        taken = evaluate_condition(context, expr.condition, env, "the condition of `if`")
-        expr = expr.then if taken else expr.otherwise
+        is_true = evaluate_condition(context, expr.condition, env, "the condition of `if`")
+        expr = expr.then if is_true else expr.otherwise
     return expr
 
 
 def _evaluate_list(context: Context, expr: ast.ListLiteral, env: Env) -> SpecValue:
-    return context.count_nested_items(
-        tuple(evaluate_value(context, item, env) for item in expr.items), expr.span
-    )
+    items = tuple(evaluate_value(context, item, env) for item in expr.items)
+    return context.count_nested_items(items, expr.span)
 
 
 def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: Env) -> SpecValue:
@@ -222,21 +223,20 @@ def _evaluate_comprehension(context: Context, expr: ast.ListComprehension, env: 
     else:
         indices = range(require_integer(iterable, "the range of `for`", expr.iterable.span))
         items, count = map(Dim.of, indices), len(indices)
-    made: list[SpecValue] = []
+    values: list[SpecValue] = []
     context.count_list_items(count, expr.iterable.span)  # before they take memory
     for item in items:
         # each iteration copies the names in scope, which may be many
         context.count_steps(expr.span, 1 + len(env.names) // NAMES_PER_STEP)
-        inner = replace(env, names={**env.names, expr.variable: item})
+        inner_env = replace(env, names={**env.names, expr.variable: item})
         with context.weights.sharing.enter_step(expr):
-            made.append(evaluate_value(context, expr.item, inner))
-    return context.count_nested_items(tuple(made), expr.span, count)
+            values.append(evaluate_value(context, expr.item, inner_env))
+    return context.count_nested_items(tuple(values), expr.span, count)
 
 
 def _evaluate_record(context: Context, expr: ast.RecordLiteral, env: Env) -> SpecValue:
-    return context.count_nested_items(
-        Record({f.name: evaluate_value(context, f.value, env) for f in expr.fields}), expr.span
-    )
+    fields = {f.name: evaluate_value(context, f.value, env) for f in expr.fields}
+    return context.count_nested_items(Record(fields), expr.span)
 
 
 def _evaluate_index(context: Context, expr: ast.Index, env: Env) -> SpecValue:
@@ -266,86 +266,89 @@ def _index_list(
 
 def _index_tensor(context: Context, base: Tensor, expr: ast.Index, env: Env) -> Tensor:
     """Index a tensor: `x[:, 0]`, `x[..., a:b]`; `...` stands for the axes in between."""
-    items = list(expr.items)
-    rest = [n for n, i in enumerate(items) if isinstance(i, ast.EllipsisDims)]
-    if len(rest) > 1:
-        raise_error("E0208", "`...` may occur once in an index", expr.span)
-    new = sum(_is_none(item) for item in items)
-    count, rank = len(items) - len(rest) - new, len(base.shape)
-    if count > rank:
-        title = f"too many indices: {count} for {describe_value(base)} with {rank} axes"
-        raise_error("E0208", title, expr.span)
-    if rest:  # `...` becomes full slices
-        items[rest[0] : rest[0] + 1] = [ast.Slice()] * (rank - count)
     value, axis = base, 0
-    for item in items:
+    for item in _expand_ellipsis(base, expr):
         if isinstance(item, ast.Slice):
             value = _slice_axis(context, value, axis, item, env, expr.span)
             axis += 1  # a slice keeps its axis, an index removes it
-        elif _is_none(item):
-            op = ops.Insert(axis)
-            value = add_op(context, op, value, span=expr.span, scope=env.scope)
+        elif _is_new_axis(item):
+            value = add_op(context, ops.Insert(axis), value, span=expr.span, scope=env.scope)
             axis += 1
-        elif not isinstance(item, ast.EllipsisDims):
+        else:
             value = _select_position(context, value, axis, item, env, expr.span)
     return value
 
 
-def _is_none(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
-    """Return whether an index is the literal `none`: a new axis of length 1. A config value
-    that is none does not count.
+def _expand_ellipsis(base: Tensor, expr: ast.Index) -> list[ast.Expr | ast.Slice]:
+    """Return the indices with `...` replaced by full slices. Raise E0208 for a second `...` or too
+    many indices.
     """
+    ellipses = sum(isinstance(item, ast.EllipsisDims) for item in expr.items)
+    if ellipses > 1:
+        raise_error("E0208", "`...` may occur once in an index", expr.span)
+    new_axes = sum(_is_new_axis(item) for item in expr.items)
+    count, rank = len(expr.items) - ellipses - new_axes, len(base.shape)
+    if count > rank:
+        title = f"too many indices: {count} for {describe_value(base)} with {rank} axes"
+        raise_error("E0208", title, expr.span)
+    middle: list[ast.Expr | ast.Slice] = [ast.Slice()] * (rank - count)
+    nested = ([i] if not isinstance(i, ast.EllipsisDims) else middle for i in expr.items)
+    return [item for items in nested for item in items]
+
+
+def _is_new_axis(item: ast.Expr | ast.Slice | ast.EllipsisDims) -> bool:
+    """Return whether an index is the literal `none` (not a value that is none): a new axis."""
     return isinstance(item, ast.Name) and item.path == "none"
 
 
 def _select_position(
     context: Context, value: Tensor, axis: int, item: ast.Expr, env: Env, span: Span | None
 ) -> Tensor:
-    at = evaluate_value(context, item, env)
-    if isinstance(at, Tensor):
-        return _gather_position(context, value, axis, at, env.scope, span)
-    if not isinstance(at, Dim):
-        raise_error("E0208", f"an index must be an integer, not {describe_value(at)}", item.span)
+    index = evaluate_value(context, item, env)
+    if isinstance(index, Tensor):
+        return _gather_position(context, value, axis, index, env.scope, span)
+    if not isinstance(index, Dim):
+        raise_error("E0208", f"an index must be an integer, not {describe_value(index)}", item.span)
     length = value.shape[axis]
-    if at.number is not None and at.number < 0:
+    if index.number is not None and index.number < 0:
         # the last position of an axis that grows during generation has an op of its
         # own, which does not need the length
-        if at.number == -1:
+        if index.number == -1:
             return add_op(context, ops.Last(axis), value, span=span, scope=env.scope)
-        at = length + at
-    return add_op(context, ops.Index(axis, at), value, span=span, scope=env.scope)
+        index = length + index
+    return add_op(context, ops.Index(axis, index), value, span=span, scope=env.scope)
 
 
 def _gather_position(
-    context: Context, x: Tensor, axis: int, at: Tensor, scope: str, span: Span | None
+    context: Context, x: Tensor, axis: int, index: Tensor, scope: str, span: Span | None
 ) -> Tensor:
-    """Select position `at` along an axis and remove the axis. Raise E0208 unless `at` is an
+    """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
     integer scalar. The model stops for an index that is out of range, as for `gather`.
     """
-    if at.shape or at.type.dtype not in ("i64", "i32"):
+    if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]
-        title = f"an index must be an integer scalar, not {describe_value(at)}"
-        raise_error("E0208", title, at.span, helps=helps)
-    ids = at
+        title = f"an index must be an integer scalar, not {describe_value(index)}"
+        raise_error("E0208", title, index.span, helps=helps)
+    ids = index
     # the same position for each index of the leading axes: int[*leading, 1]
-    for lead, length in enumerate((*x.shape[:axis], Dim.of(1))):
-        for op in (ops.Insert(lead), ops.Expand(lead, length)):
+    for leading_axis, length in enumerate((*x.shape[:axis], Dim.of(1))):
+        for op in (ops.Insert(leading_axis), ops.Expand(leading_axis, length)):
             ids = add_op(context, op, ids, span=span, scope=scope)
-    rows = add_op(context, ops.Gather(axis), x, ids, span=span, scope=scope)
-    return add_op(context, ops.Squeeze(axis), rows, span=span, scope=scope)
+    selected = add_op(context, ops.Gather(axis), x, ids, span=span, scope=scope)
+    return add_op(context, ops.Squeeze(axis), selected, span=span, scope=scope)
 
 
 def _evaluate_slice_end(context: Context, end: ast.Expr, length: Dim, env: Env) -> Dim:
     """Evaluate the start or stop of a slice."""
-    at = evaluate_value(context, end, env)
-    if not isinstance(at, Dim):
-        title = f"a slice must have integer bounds, not {describe_value(at)}"
+    bound = evaluate_value(context, end, env)
+    if not isinstance(bound, Dim):
+        title = f"a slice must have integer bounds, not {describe_value(bound)}"
         raise_error("E0208", title, end.span)
     # Negative bounds count from the end, as in Python. The sign of a symbolic `-n` is
     # unknown, so that the minus sign in the source decides.
-    written = isinstance(end, ast.Unary) and (at.number or 0) == 0
-    below = at.number is not None and at.number < 0
-    return length + at if written or below else at
+    has_minus_sign = isinstance(end, ast.Unary) and (bound.number or 0) == 0
+    is_negative = bound.number is not None and bound.number < 0
+    return length + bound if has_minus_sign or is_negative else bound
 
 
 def _slice_axis(

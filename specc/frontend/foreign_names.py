@@ -283,24 +283,31 @@ OPTION_HELPS = {
 
 def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
-    key = normalize_identifier(option.name)
-    equivalent = FOREIGN_OPTIONS.get(key)
-    near = equivalent if equivalent in known else did_you_mean(option.name, known)
-    at = option.name_span or option.span
+    span = option.name_span or option.span
     takes = f"`{called}` takes: {', '.join(known)}" if known else f"`{called}` takes no options"
-    if "head" in key:
-        key = "heads"
+    helps, fixes = (takes,), tuple[Fix, ...]()
+    if help_ := _get_option_help(option.name, known):
+        helps = (help_,)
+    elif near := _find_similar_option(option.name, known):
+        helps = (f"{format_suggestion(near)} {takes}",)
+        fixes = (Fix(span, near),) if span else ()
+    title = f"`{called}` has no option `{option.name}`"
+    primary = Label.at(span, "unknown option")
+    raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
+
+
+def _find_similar_option(name: str, known: Collection[str]) -> str:
+    """Return the known option that an unknown name probably stands for, or ""."""
+    equivalent = FOREIGN_OPTIONS.get(normalize_identifier(name), "")
+    return equivalent if equivalent in known else did_you_mean(name, known) or ""
+
+
+def _get_option_help(name: str, known: Collection[str]) -> str:
+    """Return the help for an option of other libraries that has no equivalent here, or ""."""
+    key = normalize_identifier(name)
+    key = "heads" if "head" in key else key
     has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known})
-    help_ = "" if has_equivalent else OPTION_HELPS.get(key, "")
-    raise Failed(
-        Diagnostic(
-            "E0201",
-            f"`{called}` has no option `{option.name}`",
-            Label.at(at, "unknown option"),
-            helps=(help_ or (f"{format_suggestion(near)} {takes}" if near else takes),),
-            fixes=(Fix(at, near),) if near and at and not help_ else (),
-        )
-    )
+    return "" if has_equivalent else OPTION_HELPS.get(key, "")
 
 
 HF_ACTIVATION_ALIASES = {

@@ -2,7 +2,7 @@
 manifest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from specc.decode.settings_errors import VocabularySizes, check_spec_settings
@@ -54,11 +54,16 @@ def value_to_data(value: EvalResult, span: Span | None = None) -> object:
         # `window(128)` as written: the name alone is not enough
         case BlockFunction() | DefinitionFunction() as function:
             return function.span.text if function.span else function.name
-        case CombinedMask(op, parts):
-            shown = [str(value_to_data(part)) for part in parts]
-            return f"not {shown[0]}" if op == "not" else f"({f' {op} '.join(shown)})"
+        case CombinedMask() as mask:
+            return _format_combined_mask(mask)
         case other:
             return other
+
+
+def _format_combined_mask(mask: CombinedMask) -> str:
+    """Return a combined mask as specs write it: `(causal & visible)`."""
+    parts = [str(value_to_data(part)) for part in mask.parts]
+    return f"not {parts[0]}" if mask.op == "not" else f"({f' {mask.op} '.join(parts)})"
 
 
 def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
@@ -115,34 +120,45 @@ def get_vocabulary_sizes(graph: Graph, growing: str, source: str) -> VocabularyS
 def evaluate_generation_settings(
     context: Context, item: ast.Generate, env: Env, vocabulary: VocabularySizes
 ) -> tuple[dict[str, object], tuple[Diagnostic, ...]]:
-    """Return the settings of a `generate` section, and warnings. Raise all of E0731, E0732
-    and E0733 found.
+    """Return the settings of a `generate` section, and warnings. Raise all errors found (E0731,
+    E0732, E0733).
     """
-    made: dict[str, object] = {}
+    settings: dict[str, object] = {}
     spans: dict[str, Span | None] = {}
     for setting in item.settings:
-        name, value = setting.name, setting.value
-        spans[f"{name} name"] = setting.span
-        spans[name] = value.span or setting.span
-        if not isinstance(value, ast.Call):
-            made[name] = _evaluate_known_data(context, value, env)
-            continue
-        made[name] = _call_to_data(value, lambda expr: _evaluate_known_data(context, expr, env))
+        value = setting.value
+        spans |= _locate_setting(setting)
+        if isinstance(value, ast.Call):
+            settings[setting.name] = _call_to_data(
+                value, lambda expr: _evaluate_known_data(context, expr, env)
+            )
+        else:
+            settings[setting.name] = _evaluate_known_data(context, value, env)
+    if errors := check_spec_settings(settings, spans, item.span):
+        raise Failed(*errors)
+    out_of_range = {
+        name: diagnostic
+        for name, value in settings.items()
+        if (diagnostic := vocabulary.check_token_id(name, value, spans[name]))
+    }
+    stop = out_of_range.pop("stop", None)
+    if out_of_range:
+        raise Failed(*out_of_range.values())
+    return settings, (replace(stop, code="W0755", severity="warning"),) if stop else ()
+
+
+def _locate_setting(setting: ast.Setting) -> dict[str, Span | None]:
+    """Return the spans of a setting's value, name and options, by the keys of
+    `check_spec_settings`.
+    """
+    name, value = setting.name, setting.value
+    spans = {f"{name} name": setting.span, name: value.span or setting.span}
+    if isinstance(value, ast.Call):
         spans[f"{name} name"] = value.function.span or value.span
         for option in value.options:
             spans[f"{name}.{option.name}"] = option.value.span or option.span
             spans[f"{name}.{option.name} name"] = option.name_span or option.span
-    faults = check_spec_settings(made, spans, item.span)
-    # compared with the vocabulary only if the settings themselves are valid
-    beyond = {
-        w: d for w in made if not faults and (d := vocabulary.check_token_id(w, made[w], spans[w]))
-    }
-    warnings = [
-        replace(d, code="W0755", severity="warning") for d in [beyond.pop("stop", None)] if d
-    ]
-    if faults or beyond:
-        raise Failed(*faults, *beyond.values())
-    return made, tuple(warnings)
+    return spans
 
 
 def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
@@ -191,24 +207,30 @@ def evaluate_streaming(
     for item in items:
         _check_names(block, item)
         _check_time_axis(block, item)
+    if not items:
+        return None
+    _check_single_stream(block, items, generation)
+    return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.source for i in items)))
+
+
+def _check_single_stream(
+    block: ast.Block, items: Sequence[ast.Stream], generation: GenerateSection | None
+) -> None:
+    """Raise E0975 unless the graph generates or streams along one input only."""
+    first = generation.growing if generation else items[0].input_name
     for item in items:
-        # A graph can generate or stream along one input only.
-        first = generation.growing if generation else items[0].input_name
         if not generation and item.input_name == first:
             continue
-        already = (
+        reason = (
             f"`generate` extends `{first}`" if generation else f"it is streamed along `{first}`"
         )
         raise_error(
             "E0975",
-            f"the graph `{block.name}` cannot be streamed along `{item.input_name}`: {already}",
+            f"the graph `{block.name}` cannot be streamed along `{item.input_name}`: {reason}",
             item.span,
             "a second time here",
             helps=["put it into a second graph: a spec may have several"],
         )
-    if not items:
-        return None
-    return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.source for i in items)))
 
 
 def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
@@ -236,14 +258,16 @@ def list_graphs(program: Program) -> list[ast.Block]:
 
 
 def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
-    """Return whether a graph has the growing input and a result along its time axis."""
-    growing = next((p for p in block.params if p.name == item.input_name), None)
-    source = next((r for r in block.results if r.name == item.source), None)
-    if growing is None or source is None or len(growing.type.dims or ()) < 2:
+    """Return whether a graph has the input that generation extends, and the result along its time
+    axis.
+    """
+    dims = next((p.type.dims or () for p in block.params if p.name == item.input_name), ())
+    result = next((r for r in block.results if r.name == item.source), None)
+    if result is None or len(dims) < 2:
         return False
-    axis = (growing.type.dims or ())[1]
-    lengths = {n.path for n in walk_tree(source.type) if isinstance(n, ast.Name)}
-    return isinstance(axis, ast.Name) and axis.path in lengths
+    lengths = {n.path for n in walk_tree(result.type) if isinstance(n, ast.Name)}
+    time_axis = dims[1]
+    return isinstance(time_axis, ast.Name) and time_axis.path in lengths
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:

@@ -118,6 +118,19 @@ def _split_layer_pattern(part: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
     return (), -1
 
 
+def _list_json_items(value: JsonNode, type: ast.TypeName) -> tuple[JsonNode, ...]:
+    """Return the items of a list or pair; a single value counts as a list of one or both values."""
+    if isinstance(value, JsonList):
+        return value.items
+    if isinstance(value, JsonObject) and type.name == "list":
+        # `{"0": …, "1": …}`, as in `id2label`
+        numbered = [value.members.get(str(n)) for n in range(len(value.members))]
+        items = tuple(member.value for member in numbered if member)
+        if len(items) == len(numbered):
+            return items
+    return (value,) * (2 if type.name == "pair" else 1)
+
+
 class _MemberReader:
     """Converts a member of the config file to the declared type of a field."""
 
@@ -163,14 +176,7 @@ class _MemberReader:
         element = type.element_type
         if element is None:
             return self.convert_scalar(value, type)
-        items: tuple[JsonNode, ...] = (value,) * (2 if type.name == "pair" else 1)
-        if isinstance(value, JsonList):
-            items = value.items
-        elif isinstance(value, JsonObject) and type.name == "list":
-            # `{"0": …, "1": …}`, as in `id2label`
-            numbered = [value.members.get(str(n)) for n in range(len(value.members))]
-            found = tuple(member.value for member in numbered if member)
-            items = found if len(found) == len(numbered) else items
+        items = _list_json_items(value, type)
         if type.name == "pair" and len(items) != 2:
             self.raise_wrong_type(value, type, f"a list of {len(items)}")
         return tuple(self.convert(item, element) for item in items)

@@ -26,6 +26,9 @@ from specc.syntax import ast
 
 SCALING_ALIASES = {"su": "longrope", "mrope": "default"}
 """Names of scaling kinds in older files; the position axes of M-RoPE have keys of their own."""
+KINDS_BY_KEY = (("yarn", "short_factor", "longrope"), ("dynamic", "alpha", "ntk_alpha"))
+"""The actual kind of a table that has a certain key under the name of another kind: the first Phi-3
+files call `longrope` "yarn", Hunyuan's files call `ntk_alpha` "dynamic"."""
 ORIGINAL_LENGTH_KEY, MAX_LENGTH_KEY = "original_max_position_embeddings", "max_position_embeddings"
 ROPE_KEYS = (
     *("rope_parameters", "rope_scaling", "rope_theta", MAX_LENGTH_KEY),
@@ -223,17 +226,13 @@ class _RopeReader:
         member = table.find("rope_type") or table.find("type")
         if member is None:
             return "default"
-        kind = member.value.value if isinstance(member.value, JsonScalar) else None
-        if isinstance(kind, str):
-            kind = SCALING_ALIASES.get(kind, kind)
-        # the first Phi-3 files have divisors under the name "yarn"
-        if kind == "yarn" and table.find_non_null("short_factor"):
-            return "longrope"
-        # Hunyuan's files have a factor of theta under the name "dynamic"
-        if kind == "dynamic" and table.find_non_null("alpha"):
-            return "ntk_alpha"
+        name = member.value.value if isinstance(member.value, JsonScalar) else None
+        kind = SCALING_ALIASES.get(name, name) if isinstance(name, str) else ""
+        for shared_name, key, actual_kind in KINDS_BY_KEY:
+            if kind == shared_name and table.find_non_null(key):
+                return actual_kind
         # a config file has no `axial` frequencies
-        if isinstance(kind, str) and kind in SCALING_KINDS and kind != "axial":
+        if kind in SCALING_KINDS and kind != "axial":
             return kind
         self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
 

@@ -29,17 +29,17 @@ from specc.syntax import ast
 
 
 def _assume_divisible(
-    config: dict[str, SpecValue], whole: Dim, divisor: Dim
+    config: dict[str, SpecValue], dividend: Dim, divisor: Dim
 ) -> dict[str, SpecValue]:
-    """Return the config with `whole` replaced by a multiple of `divisor`."""
+    """Return the config with `dividend` replaced by a multiple of `divisor`."""
     # for `side % window == 0` with `side` defined as `image / patch`, `image` becomes the
     # product of all three
-    parted, by = _split_quotient(whole) or (whole, Dim.of(1))
+    symbol, factor = _split_quotient(dividend) or (dividend, Dim.of(1))
     # `d % d == 0` has no effect: `d` would be defined by itself
-    if not parted.name or parted.name in (by * divisor).symbols():
+    if not symbol.name or symbol.name in (factor * divisor).symbols():
         return config
-    quotient = Dim.symbol(f"{whole} / {divisor}", parted.origin)
-    return _substitute_in_values(config, {parted.name: by * divisor * quotient})
+    quotient = Dim.symbol(f"{dividend} / {divisor}", symbol.origin)
+    return _substitute_in_values(config, {symbol.name: factor * divisor * quotient})
 
 
 def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
@@ -66,19 +66,27 @@ def apply_requirement(
                 config = apply_requirement(context, part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
             # `not shared | vocab == target_vocab`: if `shared` is true, the rest must hold
-            for ruled_out, left_over in ((a, b), (b, a)):
-                if _evaluate_quietly(context, ruled_out, env) is False:
-                    return apply_requirement(context, left_over, config, env)
+            for condition, other in ((a, b), (b, a)):
+                if _try_evaluate(context, condition, env) is False:
+                    return apply_requirement(context, other, config, env)
         case ast.Compare(ops=("==",), operands=(a, b)):
-            # `a == b` of two symbols: one replaces the other everywhere
-            assume: Assumption = _assume_equal
-            match a, b:
-                case ast.Binary(op="%", left=whole, right=divisor), ast.NumberLiteral(text="0"):
-                    # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
-                    a, b, assume = whole, divisor, _assume_divisible
-            left, right = _evaluate_quietly(context, a, env), _evaluate_quietly(context, b, env)
-            if left and right and isinstance(left, Dim) and isinstance(right, Dim):
-                return assume(config, left, right)
+            return _apply_equality(context, a, b, config, env)
+    return config
+
+
+def _apply_equality(
+    context: Context, a: ast.Expr, b: ast.Expr, config: dict[str, SpecValue], env: Env
+) -> dict[str, SpecValue]:
+    """Return the config with symbols replaced according to `a == b`."""
+    # `a == b` of two symbols: one replaces the other everywhere
+    assume: Assumption = _assume_equal
+    match a, b:
+        case ast.Binary(op="%", left=dividend, right=divisor), ast.NumberLiteral(text="0"):
+            # `d % heads == 0`: `d` becomes `heads * (d / heads)`, divisible by `heads`
+            a, b, assume = dividend, divisor, _assume_divisible
+    left, right = _try_evaluate(context, a, env), _try_evaluate(context, b, env)
+    if left and right and isinstance(left, Dim) and isinstance(right, Dim):
+        return assume(config, left, right)
     return config
 
 
@@ -100,7 +108,8 @@ def _split_conjunction(condition: ast.Binary) -> list[ast.Expr]:
     return [left, *reversed(parts)]
 
 
-def _evaluate_quietly(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
+def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
+    """Return the value of an expression, or None if it cannot be evaluated."""
     try:
         return evaluate_value(context, expr, env)
     # a condition that cannot be evaluated yet has no effect; it is checked again later

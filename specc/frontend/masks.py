@@ -45,14 +45,14 @@ def make_grid_indices(
     """Return `i` as [q, 1] and `j` as [k]: the positions of queries and keys along the given
     axes. A query without a length axis has no `i`.
     """
-    key, along = keys
-    query, axis = queries
-    pair = (query.shape[axis] if axis is not None else None, key.shape[along])
-    rows = {"j": _make_position_ids(context, key, along, ("j", *pair))}
-    if axis is not None:
-        i = _make_position_ids(context, query, axis, ("i", *pair))
-        rows["i"] = add_op(context, ops.Insert(1), i)
-    return rows
+    key, key_axis = keys
+    query, query_axis = queries
+    lengths = (query.shape[query_axis] if query_axis is not None else None, key.shape[key_axis])
+    grid_indices = {"j": _make_position_ids(context, key, key_axis, ("j", *lengths))}
+    if query_axis is not None:
+        i = _make_position_ids(context, query, query_axis, ("i", *lengths))
+        grid_indices["i"] = add_op(context, ops.Insert(1), i)
+    return grid_indices
 
 
 def _make_position_ids(
@@ -86,12 +86,12 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     bool[b, 1, k] for scores without heads; `size[b]` of int[b] is int[b, 1, 1, 1]. A
     tensor without a batch axis is the same for every batch element.
     """
-    read = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
-    sampled = read[0] == BATCH_INDEX_NAME
-    read = read[1:] if sampled else read
-    _check_grid_read(base, expr, env, read)
-    lead = len(base.shape) - len(read)
-    if lead not in (0, 1) or sampled > lead:
+    index_names = [item.path if isinstance(item, ast.Name) else "" for item in expr.items]
+    has_batch_index = index_names[0] == BATCH_INDEX_NAME
+    index_names = index_names[1:] if has_batch_index else index_names
+    _check_grid_read(base, expr, env, index_names)
+    leading_rank = len(base.shape) - len(index_names)
+    if leading_rank not in (0, 1) or has_batch_index > leading_rank:
         title = f"{describe_value(base)} does not have the axes that are indexed here"
         helps = [
             "one axis per index, optionally after a batch axis: [batch] is read at "
@@ -99,9 +99,9 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
             "[heads, queries, keys] at `[h, i, j]`"
         ]
         raise_error("E0603", title, expr.span, helps=helps)
-    value, axis = base, lead
+    value, axis = base, leading_rank
     for name in GRID_INDEX_ORDER if env.has_heads_axis else GRID_INDEX_ORDER[1:]:
-        if name in read:
+        if name in index_names:
             axis += 1
         # without a batch axis the grid starts at the first axis that is read
         elif axis > 0:
@@ -110,16 +110,16 @@ def read_at_grid_indices(context: Context, base: Tensor, expr: ast.Index, env: E
     return value
 
 
-def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, read: Sequence[str]) -> None:
+def _check_grid_read(base: Tensor, expr: ast.Index, env: Env, index_names: Sequence[str]) -> None:
     """Raise E0603 for indices out of order or repeated, and for heads where there are none."""
     if (
-        any(name not in GRID_INDEX_ORDER for name in read)
-        or sorted(read, key=GRID_INDEX_ORDER.index) != read
+        any(name not in GRID_INDEX_ORDER for name in index_names)
+        or sorted(index_names, key=GRID_INDEX_ORDER.index) != index_names
     ):
         title = "grid indices are b (batch), h (head), i (query) and j (key)"
         helps = ["write them in the order b, h, i, j, each at most once"]
         raise_error("E0603", title, expr.span, helps=helps)
-    if "h" in read and not env.has_heads_axis:
+    if "h" in index_names and not env.has_heads_axis:
         title = f"{describe_value(base)} is read per head, but there is no heads axis here"
         helps = ["`split_heads(x, heads)` gives queries and keys a heads axis"]
         raise_error("E0603", title, expr.span, helps=helps)
@@ -162,30 +162,32 @@ def bind_definition(
     if target.kind == "normalizer":
         params = params[1:]  # the first is the scores, which attention provides
     # `m = window(back=4)` may be called again, as `m(ahead=1)`: bound options stay
-    given = dict(target.bound_arguments)
+    arguments = dict(target.bound_arguments)
     for n, value in enumerate(expr.args):
         if n >= len(params):
-            applied = f"weights_by({definition.name}, s, mask=s > -inf)"
+            call = f"weights_by({definition.name}, s, mask=s > -inf)"
             raise_error(
                 "E0211",
                 f"`{definition.name}` takes {len(params)} arguments",
                 value.span,
-                helps=[f"to normalize scores: `{applied}`"] if target.kind == "normalizer" else [],
+                helps=[f"to normalize scores: `{call}`"] if target.kind == "normalizer" else [],
             )
-        given[params[n].name] = _evaluate_definition_argument(context, params[n], value, env)
+        arguments[params[n].name] = _evaluate_definition_argument(context, params[n], value, env)
     by_name = {p.name: p for p in params}
     for option in expr.options:
         if option.name not in by_name:
             raise_unknown_option(definition.name, option, by_name)
-        given[option.name] = _evaluate_definition_argument(
+        arguments[option.name] = _evaluate_definition_argument(
             context, by_name[option.name], option.value, env
         )
-    where = expr.weights and ast.WeightName(
+    weight_path = expr.weights and ast.WeightName(
         resolve_weight_path(context, expr.weights, env), span=expr.weights.span
     )
-    function = replace(target, bound_arguments=given, weight_path=where, span=expr.span)
-    if where:
-        context.weights.sharing.record_definition(function, env.append_scope(where.text).scope)
+    function = replace(target, bound_arguments=arguments, weight_path=weight_path, span=expr.span)
+    if weight_path:
+        context.weights.sharing.record_definition(
+            function, env.append_scope(weight_path.text).scope
+        )
     return function
 
 
@@ -196,8 +198,8 @@ def _evaluate_definition_argument(
     # an untyped parameter takes anything; a tensor is checked where it is used
     if param.type is None or isinstance(value, Tensor):
         return value
-    place = ValueContext(f"`{param.name}`", expr.span)
-    return convert_to_declared_type(context, param.type, value, env, place)
+    value_context = ValueContext(f"`{param.name}`", expr.span)
+    return convert_to_declared_type(context, param.type, value, env, value_context)
 
 
 @contextmanager
@@ -213,8 +215,8 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         # show the cycle `a → b → a` once, though it was expanded many times
         names = [c.removeprefix("definition ") for c in chain]
         start = names.index(name)
-        loop = [*names[start : names.index(name, start + 1)], name]
-        title = f"`{name}` is defined in terms of itself: {' → '.join(loop)}"
+        cycle = [*names[start : names.index(name, start + 1)], name]
+        title = f"`{name}` is defined in terms of itself: {' → '.join(cycle)}"
         helps = ["define one of them without the other"]
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
@@ -234,17 +236,19 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
 
 def _show_at_definition(failed: Failed, function: DefinitionFunction) -> Failed:
     """Show a number out of range where the definition was given it."""
-    found, where = failed.diagnostics[0], function.span
+    diagnostic, span = failed.diagnostics[0], function.span
     if (
-        found.code != "E0417"
-        or found.primary is None
-        or where is None
-        or where.source is found.primary.span.source
+        diagnostic.code != "E0417"
+        or diagnostic.primary is None
+        or span is None
+        or span.source is diagnostic.primary.span.source
     ):
         return failed
-    others = (Label(found.primary.span, "checked here"), *found.others)
-    title = f"`{function.name}`: {found.title}"
-    return Failed(replace(found, title=title, primary=Label(where, "given here"), others=others))
+    others = (Label(diagnostic.primary.span, "checked here"), *diagnostic.others)
+    title = f"`{function.name}`: {diagnostic.title}"
+    return Failed(
+        replace(diagnostic, title=title, primary=Label(span, "given here"), others=others)
+    )
 
 
 def expand_definition(
@@ -350,8 +354,8 @@ def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span 
         elif isinstance(grid, bool):
             result = result if grid == (op == "&") else grid
         else:
-            joined = ops.And() if op == "&" else ops.Or()
-            (result,) = add_node(context, joined, [result, grid], span, name=op)
+            logical_op = ops.And() if op == "&" else ops.Or()
+            (result,) = add_node(context, logical_op, [result, grid], span, name=op)
     return result
 
 
@@ -367,13 +371,15 @@ def expand_bias(
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
-        inner = scope
+        bias_scope = scope
         if bias.weight_path:
             # its weights belong to where the bias was written, not where it is used
-            home = bias.env
-            assert home is not None  # set by `bind_definition`
-            inner = home.append_scope(resolve_weight_path(context, bias.weight_path, home)).scope
-        bias, score_rank = expand_definition(context, bias, grid_indices, {}, inner), GRID_RANK
+            bias_env = bias.env
+            assert bias_env is not None  # set by `bind_definition`
+            bias_scope = bias_env.append_scope(
+                resolve_weight_path(context, bias.weight_path, bias_env)
+            ).scope
+        bias, score_rank = expand_definition(context, bias, grid_indices, {}, bias_scope), GRID_RANK
     if not isinstance(bias, Tensor) or bias.type.dtype == "bool":
         raise_error("E0602", f"a bias must be a float tensor, not {describe_value(bias)}", span)
     return convert_to_grid(context, bias, span, score_rank)

@@ -82,18 +82,22 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
         if quiet:
             return POISON
         _raise_unknown_name(context, name, env)
-    # blocks of a used spec are reached like its config values
-    if (
-        rest
-        and isinstance(value, Record)
-        and value.used_spec
-        and rest[0] in value.used_spec.module.items
-        and (used := resolve_used_item(context, name, env)) is not None
-    ):
-        return used
+    if rest and _has_used_item(value, rest[0]):
+        used = resolve_used_item(context, name, env)
+        if used is not None:
+            return used
     for part in rest:
         value = _get_member(value, part, name, quiet)
     return value
+
+
+def _has_used_item(value: EvalResult, name: str) -> bool:
+    """Return whether a value is the config of a used spec that defines a block of that name."""
+    return (
+        isinstance(value, Record)
+        and value.used_spec is not None
+        and name in value.used_spec.module.items
+    )
 
 
 def _resolve_first_part(
@@ -187,18 +191,21 @@ def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> Ev
             helps = suggest_similar_name(part, fields, f"it has {', '.join(fields)}")
             title = f"`{name.path}`: the record has no field `{part}`"
             raise_error("E0202", title, name.span, helps=helps)
-        case RawConfig(path=path, data=data):
-            member = data.members.get(part) if data else None
-            inner = member.value if member else None
-            return RawConfig(
-                f"{path}.{part}".lstrip("."), inner if isinstance(inner, JsonObject) else None
-            )
+        case RawConfig() as config:
+            return _get_raw_section(config, part)
         case Results(values=values, names=names) if part in names:
             return values[names.index(part)]
     # `x.shape`, `x.T`
     fix = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{part}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
+
+
+def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
+    """Return the section under a key of a raw config; without data if there is none."""
+    member = config.data.members.get(key) if config.data else None
+    section = member.value if member and isinstance(member.value, JsonObject) else None
+    return RawConfig(f"{config.path}.{key}".lstrip("."), section)
 
 
 def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:

@@ -80,9 +80,7 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
 
 @dataclass(frozen=True, slots=True)
 class FailedOperation:
-    """An op whose operands do not fit. `word` is its name in the source at `span`, `lengths`
-    are the run-time lengths.
-    """
+    """An op whose operand shapes do not match; `name` is its name in the source at `span`."""
 
     op: Op
     operands: Sequence[Tensor | None]
@@ -94,31 +92,34 @@ class FailedOperation:
 def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Diagnostic:
     """Return the diagnostic of a shape error: a length mismatch, or an invalid operand."""
     operands, span = operation.operands, operation.span
-    given = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
+    tensors = [o for n in error.operands if n < len(operands) and (o := operands[n]) is not None]
     # the most common error: two lengths that should be equal, each with its origin
-    if len(error.dims) == 2 and len(given) == 2:
-        return _explain_length_mismatch(error.dims, given, operation)
-    others = tuple(Label(o.span, format_type(o.type)) for o in given if o.span and o.span != span)
-    title = error.title
-    for n, operand in enumerate(operands, 1):
-        # operands are named by their source text instead of their number
-        if operand is not None and operand.span:
-            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
+    if len(error.dims) == 2 and len(tensors) == 2:
+        return _explain_length_mismatch(error.dims, tensors, operation)
+    others = tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span)
     return Diagnostic(
         "E0301",
-        f"`{operation.name}`: {title}",
+        f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
         Label.at(span, "here"),
         others,
         helps=(error.hint,) if error.hint else (),
     )
 
 
+def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:
+    """Replace the numbers of operands in a title by their source texts."""
+    for n, operand in enumerate(operands, 1):
+        if operand is not None and operand.span:
+            title = title.replace(f"operand {n}", f"`{_truncate_source(operand.span.text)}`")
+    return title
+
+
 def _explain_length_mismatch(
-    dims: Sequence[Dim], given: Sequence[Tensor], operation: FailedOperation
+    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: FailedOperation
 ) -> Diagnostic:
     labels: dict[Span, Label] = {}
     notes: list[str] = []
-    for dim, operand in zip(dims, given, strict=True):
+    for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
             # a label where the text differs from that of the call, else a note
@@ -135,7 +136,7 @@ def _explain_length_mismatch(
         Label.at(operation.span, text),
         tuple(labels.values()),
         tuple(notes),
-        tuple(_suggest_shape_fixes(dims, given, operation)),
+        tuple(_suggest_shape_fixes(dims, tensors, operation)),
     )
 
 
@@ -157,33 +158,37 @@ def _describe_mismatch(dims: Sequence[Dim], word: str) -> tuple[str, str]:
 
 
 def _suggest_shape_fixes(
-    dims: Sequence[Dim], given: Sequence[Tensor], operation: FailedOperation
+    dims: Sequence[Dim], tensors: Sequence[Tensor], operation: FailedOperation
 ) -> list[str]:
-    """Suggest what makes two tensors fit: an inserted axis, attention between sequences, or
+    """Suggest how to make two shapes match: an inserted axis, attention between sequences, or
     an equation of the lengths.
     """
     equal = _suggest_equal_lengths(dims, operation.runtime_lengths)
     # in elementwise ops axes of length 1 broadcast
     if not isinstance(operation.op, ops.Arith | ops.Compare | ops.And | ops.Or | ops.Where):
         return equal
-    left, right = given
+    left, right = tensors
+    if fix := _suggest_broadcast(left, right):
+        return [fix]
+    has_sequence_rank = len(left.shape) == len(right.shape) in (3, 4)
+    if has_sequence_rank and left.shape[-1] == right.shape[-1]:
+        q, k = (_quote_source(x.span) for x in tensors)
+        return [f"for attention between them write `attend({q}, {k}, {k}, mask=all)`", *equal]
+    return equal
+
+
+def _suggest_broadcast(left: Tensor, right: Tensor) -> str:
+    """Suggest the axes to insert so that two tensors broadcast, or return ""."""
     for small, large in ((left, right), (right, left)):
         if small.span and (axes := _find_missing_axes(small.shape, large.shape)):
-            return [_suggest_inserted_axes(small.span, axes, "broadcasts it over the other")]
+            return _suggest_inserted_axes(small.span, axes, "broadcasts it over the other")
     # position indices next to one value per batch element, or any two vectors
     if len(left.shape) == len(right.shape) == 1:
-        made = left.value.node
-        alone = right if made and isinstance(made.op, ops.Extent) else left
-        if alone.span:
-            why = "pairs each element with each"
-            return [_suggest_inserted_axes(alone.span, [1], why)]
-    texts = [_quote_source(x.span) for x in given]
-    sequences = len(left.shape) == len(right.shape) in (3, 4)
-    if sequences and all(texts) and left.shape[-1] == right.shape[-1]:
-        q, k = texts
-        look = f"for attention between them write `attend({q}, {k}, {k}, mask=all)`"
-        return [look, *equal]
-    return equal
+        is_range = left.value.node and isinstance(left.value.node.op, ops.Extent)
+        vector = right if is_range else left
+        if vector.span:
+            return _suggest_inserted_axes(vector.span, [1], "pairs each element with each")
+    return ""
 
 
 def _find_missing_axes(small: Sequence[Dim], large: Sequence[Dim]) -> list[int]:
@@ -205,12 +210,12 @@ def _quote_source(span: Span | None) -> str:
     return "…" if text.endswith("…") else text
 
 
-def _suggest_inserted_axes(span: Span, axes: Sequence[int], why: str) -> str:
-    """Return the help to insert axes."""
-    made = _quote_source(span)
+def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
+    """Return a suggestion to insert axes, with its effect."""
+    text = _quote_source(span)
     for axis in axes:
-        made = f"insert({made}, axis={axis})"
-    return f"`{made}` {why}"
+        text = f"insert({text}, axis={axis})"
+    return f"`{text}` {effect}"
 
 
 def _suggest_equal_lengths(dims: Sequence[Dim], lengths: frozenset[str]) -> list[str]:
@@ -247,29 +252,37 @@ def add_node(
     """
     if len(context.builder.nodes) >= MAX_GRAPH_NODES:
         raise_error("E0109", f"this spec expands to more than {MAX_GRAPH_NODES} operations", span)
-    called = name or op.name
+    op_name = name or op.name
     values = [o.value if o else None for o in operands]
     # an empty name is the outermost scope, not a missing one
-    under = context.scope if scope is None else scope
+    node_scope = context.scope if scope is None else scope
     try:
         results = context.builder.add(
-            op, *values, scope=under, span=context.locate_at_user_call(span)
+            op, *values, scope=node_scope, span=context.locate_at_user_call(span)
         )
     except ShapeError as error:
-        meeting = FailedOperation(
-            op, operands, operator_span or span, called, context.symbols.runtime
+        failed = FailedOperation(
+            op, operands, operator_span or span, op_name, context.symbols.runtime
         )
-        raise Failed(explain_shape_mismatch(error, meeting)) from None
+        raise Failed(explain_shape_mismatch(error, failed)) from None
     except DimLimitError as error:
-        raise_error("E0309", f"`{called}`: {error}", span)
+        raise_error("E0309", f"`{op_name}`: {error}", span)
+    is_constant = _record_value_facts(context, op, values, results)
+    for value in results:
+        _check_result(value, op_name, span, is_constant=is_constant)
+    return tuple(Tensor(v, span) for v in results)
+
+
+def _record_value_facts(
+    context: Context, op: Op, operands: Sequence[Value | None], results: Sequence[Value]
+) -> bool:
+    """Record the facts of a new node's results, and return whether they are constant."""
     if isinstance(op, ops.Sort):
         context.facts.sorted_lengths.add(results[0].type.shape[op.axis])
-    is_constant = all(v is None or v in context.facts.constant_values for v in values)
+    is_constant = all(v is None or v in context.facts.constant_values for v in operands)
     if is_constant:
         context.facts.constant_values.update(results)
-    for value in results:
-        _check_result(value, called, span, is_constant=is_constant)
-    return tuple(Tensor(v, span) for v in results)
+    return is_constant
 
 
 def _check_result(value: Value, name: str, span: Span | None, *, is_constant: bool) -> None:

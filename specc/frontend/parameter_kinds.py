@@ -76,10 +76,10 @@ class ListKind:
             return ABSENT
         items: list[SpecValue] = []
         for item in value:
-            fitted = self.item.convert(item)
-            if isinstance(fitted, Absent):
+            converted = self.item.convert(item)
+            if isinstance(converted, Absent):
                 return ABSENT
-            items.append(fitted)
+            items.append(converted)
         return tuple(items)
 
 
@@ -193,15 +193,15 @@ KINDS_BY_ANNOTATION: dict[object, ParameterKind] = {
 
 def get_annotated_kinds(annotation: object) -> ParameterKinds:
     """Return the kinds that a parameter with this annotation accepts."""
-    origin, inner = get_origin(annotation), get_args(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return (inner[1],)
+        return (arguments[1],)
     if origin in (Union, UnionType):
-        return tuple(kind for one in inner for kind in get_annotated_kinds(one))
+        return tuple(kind for argument in arguments for kind in get_annotated_kinds(argument))
     if origin is Literal:
-        return (ChoiceKind(inner),)
+        return (ChoiceKind(arguments),)
     if origin is tuple:
-        (item,) = get_annotated_kinds(inner[0])
+        (item,) = get_annotated_kinds(arguments[0])
         return (ListKind(item),)
     return (KINDS_BY_ANNOTATION[annotation],)
 
@@ -212,24 +212,24 @@ def list_choice_words(kinds: ParameterKinds) -> tuple[str, ...]:
 
 
 def convert_to_kind(
-    value: EvalResult, kinds: ParameterKinds, what: str, span: Span | None
+    value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
     """Convert `value` to one of some kinds. Raise E0203 with what was expected."""
-    one = take_first_result(value)
+    first = take_first_result(value)
     for kind in kinds:
-        fitted = kind.convert(one)
-        if not isinstance(fitted, Absent):
-            return fitted
+        converted = kind.convert(first)
+        if not isinstance(converted, Absent):
+            return converted
     words = list_choice_words(kinds)
-    if words and isinstance(one, str | ChoiceValue):
+    if words and isinstance(first, str | ChoiceValue):
         # a word was meant: list the possible ones
-        word = one if isinstance(one, str) else one.word
+        word = first if isinstance(first, str) else first.word
         helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
-        raise_error("E0203", f"{what} cannot be `{word}`", span, helps=helps)
-    title = f"{what} takes {describe_kinds(kinds)}, not {describe_value(one)}"
+        raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)
+    title = f"{description} takes {describe_kinds(kinds)}, not {describe_value(first)}"
     if words:
-        title = f"{what} must be one of {', '.join(words)}"
-    raise_error("E0203", title, span, f"this is {describe_value(one)}")
+        title = f"{description} must be one of {', '.join(words)}"
+    raise_error("E0203", title, span, f"this is {describe_value(first)}")
 
 
 def describe_kinds(kinds: ParameterKinds) -> str:

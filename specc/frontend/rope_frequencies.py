@@ -105,21 +105,37 @@ def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], f
     if isinstance(theta, RuntimeNumber) or _has_symbols(rope):
         return (), 1.0
     numbers = _ScalingParameters(rope)
-    if rope.kind == "dynamic":
-        theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
-    if rope.kind == "ntk_alpha":
-        theta *= numbers["alpha"] ** (d / (d - 2))
+    theta = _scale_theta(rope.kind, theta, d, numbers)
     if rope.kind == "longrope":
         return _compute_longrope(d, theta, numbers)
     unscaled = [theta ** (-2 * n / d) for n in range(d // 2)]
-    if rope.kind == "proportional":
-        return _compute_proportional(unscaled, d, numbers), 1.0
     if rope.kind == "yarn":
         return _compute_yarn(unscaled, d, theta, numbers)
-    if rope.kind == "llama3":
-        return tuple(_scale_llama3(f, numbers) for f in unscaled), 1.0
-    divisor = numbers["factor"] if rope.kind == "linear" else 1.0
-    return tuple(f / divisor for f in unscaled), 1.0
+    return _scale_frequencies(rope.kind, unscaled, d, numbers), 1.0
+
+
+def _scale_theta(kind: str, theta: float, d: int, numbers: _ScalingParameters) -> float:
+    """Return the theta of scaling kinds that change it; other kinds keep it."""
+    match kind:
+        case "dynamic":
+            theta *= _compute_theta_stretch(numbers) ** (d / (d - 2))
+        case "ntk_alpha":
+            theta *= numbers["alpha"] ** (d / (d - 2))
+    return theta
+
+
+def _scale_frequencies(
+    kind: str, unscaled: list[float], d: int, numbers: _ScalingParameters
+) -> tuple[float, ...]:
+    """Scale frequencies by the kinds that do not change the attention factor."""
+    match kind:
+        case "proportional":
+            return _compute_proportional(unscaled, d, numbers)
+        case "llama3":
+            return tuple(_scale_llama3(f, numbers) for f in unscaled)
+        case "linear":
+            return tuple(f / numbers["factor"] for f in unscaled)
+    return tuple(unscaled)
 
 
 def compute_axial_frequencies(rope: Rope, sections: tuple[int, ...]) -> tuple[float, ...]:

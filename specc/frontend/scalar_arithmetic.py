@@ -75,8 +75,8 @@ def convert_to_float(context: Context, value: Number, span: Span | None) -> floa
     if number is not None:
         return number
     if isinstance(value, Dim):
-        made = _convert_dim_to_f64(context, value, span)
-        return RuntimeNumber(made.value, value.symbols(), str(value))
+        converted = _convert_dim_to_f64(context, value, span)
+        return RuntimeNumber(converted.value, value.symbols(), str(value))
     return value
 
 
@@ -96,9 +96,9 @@ def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -
     if x.is_integer:
         return x
     value = add_op(context, ops.Cast("i64"), Tensor(x.value), span=span)
-    whole = add_op(context, ops.Cast("f64"), value, span=span)
+    truncated = add_op(context, ops.Cast("f64"), value, span=span)
     return _make_symbol(
-        context, RuntimeNumber(whole.value, x.symbols, _format_formula("int", [x]), True)
+        context, RuntimeNumber(truncated.value, x.symbols, _format_formula("int", [x]), True)
     )
 
 
@@ -119,15 +119,15 @@ def compute_arithmetic(
 
 
 def require_attribute_number(
-    context: Context, value: Number, what: str, span: Span | None
+    context: Context, value: Number, description: str, span: Span | None
 ) -> float | RuntimeNumber:
     """Return a number to be stored as an op attribute: a float, or a RuntimeNumber if it
     depends on symbolic config values. Raise E0315 if it depends on an input.
     """
     if context.has_run_time_symbol(get_number_symbols(value)):
         names = ", ".join(f"`{s}`" for s in sorted(get_number_symbols(value)))
-        shown = value.text if isinstance(value, RuntimeNumber) else str(value)
-        title = f"`{shown}` is known only at run time, but {what} must be a constant"
+        text = value.text if isinstance(value, RuntimeNumber) else str(value)
+        title = f"`{text}` is known only at run time, but {description} must be a constant"
         helps = ["make it a config value, or compute with it outside: `x * scale`, `x + shift`"]
         raise_error("E0315", title, span, f"depends on the length {names}", helps=helps)
     return convert_to_float(context, value, span)
@@ -167,15 +167,15 @@ def _add_computed_number(
     """Add a number that the graph computes in f64."""
     values = [convert_to_scalar_tensor(context, a, "f64", span) for a in args]
     result = add_op(context, op, *values, span=span)
-    hangs = frozenset[str]().union(*map(get_number_symbols, args))
-    whole = fn in ROUNDING_FUNCTIONS or (
+    symbols = frozenset[str]().union(*map(get_number_symbols, args))
+    is_integer = fn in ROUNDING_FUNCTIONS or (
         fn in INTEGER_PRESERVING and all(map(is_integer_number, args))
     )
-    if fn == "pow" and context.symbols.is_symbolic and not context.has_run_time_symbol(hangs):
+    if fn == "pow" and context.symbols.is_symbolic and not context.has_run_time_symbol(symbols):
         # a power of integer config values; a negative exponent is found with numbers
-        whole = all(map(is_integer_number, args))
+        is_integer = all(map(is_integer_number, args))
     return _make_symbol(
-        context, RuntimeNumber(result.value, hangs, _format_formula(fn, args), whole)
+        context, RuntimeNumber(result.value, symbols, _format_formula(fn, args), is_integer)
     )
 
 
@@ -184,16 +184,16 @@ def is_integer_number(value: SpecValue) -> bool:
     return isinstance(value, Dim) or (isinstance(value, RuntimeNumber) and value.is_integer)
 
 
-def _make_symbol(context: Context, made: RuntimeNumber) -> Number:
+def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
     """Return a symbol of its own for an integer that depends on symbolic config values."""
-    if not made.is_integer or context.has_run_time_symbol(made.symbols):
-        return made
+    if not number.is_integer or context.has_run_time_symbol(number.symbols):
+        return number
     names = context.symbols.computed_names
-    if made.value not in names:
+    if number.value not in names:
         # truncated formulas may be equal: add a counter
-        clash = "…" in made.text or made.text in names.values()
-        names[made.value] = f"{made.text} {len(names)}" if clash else made.text
-    return Dim.symbol(names[made.value])
+        is_ambiguous = "…" in number.text or number.text in names.values()
+        names[number.value] = f"{number.text} {len(names)}" if is_ambiguous else number.text
+    return Dim.symbol(names[number.value])
 
 
 def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor:
@@ -208,18 +208,22 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
     for monomial, c in dim.terms:
         term = add_constant(context, float(c), "f64", span)
         for atom, power in monomial:
-            # as a float a quotient may have a remainder, which only the input decides
-            if isinstance(atom, DimFunction) and atom.fn == "/":
-                above, below = (_convert_dim_to_f64(context, d, span) for d in atom.args)
-                factor = add_op(context, ops.Arith("div"), above, below, span=span)
-            else:
-                factor = _convert_dim_to_f64(context, Dim({((atom, 1),): 1}), span)
+            factor = _convert_atom_to_f64(context, atom, span)
             # powers as products: exact where floating-point `pow` may not be
             for _ in range(power):
                 term = add_op(context, ops.Arith("mul"), term, factor, span=span)
         total = term if total is None else add_op(context, ops.Arith("add"), total, term, span=span)
     assert total is not None, "a length without terms is the known number 0"
     return total
+
+
+def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:
+    """Convert one factor of a length to f64[]."""
+    # as a float a quotient may have a remainder, which only the input decides
+    if isinstance(atom, DimFunction) and atom.fn == "/":
+        dividend, divisor = (_convert_dim_to_f64(context, d, span) for d in atom.args)
+        return add_op(context, ops.Arith("div"), dividend, divisor, span=span)
+    return _convert_dim_to_f64(context, Dim({((atom, 1),): 1}), span)
 
 
 def _has_quotient(dim: Dim) -> bool:
@@ -229,18 +233,18 @@ def _has_quotient(dim: Dim) -> bool:
 
 def _format_formula(fn: str, args: list[Number]) -> str:
     """Return the formula of a number, for messages and as the name of its symbol."""
-    shown = [_format_operand(arg, alone=len(args) == 1) for arg in args]
+    operands = [_format_operand(arg, is_single=len(args) == 1) for arg in args]
     sign = BINARY_OPERATORS[fn][0] if fn in BINARY_OPERATORS else ""
-    text = f"({shown[0]} {sign} {shown[1]})" if sign else f"{fn}({', '.join(shown)})"
+    text = f"({operands[0]} {sign} {operands[1]})" if sign else f"{fn}({', '.join(operands)})"
     if len(text) <= MAX_FORMULA_LENGTH:
         return text
     lengths = sorted(frozenset[str]().union(*map(get_number_symbols, args)))
     return f"{fn}(… {' '.join(lengths)})"
 
 
-def _format_operand(value: Number, *, alone: bool) -> str:
+def _format_operand(value: Number, *, is_single: bool) -> str:
     """Return one operand, with sums in parentheses unless it stands alone."""
     if isinstance(value, RuntimeNumber):
         return value.text
     text = str(value)
-    return f"({text})" if " " in text and not alone else text
+    return f"({text})" if " " in text and not is_single else text

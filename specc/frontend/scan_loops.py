@@ -201,11 +201,11 @@ def _build_scan_body(
         for name, value in initial_carries.items()
         for label, tensor in flatten_carry(name, value)
     }
-    before = dict(zip(statement.variables, slices, strict=True))
+    inputs = dict(zip(statement.variables, slices, strict=True))
     start = len(context.builder.nodes)
     # names bound in the body are local, except carried and collected ones
     state = (Tensor(v, statement.span) for v in carries.values())
-    names = env.names | {n: Tensor(v, statement.span) for n, v in before.items()}
+    names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
     names |= {name: rebuild_carry(value, state) for name, value in initial_carries.items()}
     inner = replace(env, names=names)
     with context.isolate_position_ids():
@@ -221,16 +221,12 @@ def _build_scan_body(
     ]
     collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
-        # keep the carries of finished batch elements, and collect zeros for them
-        done = Tensor([*carries.values()][early_exit.carry_index])
-        early_exit.check_axes(done, {n: Tensor(v) for n, v in collected.items()}, "collected")
-        after = early_exit.freeze_finished(context, [*carries.values()], after)
-        collected = {
-            n: early_exit.zero_finished(context, done.value, v) for n, v in collected.items()
-        }
+        before_carries = [*carries.values()]
+        after = early_exit.freeze_finished(context, before_carries, after)
+        collected = early_exit.zero_finished(context, before_carries, collected)
     outputs = {f"next {n}": v for n, v in zip(carries, after, strict=True)}
     outputs.update(collected)
-    return extract_body_graph(context.builder, {**before, **carries}, outputs, start)
+    return extract_body_graph(context.builder, {**inputs, **carries}, outputs, start)
 
 
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:

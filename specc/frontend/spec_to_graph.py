@@ -1,6 +1,6 @@
 """Elaborate a whole spec to a `Model`: config, requirements, graph, generation settings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -129,15 +129,15 @@ def _elaborate_graph(
         rules = (item for item, _ in used.iterate_items(ast.Weights))
         register_share_rules(context, rules, env, from_used_spec=True)
     block = _find_graph(program, graph)
-    built = _build_graph(context, program, block, config, reader)
+    main_graph = _build_graph(context, program, block, config, reader)
     context.raise_reported_errors()
     env = Env(module=program.module, config=config)
     defaults = _build_defaults_graph(library, program, block, config, reader)
-    generation, warnings = evaluate_generation(context, program, block, env, built)
+    generation, warnings = evaluate_generation(context, program, block, env, main_graph)
     model = ModelDefinition(
         name=program.name,
         doc=program.doc,
-        graph=built,
+        graph=main_graph,
         defaults=defaults,
         generation=generation,
         streaming=evaluate_streaming(program, block, generation),
@@ -159,7 +159,7 @@ def evaluate_and_check_config(
 ) -> dict[str, SpecValue]:
     """Evaluate the config and check the requirements of the spec."""
     config = _evaluate_config_values(context, program, reader)
-    given = {path: value.span for path, value in program.assignments.items()}
+    assignment_spans = {path: value.span for path, value in program.assignments.items()}
     # base spec first: a requirement of an instance may depend on its values
     for item, module in sorted(
         program.iterate_items(ast.Require), key=lambda pair: -program.chain.index(pair[1])
@@ -167,14 +167,14 @@ def evaluate_and_check_config(
         env = Env(module=module, config=config)
         try:
             with context.collect_errors():
-                check_requirement(context, item, env, given)
+                check_requirement(context, item, env, assignment_spans)
         # a requirement that depends on symbols is assumed to hold
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
         # only the violated requirements: other errors may follow from them
-        forbidden = [d for d in context.errors.diagnostics if d.code == "E0404"]
-        raise Failed(*(forbidden or context.errors.diagnostics))
+        requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
+        raise Failed(*(requirement_errors or context.errors.diagnostics))
     return config
 
 
@@ -182,21 +182,21 @@ def _evaluate_config_values(
     context: Context, program: Program, reader: ConfigReader
 ) -> dict[str, SpecValue]:
     """Evaluate the configs of the used specs, with their requirements, then the spec's own."""
-    parts: dict[str, SpecValue] = {}
+    configs: dict[str, SpecValue] = {}
     errors = ErrorCollector()
-    for part in program.used_specs:
-        with errors, show_use_in_errors(part.use):
-            inner, how = enter_used_spec(part, program, reader)
-            values = evaluate_and_check_config(context, inner, how)
-            used = UsedSpecConfig(inner.module, how.config_file)
-            parts[part.name] = Record(values, how.path, used)
+    for used_spec in program.used_specs:
+        with errors, show_use_in_errors(used_spec.use):
+            used_program, used_reader = enter_used_spec(used_spec, program, reader)
+            values = evaluate_and_check_config(context, used_program, used_reader)
+            used_config = UsedSpecConfig(used_program.module, used_reader.config_file)
+            configs[used_spec.name] = Record(values, used_reader.path, used_config)
     errors.raise_collected()
-    return evaluate_config(context, program, reader, parts)
+    return evaluate_config(context, program, reader, configs)
 
 
-def _merge_values(config: dict[str, SpecValue], found: Mapping[str, SpecValue]) -> None:
+def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
     """Update values in place: function values among them refer to this config."""
-    for name, value in found.items():
+    for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
             assert isinstance(current.fields, dict)  # as `_evaluate_config_values` made it
@@ -236,9 +236,11 @@ def _build_graph(
         results = check_block_results(context, block, run_statements(context, block.body, env), env)
     context.raise_reported_errors()
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
-    facts = {e.name: env.dims[e.name] for e in block.where}
-    least = {n: m for n, m in program.module.dims.items() if m}
-    graph = context.builder.finish(block.name, outputs, min_lengths=least, length_equations=facts)
+    length_equations = {e.name: env.dims[e.name] for e in block.where}
+    min_lengths = {n: m for n, m in program.module.dims.items() if m}
+    graph = context.builder.finish(
+        block.name, outputs, min_lengths=min_lengths, length_equations=length_equations
+    )
     check_lengths_known(graph, program.module.dims, block.span)
     return graph
 
@@ -257,10 +259,10 @@ def _add_inputs(
         with context.collect_errors():
             if not is_tensor_type(param.type):
                 title = f"the input `{param.name}` of a graph is a tensor"
-                fix = f"put `{param.name}` into `config`, or give it axes: float[], int[batch, n]"
-                raise_error("E0303", title, param.span, helps=[fix])
-            shown = param.type.span.text if param.type.span else param.type.name
-            origin = f"the input `{param.name}: {shown}`"
+                help_ = f"put `{param.name}` into `config`, or give it axes: float[], int[batch, n]"
+                raise_error("E0303", title, param.span, helps=[help_])
+            type_text = param.type.span.text if param.type.span else param.type.name
+            origin = f"the input `{param.name}: {type_text}`"
             declared_type = resolve_input_type(context, param.type, env, origin)
             side = PADDING_SIDES[param.type.side] if param.type.name == "keep" else ""
             value = context.builder.input(param.name, Input(declared_type, side, None, param.span))
@@ -276,72 +278,76 @@ def _build_defaults_graph(
     reader: ConfigReader,
 ) -> Graph | None:
     """Build the graph that computes inputs with `= expr` from the others."""
-    absent = [p for p in block.params if p.default is not None]
-    if not absent:
+    with_default = [p for p in block.params if p.default is not None]
+    if not with_default:
         return None
     context = create_context(library, program, reader=reader)
     env = _add_inputs(context, program, block, config, reader)
     outputs = {}
-    for param in absent:
+    for param in with_default:
         with context.collect_errors():
-            assert param.default is not None  # by the choice of `absent`
+            assert param.default is not None  # by the choice of `with_default`
             value = take_first_result(evaluate_expression(context, param.default, env))
-            place = ValueContext(f"the default of `{param.name}`", param.default.span)
-            tensor = match_tensor_type(context, param.type, value, env, place)
+            value_context = ValueContext(f"the default of `{param.name}`", param.default.span)
+            tensor = match_tensor_type(context, param.type, value, env, value_context)
             outputs[param.name] = tensor.value
     context.raise_reported_errors()
     graph = context.builder.finish(DEFAULTS_GRAPH_NAME, outputs)
-    if name := find_circular_default(graph):
-        span = next((p.default.span for p in absent if p.name == name and p.default), None)
-        helps = ["let one of the defaults follow from an input without one"]
+    _reject_circular_default(graph, with_default)
+    inputs = _find_defaults_inputs(graph)
+    # rebuild with only the inputs that the defaults need
+    pruned = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
+    pruned.input_facts = {k: graph.input_facts[k] for k in pruned.inputs}
+    return pruned.finish(DEFAULTS_GRAPH_NAME, outputs)
+
+
+def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
+    """Raise E0210 for a default that depends on itself."""
+    if name := find_circular_default(defaults):
         raise_error(
             "E0210",
             f"the default of `{name}` is defined in terms of itself",
-            span,
-            "this follows from it",
-            helps=helps,
+            next((p.default.span for p in params if p.name == name and p.default), None),
+            "this depends on it",
+            helps=["compute one of the defaults from an input without a default"],
         )
-    inputs = _find_defaults_inputs(graph)
-    # rebuild with only the inputs that the defaults need
-    needed = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
-    needed.input_facts = {k: graph.input_facts[k] for k in needed.inputs}
-    return needed.finish(DEFAULTS_GRAPH_NAME, outputs)
 
 
 def _find_defaults_inputs(defaults: Graph) -> dict[str, Value]:
     """Return the inputs whose values or lengths the defaults read."""
-
-    def collect_symbols(values: Iterable[Value]) -> set[str]:
-        return {s for v in values for d in v.type.shape for s in d.symbols()}
-
     read = {a for n, _ in defaults.nodes for a in n.args} | set(defaults.outputs.values())
-    unknown_types = collect_symbols(r for _, results in defaults.nodes for r in results)
-    unknown_types -= collect_symbols(v for v in defaults.inputs.values() if v in read)
-    lengths = {
-        k
-        for k, v in defaults.inputs.items()
-        if k not in defaults.outputs and collect_symbols([v]) & unknown_types
+    unknown = _collect_shape_symbols(r for _, results in defaults.nodes for r in results)
+    unknown -= _collect_shape_symbols(v for v in defaults.inputs.values() if v in read)
+    return {
+        name: value
+        for name, value in defaults.inputs.items()
+        if value in read
+        or (name not in defaults.outputs and _collect_shape_symbols([value]) & unknown)
     }
-    return {k: v for k, v in defaults.inputs.items() if v in read or k in lengths}
+
+
+def _collect_shape_symbols(values: Iterable[Value]) -> set[str]:
+    """Return the symbols in the shapes of values."""
+    return {s for v in values for d in v.type.shape for s in d.symbols()}
 
 
 def _configure_used_spec(
-    context: Context, module: SpecModule, given: EvalResult, span: Span | None
+    context: Context, module: SpecModule, record: EvalResult, span: Span | None
 ) -> dict[str, SpecValue]:
     """Return the config of a used spec: values from a record or a section of the config file, else
     defaults.
     """
     program = build_program(module, context.library)
     reader = ConfigReader(max_length=context.symbols.max_length)
-    if isinstance(given, Record):
-        reader.trial_values = given.fields
+    if isinstance(record, Record):
+        reader.trial_values = record.fields
         values = _evaluate_config_values(context, assign_config_values(program, {}), reader)
         known = {f.name for f in program.iterate_fields()}
-        if unknown := [k for k in given.fields if k not in known]:
+        if unknown := [k for k in record.fields if k not in known]:
             title = f"the config of `{module.path}` has no `{unknown[0]}`"
             raise_error("E0201", title, span)
         return values
-    if isinstance(given, RawConfig):
-        reader.config_file = given.data
+    if isinstance(record, RawConfig):
+        reader.config_file = record.data
         reader.published_lookup = context.library.read_published_field
     return _evaluate_config_values(context, program, reader)

@@ -117,15 +117,7 @@ def merge_extends_chain(program: Program) -> ast.File:
     taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
     rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]
     configs = [
-        replace(
-            i,
-            entries=tuple(
-                _assign_field(e, program.assignments, "") if isinstance(e, ast.Field) else e
-                for e in i.entries
-            ),
-        )
-        for i in base.items
-        if isinstance(i, ast.Config)
+        _assign_config(i, program.assignments) for i in base.items if isinstance(i, ast.Config)
     ]
     return replace(base, model=program.name, doc=program.doc, items=(*configs, *own, *rest))
 
@@ -142,6 +134,14 @@ def _reject_values_of_used_specs(program: Program) -> None:
                 "only an instance can set it",
                 helps=["expand it without this value, and keep the instance for that"],
             )
+
+
+def _assign_config(config: ast.Config, assigned: Mapping[str, ConfigAssignment]) -> ast.Config:
+    """Set the defaults of a config section to the given values."""
+    entries = (
+        _assign_field(e, assigned, "") if isinstance(e, ast.Field) else e for e in config.entries
+    )
+    return replace(config, entries=tuple(entries))
 
 
 def _assign_field(

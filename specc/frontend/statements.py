@@ -1,6 +1,6 @@
 """Run statements in order: assignments, unrolled `repeat`, `when`, `require`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
@@ -66,20 +66,24 @@ def _run_let(context: Context, statement: ast.Let, env: Env) -> None:
 
 
 def _bind_targets(context: Context, statement: ast.Let, value: EvalResult, env: Env) -> None:
-    for target, one in zip(statement.targets, _split_values(statement, value), strict=False):
+    for target, item in zip(statement.targets, _split_values(statement, value), strict=False):
         if target.name == "_":
             continue
-        place = ValueContext(f"`{target.name}`", statement.value.span)
+        value_context = ValueContext(f"`{target.name}`", statement.value.span)
         if target.type is None:
-            env.names[target.name] = one
+            env.names[target.name] = item
         elif is_tensor_type(target.type):
-            env.names[target.name] = match_tensor_type(context, target.type, one, env, place)
+            env.names[target.name] = match_tensor_type(
+                context, target.type, item, env, value_context
+            )
         else:
-            env.names[target.name] = convert_to_declared_type(context, target.type, one, env, place)
-        record_value(target.span, one)
-        if isinstance(one, Tensor):
+            env.names[target.name] = convert_to_declared_type(
+                context, target.type, item, env, value_context
+            )
+        record_value(target.span, item)
+        if isinstance(item, Tensor):
             path = f"{env.scope}:{target.name}" if env.scope else target.name
-            context.builder.names[path] = one.value
+            context.builder.names[path] = item.value
 
 
 def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...]:
@@ -95,8 +99,8 @@ def _split_values(statement: ast.Let, value: EvalResult) -> tuple[SpecValue, ...
             pass
         case tuple():
             values = value
-        case one:
-            values = (one,)
+        case single:
+            values = (single,)
     if len(values) < count:
         plural = "s" if len(values) != 1 else ""
         title = f"{count} names for {len(values)} result{plural}"
@@ -154,8 +158,8 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
 
 
 def _run_when(context: Context, statement: ast.When, env: Env) -> Returned | None:
-    taken = evaluate_condition(context, statement.condition, env, "the condition of `when`")
-    return run_statements(context, statement.body if taken else statement.otherwise, env)
+    is_true = evaluate_condition(context, statement.condition, env, "the condition of `when`")
+    return run_statements(context, statement.body if is_true else statement.otherwise, env)
 
 
 def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
@@ -170,10 +174,10 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
 
 
 def check_requirement(
-    context: Context, statement: ast.Require, env: Env, given: Mapping[str, Span | None]
+    context: Context, statement: ast.Require, env: Env, assignment_spans: Mapping[str, Span | None]
 ) -> None:
-    """Check a requirement. Raise E0404 with the message of the spec; `given` is where config values
-    were set.
+    """Check a requirement. Raise E0404 with the message of the spec; `assignment_spans` are where
+    config values were set.
     """
     holds = evaluate_value(context, statement.condition, env)
     condition = statement.condition
@@ -184,33 +188,48 @@ def check_requirement(
         return
     names = sorted({n.path for n in collect_value_names(condition)})
     values = {n: env.names.get(n, env.config.get(n)) for n in names}
-    facts = ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
-    primary, others = _make_requirement_labels(condition, values, given)
+    value_texts = ", ".join(
+        f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str)
+    )
+    primary, others = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"
-    notes = (facts,) if facts else ()
+    notes = (value_texts,) if value_texts else ()
     raise Failed(Diagnostic("E0404", title, primary, tuple(others), notes))
 
 
 def _make_requirement_labels(
-    condition: ast.Expr, values: Mapping[str, SpecValue], given: Mapping[str, Span | None]
+    condition: ast.Expr,
+    values: Mapping[str, SpecValue],
+    assignment_spans: Mapping[str, Span | None],
 ) -> tuple[Label | None, list[Label]]:
     """Return the labels of a requirement: the primary and the others.
 
     A value that the user set comes before the condition if that is in another
     file, such as a built-in one; else the condition comes first.
     """
-    origins = {n: v.origin.span for n, v in values.items() if isinstance(v, Dim) and v.origin}
-    spans = {n: given.get(n) or origins.get(n) for n in values}
-    labels = [
-        Label(span, f"{n} is {format_config_value(values[n])}") for n, span in spans.items() if span
-    ]
+    labels = [*_label_values(values, assignment_spans)]
     if condition.span is None:  # a tree created by a program
         return None, labels
     condition_label = Label(condition.span, "this is false")
-    foreign = next((one for one in labels if one.span.source is not condition.span.source), None)
-    if foreign is None:
+    other_file_label = next(
+        (label for label in labels if label.span.source is not condition.span.source), None
+    )
+    if other_file_label is None:
         return condition_label, labels
-    return foreign, [condition_label, *(one for one in labels if one is not foreign)]
+    return other_file_label, [
+        condition_label,
+        *(label for label in labels if label is not other_file_label),
+    ]
+
+
+def _label_values(
+    values: Mapping[str, SpecValue], assignment_spans: Mapping[str, Span | None]
+) -> Iterator[Label]:
+    """Yield a label with the value where each config value was set."""
+    for name, value in values.items():
+        origin = value.origin.span if isinstance(value, Dim) and value.origin else None
+        if span := assignment_spans.get(name) or origin:
+            yield Label(span, f"{name} is {format_config_value(value)}")
 
 
 def format_config_value(value: SpecValue) -> str:

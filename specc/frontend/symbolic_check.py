@@ -79,8 +79,8 @@ def _run_check(
     try:
         return _check_free_then_derived(program, library, graph)
     except Failed as failed:
-        # an assigned size may match the config file, but not the defaults
-        # shape errors or violated requirements of the spec
+        # shape errors and violated requirements: an assigned size may match the config file, but
+        # not the defaults
         is_size_error = all(
             _is_requirement_error(d) or d.code.startswith("E03") for d in failed.diagnostics
         )
@@ -132,16 +132,18 @@ def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str
     ) from None
 
 
-def _has_same_values(library: Library, one: Program, other: Program, paths: Iterable[str]) -> bool:
+def _has_same_values(
+    library: Library, program: Program, other: Program, paths: Iterable[str]
+) -> bool:
     """Return whether the configs of two programs have equal values at these paths."""
     try:
-        both = [
-            evaluate_and_check_config(create_context(library), program, ConfigReader())
-            for program in (one, other)
-        ]
+        values, other_values = (
+            evaluate_and_check_config(create_context(library), p, ConfigReader())
+            for p in (program, other)
+        )
     except (Failed, NeedsValue):
         return False
-    return all(_get_value(both[0], path) == _get_value(both[1], path) for path in paths)
+    return all(_get_value(values, path) == _get_value(other_values, path) for path in paths)
 
 
 def _get_value(values: Mapping[str, SpecValue], path: str) -> SpecValue:
@@ -156,12 +158,12 @@ def _check_free_then_derived(program: Program, library: Library, graph: str) -> 
     """
     try:
         return _run_trials(program, library, graph, derives_integers=False)
-    except Failed as free:
-        says = _list_derived_fields(program)
-        if not says or not _is_shape_error(free):
+    except Failed as failed:
+        derived = _list_derived_fields(program)
+        if not derived or not _is_shape_error(failed):
             raise
     trials = _run_trials(program, library, graph, derives_integers=True)
-    return [replace(trials[0], trial_values=says | trials[0].trial_values), *trials[1:]]
+    return [replace(trials[0], trial_values=derived | trials[0].trial_values), *trials[1:]]
 
 
 def _list_derived_fields(program: Program) -> dict[str, str]:
@@ -188,31 +190,28 @@ def _run_trials(
     are expressions, else symbols.
     """
     fixed: dict[str, SpecValue] = {}
-    settling = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
+    runner = _TrialRunner(program, library, graph, StepBudget(), derives_integers)
     try:
-        model = settling.elaborate_fixing_fields(fixed)
+        model = runner.elaborate_fixing_fields(fixed)
     except Failed as failed:
         raise Failed(*_add_trial_sizes(failed, fixed)) from None
     trials = [SymbolicTrial({k: format_value(v) for k, v in fixed.items()}, model)]
-    faults: list[Diagnostic] = []
+    errors: list[Diagnostic] = []
     # skip the sizes of the first trial
     others = [(p, v) for p, v in _iterate_alternatives(program, fixed) if fixed.get(p) != v]
     fields = program.list_fields_by_path()
     for path, value in others[:MAX_TRIALS]:
-        # the first trial had this value: its model is the same
-        if path not in fixed and value == _get_first_choice(fields[path]):
-            trials.append(SymbolicTrial({path: format_value(value)}, model))
-            continue
-        # another alternative of a used spec has other fields
-        outside = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
-        try:
-            made = settling.elaborate_fixing_fields(outside | {path: value})
-            trials.append(SymbolicTrial({path: format_value(value)}, made))
-        except Failed as failed:
-            seen = _add_trial_sizes(failed, {path: value})
-            faults += [d for d in seen if not _is_requirement_error(d)]
-    if faults:
-        raise Failed(*faults[:20])
+        trial_model = model
+        # if the first trial had this value, its model is the same
+        if path in fixed or value != _get_first_choice(fields[path]):
+            try:
+                trial_model = runner.elaborate_alternative(fixed, path, value)
+            except Failed as failed:
+                errors += failed.diagnostics
+                continue
+        trials.append(SymbolicTrial({path: format_value(value)}, trial_model))
+    if errors := [d for d in errors if not _is_requirement_error(d)]:
+        raise Failed(*errors[:20])
     return trials
 
 
@@ -249,6 +248,17 @@ class _TrialRunner:
         program = apply_trial_specs(self.program, fixed)
         return elaborate_model(program, self.library, reader, self.graph)
 
+    def elaborate_alternative(
+        self, fixed: Mapping[str, SpecValue], path: str, value: SpecValue
+    ) -> ModelDefinition:
+        """Elaborate with another value of one field. Raise Failed with a note of that value."""
+        # another alternative of a used spec has other fields
+        others = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
+        try:
+            return self.elaborate_fixing_fields(others | {path: value})
+        except Failed as failed:
+            raise Failed(*_add_trial_sizes(failed, {path: value})) from None
+
     def elaborate_fixing_fields(self, fixed: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate; give fields that determine the structure sizes that the spec allows, and add
         them to `fixed`.
@@ -261,13 +271,7 @@ class _TrialRunner:
             try:
                 return self._elaborate(fixed)
             except NeedsValue as need:
-                # the name of a symbol such as `d / heads` has several fields
-                paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
-                found = {p: fields[p] for p in paths if p in fields and p not in fixed}
-                # a run-time length has no field
-                if not found:
-                    raise_undecided_structure(need)
-                free |= found
+                free |= _find_free_fields(need, fields, fixed)
                 sizes = _iterate_trial_sizes(free)
                 fixed.update(next(sizes))
             except Failed as failed:
@@ -280,6 +284,20 @@ class _TrialRunner:
                 if other is None:
                     raise forbidden from None
                 fixed.update(other)
+
+
+def _find_free_fields(
+    need: NeedsValue, fields: Mapping[str, ast.Field], fixed: Mapping[str, SpecValue]
+) -> dict[str, ast.Field]:
+    """Return the fields that the structure depends on and that have no trial value. Raise E0207 if
+    there is none, as for a run-time length.
+    """
+    # the name of a symbol such as `d / heads` has several fields
+    paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
+    free = {p: fields[p] for p in paths if p in fields and p not in fixed}
+    if not free:
+        raise_undecided_structure(need)
+    return free
 
 
 FIELD_PATH = re.compile(r"[A-Za-z_][\w.]*")
@@ -295,12 +313,12 @@ def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, 
     yield dict(usual)
     defaults = {path: _get_default_number(entry) for path, entry in fields.items()}
     yield usual | {path: d for path, d in defaults.items() if d is not None}
-    whole = [path for path, entry in fields.items() if entry.type.name == "int"]
+    integers = [path for path, entry in fields.items() if entry.type.name == "int"]
     sizes: list[SpecValue] = [Dim.of(size) for size in (1, *TRIAL_SIZES)]
-    for path in whole:
+    for path in integers:
         yield from (usual | {path: size} for size in sizes)
-    if len(whole) > 1:  # `require a == b` holds for none of those
-        yield from (usual | dict.fromkeys(whole, size) for size in sizes)
+    if len(integers) > 1:  # `require a == b` does not hold for any of the above
+        yield from (usual | dict.fromkeys(integers, size) for size in sizes)
 
 
 def _get_default_number(entry: ast.Field) -> Dim | float | None:

@@ -46,31 +46,37 @@ FIELDS_OF_EXPORTS = frozenset({"context"})
 
 
 def find_unused_in_files(
-    files: Sequence[ast.File], elsewhere: Iterable[str]
+    files: Sequence[ast.File], external_names: Iterable[str]
 ) -> list[tuple[ast.File, Diagnostic]]:
     """Return W0202 for each unused name of files that extend each other, with its file.
 
-    `elsewhere`: names that are read outside these files.
+    `external_names` are read outside these files.
     """
     items = {item.name: item for file in files for item in _list_items(file)}
-    bodies = {name: read_item(item) for name, item in items.items()}
+    names_by_item = {name: collect_item_names(item) for name, item in items.items()}
     # the config, the weights and the other sections read names, too
     sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
-    outside = set(elsewhere) | collect_names(*sections)
-    read = outside.union(*(body.outer_names for body in bodies.values()))
-    unused = items.keys() - _reach_items(items, bodies, outside)
+    section_names = set(external_names) | collect_names(*sections)
+    read = section_names.union(*(names.outer_names for names in names_by_item.values()))
+    unused = items.keys() - _find_reachable_items(items, names_by_item, section_names)
     found: list[tuple[ast.File, Diagnostic]] = []
     for file in files:
         warnings = [*_find_unused_fields(file, read)]
         for item in _list_items(file):
             if item.name not in unused:
-                warnings += bodies[item.name].unused
+                warnings += names_by_item[item.name].unused
             elif item.name[0] != "_":
-                what = f"{item.kind} `{item.name}`"
-                remedy = "remove it; definitions for other specs belong in a file without a graph"
-                warnings.append(make_unused_warning(what, item.name, item.name_span, read, remedy))
+                warnings.append(_make_unused_item_warning(item, read))
         found += [(file, d) for d in sorted(warnings, key=_get_offset)]
     return found
+
+
+def _make_unused_item_warning(item: UsableItem, read: set[str]) -> Diagnostic:
+    """Return W0202 for a block or definition that nothing uses."""
+    remedy = "remove it; definitions for other specs belong in a file without a graph"
+    return make_unused_warning(
+        f"{item.kind} `{item.name}`", item.name, item.name_span, read, remedy
+    )
 
 
 def _list_items(file: ast.File) -> list[UsableItem]:
@@ -116,7 +122,7 @@ class ItemNames:
     unused: list[Diagnostic]
 
 
-def read_item(item: UsableItem) -> ItemNames:
+def collect_item_names(item: UsableItem) -> ItemNames:
     """Return the names that an item reads from outside, and W0202 for its own unused ones."""
     params = item.params or ()
     unused: list[Diagnostic] = []
@@ -140,16 +146,20 @@ def _find_unused_parameters(
     names = {p.name for p in params}
     is_graph = isinstance(item, ast.Block) and item.kind == "graph"
     for param in params:
-        elsewhere = collect_names(*(p.type for p in params if p is not param))
-        # a padding mask marks valid positions, even if no operation reads it
-        is_mask = is_graph and param.type is not None and param.type.name == "keep"
-        # `x: float[batch, n]` may be there for the length `n` alone
-        dims = (collect_names(param.type) & body) - elsewhere - names
-        if is_mask or dims or _is_read(param.name, body | defaults | elsewhere):
+        other_types = collect_names(*(p.type for p in params if p is not param))
+        # `x: float[batch, n]` may only determine the length `n`
+        lengths = (collect_names(param.type) & body) - other_types - names
+        is_mask = is_graph and _is_padding_mask(param)
+        if is_mask or lengths or _is_read(param.name, body | defaults | other_types):
             continue
         what = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
         remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
         yield make_unused_warning(what, param.name, param.span, body - names, remedy)
+
+
+def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
+    """Return whether an input marks valid positions, which counts as a use of it."""
+    return param.type is not None and param.type.name == "keep"
 
 
 @dataclass
@@ -222,20 +232,22 @@ class LiveValues:
         )
 
 
-def _reach_items(
-    items: dict[str, UsableItem], bodies: dict[str, ItemNames], outside: set[str]
+def _find_reachable_items(
+    items: dict[str, UsableItem], names_by_item: dict[str, ItemNames], section_names: set[str]
 ) -> set[str]:
-    """Return the items that graphs and the other sections of a spec lead to."""
+    """Return the items that graphs and the other sections of a spec use, directly or through other
+    items.
+    """
     graphs = [n for n, i in items.items() if isinstance(i, ast.Block) and i.kind == "graph"]
-    heads = {p.partition(".")[0] for p in outside}
+    roots = {p.partition(".")[0] for p in section_names}
     # a file without a graph is used by others
-    stack = [*graphs, *(heads & items.keys())] if graphs else [*items]
+    stack = [*graphs, *(roots & items.keys())] if graphs else [*items]
     reached: set[str] = set()
     while stack:
         name = stack.pop()
         if name not in reached:
             reached.add(name)
-            stack += {p.partition(".")[0] for p in bodies[name].outer_names} & items.keys()
+            stack += {p.partition(".")[0] for p in names_by_item[name].outer_names} & items.keys()
     return reached
 
 
@@ -243,17 +255,20 @@ def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
     used = {p.removeprefix("config.") for p in read}
     fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
-        # read with a record around it, or by a member of it
-        parts = path.split(".")
-        above = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
-        is_read = above & used or any(p.startswith(f"{path}.") for p in used)
-        if entry.type.fields or entry.name.startswith("_") or is_read:
+        if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
             continue
         keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
         ignored = f"; if it changes no result, write `ignore {', '.join(keys)}`" if keys else ""
         yield make_unused_warning(
             f"config field `{path}`", entry.name, entry.span, used, f"remove it{ignored}"
         )
+
+
+def _is_field_read(path: str, used: set[str]) -> bool:
+    """Return whether a config field, a record that contains it, or a member of it is read."""
+    parts = path.split(".")
+    records = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
+    return bool(records & used) or any(p.startswith(f"{path}.") for p in used)
 
 
 def make_unused_warning(
@@ -274,25 +289,33 @@ def check_share_rules(
 
     `models` are the trials of one graph; other graphs are elaborated only if needed.
     """
-    rules = [
-        r
-        for item, _ in program.iterate_items(ast.Weights)
-        for r in item.rules
-        if isinstance(r, ast.Share)
-    ]
-    everywhere = list(models)
+    useless = _find_useless_rules(_list_share_rules(program), models)
+    all_models = list(models)
     others = _iterate_other_graphs(program, library, models[0].graph.name)
     # elaborating a graph is slow: stop when no rule is left
-    while missing := [
-        r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in everywhere)
-    ]:
-        more = next(others, None)
-        if more is None:
-            break
-        everywhere += more
+    while useless and (more := next(others, None)) is not None:
+        all_models += more
+        useless = _find_useless_rules(useless, more)
     # rules whose condition was true in some trial
-    active = {path for model in everywhere for path in model.shared_scopes}
-    return [_explain_useless_rule(r, everywhere) for r in missing if r.name.text in active]
+    active = {path for model in all_models for path in model.shared_scopes}
+    return [_explain_useless_rule(r, all_models) for r in useless if r.name.text in active]
+
+
+def _list_share_rules(program: Program) -> list[ast.Share]:
+    """Return the `share` rules of a spec."""
+    return [
+        rule
+        for item, _ in program.iterate_items(ast.Weights)
+        for rule in item.rules
+        if isinstance(rule, ast.Share)
+    ]
+
+
+def _find_useless_rules(
+    rules: Iterable[ast.Share], models: Sequence[ModelDefinition]
+) -> list[ast.Share]:
+    """Return the rules that none of the models needs."""
+    return [r for r in rules if not any(m.shared_scopes.get(r.name.text) for m in models)]
 
 
 def _iterate_other_graphs(

@@ -5,6 +5,7 @@ show the `use` in its errors.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Span
@@ -68,14 +69,20 @@ def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
     member = next((m for m in map(data.find_non_null, keys) if m is not None), None)
     if member is not None and isinstance(member.value, JsonObject):
         return member.value
+    _raise_missing_section(part, data, member)
+
+
+def _raise_missing_section(part: UsedSpec, data: JsonObject, member: JsonMember | None) -> NoReturn:
+    """Raise E0227 for a config file without the section, or with another value there."""
+    keys, span = part.use.sources, part.use.span
     quoted = " or ".join(f'"{key}"' for key in keys)
-    used = f"`{part.name}` reads its config there"
+    label = f"`{part.name}` reads its config there"
     raise_error(
         "E0227",
-        f"{data.span.source.name} has no table {quoted}",
-        member.value.span if member else part.use.span,
-        "this is not a config" if member else used,
-        others=[Label(part.use.span, used)] if member and part.use.span else [],
+        f"{data.span.source.name} has no object {quoted}",
+        member.value.span if member else span,
+        "this is not a config" if member else label,
+        others=Label.list_at(span, label) if member else (),
         helps=[f'write `"{keys[0]}": {{…}}`, empty for the defaults of the spec'],
     )
 

@@ -195,46 +195,46 @@ class WeightSharing:
         `share` rule.
         """
         current, first_use = self.call_path, self._first_uses.setdefault(name, self.call_path)
-        # the index at which the two call paths diverge
-        steps = enumerate(zip(first_use, current, strict=False))
-        at = next((n for n, (first, second) in steps if first is not second), None)
-        if at is None or (
-            current[at].source is first_use[at].source
-            and not isinstance(current[at].source, STEP_NODES)
-        ):
-            return  # the same call, or a definition expanded at each use
+        fork = _find_fork(first_use, current)
+        if fork is None:
+            return
         # a rule applies to the weight itself, or to a scope that both paths open after the fork
-        both = {s.scope for s in first_use[at:]} & {s.scope for s in current[at:]} - {""} | {name}
+        scopes = _collect_scopes(first_use[fork:]) & _collect_scopes(current[fork:]) | {name}
         # rules declared inside one of the branches apply only to that branch
-        rules = [s for s in self._rules if s.depth <= at and any(map(s.covers, both))]
+        rules = [r for r in self._rules if r.depth <= fork and any(map(r.covers, scopes))]
         if not rules:
-            raise Failed(explain_unshared_weight(name, first_use[at:], current[at:]))
+            raise Failed(explain_unshared_weight(name, first_use[fork:], current[fork:]))
         self.needed_paths.update(
-            {s.path.text: True for s in rules if not s.depth and not s.from_used_spec}
+            {r.path.text: True for r in rules if not r.depth and not r.from_used_spec}
         )
+
+
+def _find_fork(first: CallPath, second: CallPath) -> int | None:
+    """Return the index at which two call paths diverge; None for the same call, or for a
+    definition that is expanded at each use.
+    """
+    for n, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one is not other:
+            is_same_definition = one.source is other.source and not isinstance(
+                one.source, STEP_NODES
+            )
+            return None if is_same_definition else n
+    return None
+
+
+def _collect_scopes(path: CallPath) -> set[str]:
+    """Return the weight scopes that the steps of a call path open."""
+    return {step.scope for step in path} - {""}
 
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
     """Return E0526 for a weight that two calls use. The paths begin where they diverge."""
     one, other = first[0], second[0]
-    # suggest to share a scope that both calls open, else the weight
-    known = {s.scope for s in first} - {""}
-    call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
-    rule = "`weights { share name }` next to `@ name`"
-    if call.scope in known:
-        # with `*` for layer numbers
-        path = ".".join("*" if part.isdigit() else part for part in call.scope.split("."))
-        operand = f'"{path}"' if "*" in path else path
-        rule = f"`weights {{ share {operand} }}`"
-    share = f"to share one set of weights write: {rule}"
+    share = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
     if isinstance(other.source, LOOP_NODES) and one.source is other.source:
         inner = next((s for s in second if isinstance(s.source, ast.Call)), other)
         labels = (inner.span, "each iteration uses the same weights", other.span, "this repeats it")
-        turn = f"{{{other.source.variable}}}"
-        own = f'`@ "name.{turn}"`'
-        if isinstance(other.source, ast.Repeat):
-            own = f'`repeat {other.source.variable} in … under "layers.{turn}" {{ … }}`'
-        fix = f"give each iteration its own weights: {own}"
+        fix = f"give each iteration its own weights: {_suggest_iteration_path(other.source)}"
         title = f"all iterations of the loop share the weight `{name}`"
     else:
         labels = (other.span, "this call reuses the weights", one.span, "they belong to this call")
@@ -243,6 +243,25 @@ def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Dia
     span, text, other_span, other_text = labels
     others = Label.list_at(other_span, other_text)
     return Diagnostic("E0526", title, Label.at(span, text), others, helps=(fix, share))
+
+
+def _suggest_share_rule(first: CallPath, second: CallPath) -> str:
+    """Return a `share` rule for a scope that both calls open, else for the weight."""
+    call = next(s for s in second if s.scope or not isinstance(s.source, LOOP_NODES))
+    if call.scope not in _collect_scopes(first):
+        return "`weights { share name }` next to `@ name`"
+    # with `*` for layer numbers
+    path = ".".join("*" if part.isdigit() else part for part in call.scope.split("."))
+    operand = f'"{path}"' if "*" in path else path
+    return f"`weights {{ share {operand} }}`"
+
+
+def _suggest_iteration_path(loop: ast.Repeat | ast.ListComprehension) -> str:
+    """Return a weight path that contains the loop variable."""
+    placeholder = f"{{{loop.variable}}}"
+    if isinstance(loop, ast.Repeat):
+        return f'`repeat {loop.variable} in … under "layers.{placeholder}" {{ … }}`'
+    return f'`@ "name.{placeholder}"`'
 
 
 PER_EXPERT_INITIALIZERS = {"fan_in": "fan_in_each"}

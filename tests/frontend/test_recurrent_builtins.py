@@ -114,7 +114,11 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
         ("gru(x, hidden=hidden) @ e", "E0211", "needs the option `reset`"),
         ("gru(x, hidden=hidden, reset=maybe) @ e", "E0203", "cannot be `maybe`"),
         ("lstm(x, hidden=hidden, direction=sideways) @ e", "E0203", "cannot be `sideways`"),
-        ("lstm(x[:, 0], hidden=hidden) @ e", "E0301", "takes a float [batch, time, features]"),
+        (
+            "lstm(x[:, 0], hidden=hidden) @ e",
+            "E0301",
+            "takes a float tensor [batch, time, features]",
+        ),
         ("lstm(x, hidden=hidden, layers=3, start=s) @ e", "E0301", "initial state of 3 layers"),
         ("lstm(x, hidden=hidden, layers=0) @ e", "E0216", "between 1 and 4096"),
         ("rnn(x, hidden=hidden, act=gelu) @ e", "E0203", "tanh, relu or sigmoid"),

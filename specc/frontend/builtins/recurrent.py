@@ -176,18 +176,7 @@ class _LayerStack:
     ) -> Results:
         """Add the layers; return the outputs of the last one, and the final states of all."""
         site, sides = self.site, REVERSED_BY_DIRECTION[self.direction]
-        if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
-            site.raise_error(
-                "E0301",
-                f"`{site.call.function.path}` takes a float [batch, time, features]",
-                "x",
-                f"this is {describe_value(x)}",
-            )
-        if self.keep is not None and (
-            self.keep.type.dtype != "bool" or self.keep.shape != x.shape[:2]
-        ):
-            title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
-            site.raise_error("E0301", title, "keep", f"this is {describe_value(self.keep)}")
+        self._check_operands(x)
         # each layer has its own weights, so that the number of layers must be known
         count = site.require_count(self.layers, "layers")
         firsts = [
@@ -196,19 +185,29 @@ class _LayerStack:
         ]
         ends: list[tuple[Tensor, ...]] = []
         for layer in range(count):
-            rows = []
+            outputs = []
             for reverse in sides:
                 # states are ordered layer by layer, forward before backward, as `ends` is
                 first = [f[len(ends)] for f in firsts]
                 out, *after = site.add_node(
                     op(reverse), *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", first)
                 )
-                rows.append(out)
+                outputs.append(out)
                 ends.append(tuple(after))
             # the next layer reads both directions, concatenated
-            x = rows[0] if len(rows) == 1 else site.add_op(ops.Concat(2), *rows)
+            x = outputs[0] if len(outputs) == 1 else site.add_op(ops.Concat(2), *outputs)
         finals = [self._stack_layers([e[n] for e in ends]) for n in range(len(names) - 1)]
         return Results((x, *finals), names)
+
+    def _check_operands(self, x: Tensor) -> None:
+        """Raise E0301 for an input or a padding mask of the wrong type."""
+        site, keep = self.site, self.keep
+        if len(x.shape) != 3 or not x.type.dtype.startswith(("f", "bf")):
+            title = f"`{site.call.function.path}` takes a float tensor [batch, time, features]"
+            site.raise_error("E0301", title, "x", f"this is {describe_value(x)}")
+        if keep is not None and (keep.type.dtype != "bool" or keep.shape != x.shape[:2]):
+            title = f"`keep` must be a padding mask bool[{x.shape[0]}, {x.shape[1]}]"
+            site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
 
     def _list_operands(
         self, x: Tensor, suffix: str, first: list[Tensor | None]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
+from specc.diagnostics.source import Span
 from specc.frontend.body_extraction import extract_body_graph
 from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import FunctionValue
@@ -34,27 +35,37 @@ def check_tokens_independent(
     number, E0333 if the body contains a dimension that only an input determines.
     `length` is the symbol for the number of tokens of an expert.
     """
-    made: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
-    # The number of tokens that are routed to an expert depends on the whole batch; only
-    # the loop over experts may use it.
-    for node, _ in body.nodes:
-        if is_length_dependent(node):
-            _raise_tokens_mixed(site, made, node, "uses their number")
-    for node in collect_needed_nodes(captured):
-        values = node.op.attributes().values()
-        if any(isinstance(v, Dim) and length in v.symbols() for v in values):
-            _raise_tokens_mixed(site, made, node, "uses their number")
+    origins: Mapping[Node, NodeOrigin] = {**site.context.builder.node_origins, **body.node_origins}
+    for node in _find_token_count_readers(body, captured, length):
+        _raise_tokens_mixed(site, origins, node, "uses their number")
     for node in _find_token_mixing(body):
-        _raise_tokens_mixed(site, made, node, "reads other tokens")
+        _raise_tokens_mixed(site, origins, node, "reads other tokens")
     for value in (*captured, *(r for _, results in body.nodes for r in results)):
-        for dim in value.type.shape:
-            if not site.context.has_run_time_symbol(dim.symbols() - {length}):
-                continue
-            spans = made.get(value.node, NodeOrigin()).spans if value.node else ()
+        spans = origins.get(value.node, NodeOrigin()).spans if value.node else ()
+        _check_no_runtime_length(site, value, length, spans[-1] if spans else site.span)
+
+
+def _find_token_count_readers(
+    body: Graph, captured: Sequence[Value], length: str
+) -> Iterator[Node]:
+    """Yield nodes that read the number of tokens that are routed to an expert. It depends on the
+    whole batch, and only the loop over experts may use it.
+    """
+    yield from (node for node, _ in body.nodes if is_length_dependent(node))
+    for node in collect_needed_nodes(captured):
+        attributes = node.op.attributes().values()
+        if any(isinstance(v, Dim) and length in v.symbols() for v in attributes):
+            yield node
+
+
+def _check_no_runtime_length(site: CallSite, value: Value, length: str, span: Span | None) -> None:
+    """Raise E0333 for a run-time length other than the number of tokens `length`."""
+    for dim in value.type.shape:
+        if site.context.has_run_time_symbol(dim.symbols() - {length}):
             raise_error(
                 "E0333",
                 f"an expert reads a tensor of run-time length {dim}",
-                spans[-1] if spans else site.span,
+                span,
                 f"this reads {format_type(value.type)}",
                 helps=[
                     "concatenate per-token data: `concat([x, …])`; tables need a length from the "
@@ -76,35 +87,35 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
 
 
 def _raise_tokens_mixed(
-    site: CallSite, made: Mapping[Node, NodeOrigin], node: Node, does: str
+    site: CallSite, origins: Mapping[Node, NodeOrigin], node: Node, violation: str
 ) -> NoReturn:
     """Raise E0331 at an op of the expert block and at the call of `route`."""
-    known = made.get(node, NodeOrigin()).spans
-    at = known[-1] if known else site.span
+    spans = origins.get(node, NodeOrigin()).spans
+    span = spans[-1] if spans else site.span
     fn = node.op.attributes().get("fn")
-    called = fn if isinstance(fn, str) else node.op.name
+    op_name = fn if isinstance(fn, str) else node.op.name
     raise_error(
         "E0331",
-        f"experts must process each token independently, but this one {does}",
-        at,
-        f"`{called}` does",
-        others=Label.list_at(None if at is site.span else site.span, "the experts run here"),
+        f"experts must process each token independently, but this one {violation}",
+        span,
+        f"`{op_name}` does",
+        others=Label.list_at(None if span is site.span else site.span, "the experts run here"),
         helps=["compute this before `route`, on all tokens"],
     )
 
 
-def drop_unused_weights(body: Graph, own: Sequence[Value]) -> tuple[Graph, list[Value]]:
-    """Return the body without unused weights, and the values of the weights that are left.
-    Its inputs are the tokens, one input for each of `own`, then captures.
+def drop_unused_weights(body: Graph, weights: Sequence[Value]) -> tuple[Graph, list[Value]]:
+    """Return the body without unused weights, and the remaining weights. The inputs of the body are
+    the tokens, one input per weight, then the captures.
     """
     # An unused weight would be expected in the checkpoint, which does not have it.
     read = {a for n, _ in body.nodes for a in n.args} | {*body.outputs.values()}
-    names = list(body.inputs)[1 : 1 + len(own)]
-    unread = {name for name in names if body.inputs[name] not in read}
-    inputs = {n: v for n, v in body.inputs.items() if n not in unread}
-    facts = {n: f for n, f in body.input_facts.items() if n not in unread}
-    kept = [v for n, v in zip(names, own, strict=True) if n not in unread]
-    return replace(body, inputs=inputs, input_facts=facts), kept
+    names = list(body.inputs)[1 : 1 + len(weights)]
+    unused = {name for name in names if body.inputs[name] not in read}
+    inputs = {n: v for n, v in body.inputs.items() if n not in unused}
+    facts = {n: f for n, f in body.input_facts.items() if n not in unused}
+    used = [v for n, v in zip(names, weights, strict=True) if n not in unused]
+    return replace(body, inputs=inputs, input_facts=facts), used
 
 
 ROUTED_LENGTH = "routed"
