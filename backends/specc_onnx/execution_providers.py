@@ -115,14 +115,12 @@ def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> lis
 
 
 def _classify_nodes(
-    graph: GraphProto, outside: Mapping[str, bool]
+    graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, also in bodies, and whether it computes only lengths and scalars."""
-    # values by name: True for lengths, constants, scalars and values computed from these
-    is_scalar = dict(outside)
-    is_scalar.update((t.name, True) for t in graph.initializer)
-    is_scalar.update((t.values.name, True) for t in graph.sparse_initializer)
-    is_scalar.update((i.name, _is_scalar_input(i)) for i in graph.input)
+    """Yield every node, also in bodies, and whether it computes only lengths and scalars. Outer
+    values by name are scalars if they are lengths, constants, or computed from these.
+    """
+    is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
         bodies = [b for a in node.attribute for b in ((a.g,) if a.HasField("g") else a.graphs)]
         reads_scalars = not bodies and all(is_scalar.get(n, False) for n in node.input if n)
@@ -133,9 +131,16 @@ def _classify_nodes(
             yield from _classify_nodes(body, is_scalar)
 
 
-def _is_scalar_input(given: ValueInfoProto) -> bool:
-    """Return True if an input is declared as a single number."""
-    type_ = given.type.tensor_type
+def _find_scalar_sources(graph: GraphProto) -> dict[str, bool]:
+    """Return whether each initializer and input of a graph is a constant or a scalar."""
+    constants = [t.name for t in graph.initializer]
+    constants += (t.values.name for t in graph.sparse_initializer)
+    return {**dict.fromkeys(constants, True), **{i.name: _is_scalar_input(i) for i in graph.input}}
+
+
+def _is_scalar_input(graph_input: ValueInfoProto) -> bool:
+    """Return True if an input is declared with one element."""
+    type_ = graph_input.type.tensor_type
     return (
         type_.elem_type in SCALAR_INPUT_TYPES
         and type_.HasField("shape")

@@ -1,5 +1,7 @@
 """Ops that select, reorder or resample positions, in PyTorch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -63,11 +65,7 @@ def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
     if min(*before, *sizes) < 1:
         raise_error("E0912", f"cannot resize axes of length {before} to {sizes}")
     if not op.interpolates:
-        for n, size in enumerate(sizes):
-            step = 1 / op.factors[n] if op.factors else None
-            places = _find_nearest_indices(op.mode, before[n], size, step).to(x.device)
-            x = x.index_select(op.axis + n, places)
-        return x
+        return _resize_to_nearest(op, x, sizes)
     # [n, 1, …] with the resized axes last: one axis is an image of height 1.
     ends = tuple(range(-len(sizes), 0))
     moved = x.movedim(tuple(range(op.axis, end)), ends)
@@ -86,6 +84,16 @@ def resize(op: ops.Resize, place: ForwardContext, x: Tensor) -> Tensor:
     )
     made = made.reshape(*moved.shape[: -len(sizes)], *sizes)
     return made.movedim(ends, tuple(range(op.axis, end)))
+
+
+def _resize_to_nearest(op: ops.Resize, x: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Select the nearest source position of every output position, axis by axis."""
+    for n, size in enumerate(sizes):
+        step = 1 / op.factors[n] if op.factors else None
+        length = x.shape[op.axis + n]
+        indices = _find_nearest_indices(op.mode, length, size, step).to(x.device)
+        x = x.index_select(op.axis + n, indices)
+    return x
 
 
 def _find_nearest_indices(mode: str, rows: int, size: int, step: float | None) -> Tensor:

@@ -230,15 +230,19 @@ def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | 
     if node is None or node.op_type != "Attention":
         return None
     if len(node.output) < 4 or not node.output[3]:
-        del node.output[1:]
-        node.output.extend(["", "", f"{value}:weights"])
-        # the fourth output of an `Attention` becomes its weights
-        mode = "qk_matmul_output_mode"
-        for attribute in [a for a in node.attribute if a.name == mode]:
-            node.attribute.remove(attribute)
-        node.attribute.append(helper.make_attribute(mode, PROBABILITIES_OUTPUT_MODE))
+        _add_weights_output(node, f"{value}:weights")
     name: str = node.output[3]
     return name
+
+
+def _add_weights_output(node: NodeProto, name: str) -> None:
+    """Make the weights of an `Attention` its fourth output."""
+    del node.output[1:]
+    node.output.extend(["", "", name])
+    mode = "qk_matmul_output_mode"
+    for attribute in [a for a in node.attribute if a.name == mode]:
+        node.attribute.remove(attribute)
+    node.attribute.append(helper.make_attribute(mode, PROBABILITIES_OUTPUT_MODE))
 
 
 def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:

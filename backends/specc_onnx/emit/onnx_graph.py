@@ -5,7 +5,7 @@ scope is `h/3/attn/Attention`. Weights are initializers without data, which
 `specc_onnx.write.model_writer` adds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,14 +151,7 @@ def build_model(
     buffers: tuple[str, ...] = ()
     if isinstance(graph, KVBufferGraph):
         caches, buffers, graph = graph.caches, graph.buffer_names, graph.graph
-    types = {name: value.type for name, value in graph.inputs.items()}
-    types |= {name: get_buffer_type(types[name]) for name in buffers}
-    length_inputs = {}
-    if caches:
-        # The length of a buffer is its capacity, so the past length is a separate input.
-        types[PAST_LENGTH_INPUT] = Type("i64", ())
-        past = graph.inputs[caches[0].key].type.shape[2]
-        length_inputs[str(past)] = PAST_LENGTH_INPUT
+    types, length_inputs = _list_model_inputs(graph, caches, buffers)
     g = Emitter(
         target=target,
         opset=opset,
@@ -173,10 +166,29 @@ def build_model(
     g.values.buffers.update(graph.inputs[name] for name in buffers)
     weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
     lower_nodes(g, graph)
+    return finish_model(g, graph, types, _list_model_outputs(g, graph, caches), weights)
+
+
+def _list_model_inputs(
+    graph: Graph, caches: Sequence[KVCache], buffers: Sequence[str]
+) -> tuple[dict[str, Type], dict[str, str]]:
+    """Return the input types by name, and the scalar inputs by the symbol that they hold."""
+    types = {name: value.type for name, value in graph.inputs.items()}
+    types |= {name: get_buffer_type(types[name]) for name in buffers}
+    if not caches:
+        return types, {}
+    # The length of a buffer is its capacity, so the past length is a separate input.
+    types[PAST_LENGTH_INPUT] = Type("i64", ())
+    past = graph.inputs[caches[0].key].type.shape[2]
+    return types, {str(past): PAST_LENGTH_INPUT}
+
+
+def _list_model_outputs(g: Emitter, graph: Graph, caches: Sequence[KVCache]) -> dict[str, Tensor]:
+    """Return the tensors of the outputs by name; KV buffers have their capacity as length."""
     outputs = {n: g.values.tensors[v] for n, v in graph.outputs.items()}
     for name in (n for cache in caches for n in (cache.next_key, cache.next_value)):
         outputs[name] = replace(outputs[name], type=get_buffer_type(outputs[name].type))
-    return finish_model(g, graph, types, outputs, weights)
+    return outputs
 
 
 def finish_model(
@@ -190,37 +202,52 @@ def finish_model(
     output_names = _name_outputs(g, inputs, outputs)
     taken = {*inputs, *outputs, *g.values.constants, *(t.name for t in weights.values())}
     names = _rename_values(g, output_names, taken)
-    nodes = g.bodies.open[0].nodes
-    read = {name for node in nodes for name in iterate_node_inputs(node)}
-    constants = [t for name, t in g.values.constants.items() if name in read]
-    graph_proto = GraphProto(
-        name=graph.name or "main",
-        node=nodes,
-        input=[make_value_info(n, t) for n, t in inputs.items()],
-        output=[make_value_info(n, t.type) for n, t in outputs.items()],
-        initializer=[*weights.values(), *constants],
-        value_info=list_value_infos(g.bodies.open[0], list(outputs)),
-    )
-    model = _make_model_proto(graph_proto, g.opset)
+    model = _make_model_proto(_make_graph_proto(g, graph.name, inputs, outputs, weights), g.opset)
     # protobuf copies initializers, so the weights are looked up in the model
     stored_weights = dict(zip(weights, model.graph.initializer, strict=False))
     types = {**inputs, **{n: t.type for n, t in outputs.items()}, **g.values.stored_types}
-    # the notes on attentions that the model still contains, with final names
-    attentions = (
-        {key: names[value] if key in NAMED_NOTE_FIELDS else value for key, value in note.items()}
-        for note in g.attentions
-        if all(note[key] in names for key in NAMED_NOTE_FIELDS & note.keys())
-    )
     return BuiltModel(
         model=model,
         graph=graph,
         target=g.target,
         opset=g.opset,
         weights=stored_weights,
-        attentions=tuple(attentions),
+        attentions=_list_attention_notes(g, names),
         types=types,
         length_inputs=g.lengths.length_inputs,
         branch_lengths=g.facts.branch_lengths,
+    )
+
+
+def _make_graph_proto(
+    g: Emitter,
+    name: str,
+    inputs: Mapping[str, Type],
+    outputs: Mapping[str, Tensor],
+    weights: Mapping[str, TensorProto],
+) -> GraphProto:
+    """Return the emitted nodes as a graph with the constants that they read."""
+    nodes = g.bodies.open[0].nodes
+    read = {name for node in nodes for name in iterate_node_inputs(node)}
+    constants = [t for name, t in g.values.constants.items() if name in read]
+    return GraphProto(
+        name=name or "main",
+        node=nodes,
+        input=[make_value_info(n, t) for n, t in inputs.items()],
+        output=[make_value_info(n, t.type) for n, t in outputs.items()],
+        initializer=[*weights.values(), *constants],
+        value_info=list_value_infos(g.bodies.open[0], list(outputs)),
+    )
+
+
+def _list_attention_notes(
+    g: Emitter, final_names: Mapping[str, str]
+) -> tuple[Mapping[str, str], ...]:
+    """Return the notes on attentions that the model still contains, with final names."""
+    return tuple(
+        {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
+        for note in g.attentions
+        if all(note[key] in final_names for key in NAMED_NOTE_FIELDS & note.keys())
     )
 
 

@@ -124,9 +124,7 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
     results: list[QuantizedProduct] = []
-    stored = {
-        t.name: t.data_type for g in iterate_nested_graphs(model.graph) for t in g.initializer
-    }
+    stored = _list_initializer_types(model.graph)
     for graph in iterate_nested_graphs(model.graph):
         for node in graph.node:
             if (roles := _find_operand_roles(node, stored)) is not None:
@@ -139,6 +137,11 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]
             values = {role: probes[name] for role, name in names.items()}
             results.append(QuantizedProduct(kind, values, facts))
     return tuple(results)
+
+
+def _list_initializer_types(graph: GraphProto) -> dict[str, int]:
+    """Return the element type of every initializer by name, also of subgraphs."""
+    return {t.name: t.data_type for g in iterate_nested_graphs(graph) for t in g.initializer}
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
@@ -186,9 +189,7 @@ def _find_operand_roles(
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
     """Make values outputs of a graph, collected by loops; return their output names."""
-    visible = {t.name for t in graph.initializer}
-    visible |= {v.name for v in graph.input}
-    visible |= {name for node in graph.node for name in node.output}
+    visible = _list_defined_names(graph)
     probes: dict[str, str] = {}
     for node in list(graph.node):
         if node.op_type in ("Scan", "Loop"):
@@ -202,6 +203,12 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
         kind = probe_types[name]
         graph.output.append(helper.make_tensor_value_info(outer, kind, None))
     return probes
+
+
+def _list_defined_names(graph: GraphProto) -> set[str]:
+    """Return the names of the inputs, initializers and node results of a graph, not of bodies."""
+    results = {name for node in graph.node for name in node.output}
+    return results | {t.name for t in graph.initializer} | {v.name for v in graph.input}
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:

@@ -39,6 +39,7 @@ from specc_onnx.lower.tensor_helpers import (
 )
 
 FORBIDDEN_SCORE = float("-inf")
+"""The score of a token that cannot be chosen."""
 
 
 def emit_token_rules(
@@ -56,8 +57,7 @@ def emit_token_rules(
     """
     unrestricted = scores
     if history is not None:
-        for banned in emit_banned_tokens(g, d, history, vocabulary):
-            scores = g.node("Where", banned, FORBIDDEN_SCORE, scores)
+        scores = _emit_history_rules(g, d, scores, history, vocabulary)
     if d.min_tokens and d.stop:
         early = g.node("Less", iteration, d.min_tokens)
         scores = _emit_suppressed_scores(g, scores, d.stop, vocabulary, early)
@@ -74,12 +74,28 @@ def emit_token_rules(
         )
     # forced tokens take precedence over the other settings
     for step, tokens in enumerate(d.first_token_choices):
-        is_allowed = emit_token_set(g, tokens, vocabulary)
-        # a single forced token is certain: log-probability 0
-        allowed_score = unrestricted if len(tokens) > 1 else 0.0
-        forced = g.node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
+        forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
         scores = g.node("Where", g.node("Equal", iteration, step), forced, scores)
     return scores
+
+
+def _emit_history_rules(
+    g: Emitter, d: DecodingConfig, scores: str, history: str, vocabulary: int
+) -> str:
+    """Emit -inf scores for the tokens that rules over the token `history` forbid."""
+    for banned in emit_banned_tokens(g, d, history, vocabulary):
+        scores = g.node("Where", banned, FORBIDDEN_SCORE, scores)
+    return scores
+
+
+def _emit_forced_scores(
+    g: Emitter, unrestricted: str, tokens: Collection[int], vocabulary: int
+) -> str:
+    """Emit the unrestricted scores of `tokens`, and -inf for all other tokens."""
+    is_allowed = emit_token_set(g, tokens, vocabulary)
+    # a single forced token is certain: log-probability 0
+    allowed_score = unrestricted if len(tokens) > 1 else 0.0
+    return g.node("Where", is_allowed, allowed_score, FORBIDDEN_SCORE)
 
 
 def _emit_suppressed_scores(

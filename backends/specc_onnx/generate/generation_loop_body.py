@@ -61,17 +61,21 @@ def find_invariant_nodes(step: Graph, static_inputs: Iterable[str]) -> list[Node
     known |= set(step.parameters.values())
     invariant = []
     for node, results in step.nodes:
-        # `Range(past)` has no operands but changes at every step.
-        lengths = [d for result in results for d in result.type.shape]
-        lengths += node.op.iterate_lengths()
-        is_fixed = all(d.symbols() <= symbols for d in lengths)
         # The body of a `Scan` is not searched for varying values.
-        if not is_fixed or isinstance(node.op, ops.Scan):
+        if isinstance(node.op, ops.Scan) or not _has_fixed_lengths(node, results, symbols):
             continue
         if all(a is None or a in known for a in node.args):
             known.update(results)
             invariant.append(node)
     return invariant
+
+
+def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[str]) -> bool:
+    """Return whether a node reads and returns no lengths that change between steps."""
+    # `Range(past)` has no operands but changes at every step.
+    lengths = [d for result in results for d in result.type.shape]
+    lengths += node.op.iterate_lengths()
+    return all(d.symbols() <= fixed_symbols for d in lengths)
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:

@@ -5,9 +5,9 @@ become one float mask; queries without visible keys give zeros. `is_causal` is n
 opsets align its positions differently.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
@@ -23,6 +23,9 @@ from specc_onnx.lower.tensor_helpers import (
     is_always_true,
     make_typed_tensor,
 )
+
+AttentionEmitter: TypeAlias = Callable[[], list[str]]
+"""Emits an attention; returns its result and, if they are used, its weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,25 +179,33 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
         made = g.nodes("Attention", outputs, *operands, mask, **options)
         return [made[0], made[-1]][:count]
 
-    def emit_zeros() -> list[str]:
-        return [emit_full(g, 0, dtype, t.shape) for t in types]
-
     maybe_empty = [d for d in dict.fromkeys((b, q, k)) if not g.lengths.is_positive(d)]
-    if not maybe_empty:
+    if maybe_empty:
+        results, notes = _emit_nonempty_branch(g, maybe_empty, types, emit_attention)
+    else:
         results = emit_attention()
         notes = {"node": results[0]}
-    else:
-        # The product is 0 if any length is 0.
-        with g.outside("lengths"):
-            is_nonempty = g.node("Greater", g.dim(multiply_dims(maybe_empty)), 0)
-        some = make_branch(g, "some", types, emit_attention)
-        none = make_branch(g, "none", types, emit_zeros)
-        results = [*g.nodes("If", count, is_nonempty, then_branch=some, else_branch=none)]
-        notes = {"node": some.output[0].name, "guard": results[0]}
     weights = results[1] if count == 2 else ""
     return AttentionResult(
         result=results[0], packed=packed is not None, weights=weights, notes=notes
     )
+
+
+def _emit_nonempty_branch(
+    g: Emitter, lengths: Sequence[Dim], types: Sequence[Type], emit_attention: AttentionEmitter
+) -> tuple[list[str], dict[str, str]]:
+    """Emit an `If` of attention and, if a length is 0, zeros; return its results and the notes that
+    name its values.
+    """
+    # The product is 0 if any length is 0.
+    with g.outside("lengths"):
+        is_nonempty = g.node("Greater", g.dim(multiply_dims(lengths)), 0)
+    nonempty = make_branch(g, "nonempty", types, emit_attention)
+    empty = make_branch(
+        g, "empty", types, lambda: [emit_full(g, 0, t.dtype, t.shape) for t in types]
+    )
+    results = g.nodes("If", len(types), is_nonempty, then_branch=nonempty, else_branch=empty)
+    return [*results], {"node": nonempty.output[0].name, "guard": results[0]}
 
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:

@@ -298,15 +298,20 @@ def slice_positions(
         return x
     name, type = x.name, x.type
     if contiguous := [(axis, span) for axis, span in axis_spans if not span.global_positions]:
-        starts = _emit_index_vector(g, [span.start for _, span in contiguous])
-        stops = _emit_index_vector(g, [span.stop for _, span in contiguous])
-        name = g.node("Slice", name, starts, stops, [*(a for a, _ in contiguous)])
+        name = _slice_contiguous(g, name, contiguous)
     for axis, span in axis_spans:
         type = _set_axis_length(type, axis, span.length)
         if span.global_positions:
             name = _gather_positions(g, name, axis, span)
     g.bodies.open[-1].types[name] = type
     return Tensor(name, type)
+
+
+def _slice_contiguous(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpan]]) -> str:
+    """Emit one `Slice` over all axes whose span has no global positions."""
+    starts = _emit_index_vector(g, [span.start for _, span in spans])
+    stops = _emit_index_vector(g, [span.stop for _, span in spans])
+    return g.node("Slice", x, starts, stops, [axis for axis, _ in spans])
 
 
 def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
@@ -318,8 +323,8 @@ def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
     return g.node("Concat", global_positions, near, axis=axis)
 
 
-def _emit_index_vector(g: Emitter, numbers: Sequence[str]) -> str:
-    return numbers[0] if len(numbers) == 1 else g.node("Concat", *numbers, axis=0)
+def _emit_index_vector(g: Emitter, indices: Sequence[str]) -> str:
+    return indices[0] if len(indices) == 1 else g.node("Concat", *indices, axis=0)
 
 
 def _set_axis_length(type: Type, axis: int, length: Dim) -> Type:

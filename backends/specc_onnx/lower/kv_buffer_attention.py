@@ -20,6 +20,7 @@ from specc.ir.target import Target
 from specc.ir.types import Type
 from specc_onnx.lower.dense_attention import emit_combined_mask, emit_split_heads
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor, emit_if
+from specc_onnx.lower.registry import count_users
 from specc_onnx.lower.tensor_helpers import (
     emit_arange,
     emit_cast,
@@ -249,9 +250,8 @@ def find_kv_buffers(
     if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
     states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
-    readers = Counter(a for node, _ in graph.nodes for a in node.args if a)
-    readers.update(graph.outputs.values())
-    found = []
+    readers = count_users(graph)
+    caches = []
     for node, results in graph.nodes:
         # the kernel does not return attention weights
         if not isinstance(node.op, ops.Attend) or readers[results[1]]:
@@ -260,8 +260,8 @@ def find_kv_buffers(
             continue
         cache = _find_attention_cache(node, node.op, states_by_input, readers)
         if cache is not None:
-            found.append(cache)
-    return tuple(found)
+            caches.append(cache)
+    return tuple(caches)
 
 
 def _is_bufferable(state: DecodeState) -> bool:

@@ -183,16 +183,20 @@ def emit_ordered_weights(
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights computed inside a loop body are not visible outside.
     with g.outside(g.site.scope, level=0) if is_static else nullcontext():
-        bias = None
-        if any(biases):
-            # ONNX concatenates both biases; zeros replace a missing one.
-            length = weights[0].shape[axis].number or 0
-            dtype = next(b.dtype for b in biases if b)
-            zeros = g.constant([0.0] * length, dtype)
-            parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
-            bias = emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
+        bias = _emit_joined_bias(g, cell, biases, weights[0].shape[axis].number or 0)
         ordered = (emit_gates_in_order(g, w, cell, axis) for w in weights)
         return [*(emit_unsqueeze(g, w, 0) for w in ordered), bias]
+
+
+def _emit_joined_bias(
+    g: Emitter, cell: GateOrder, biases: tuple[Tensor | None, Tensor | None], length: int
+) -> str | None:
+    """Emit both biases concatenated, as ONNX takes them; zeros replace a missing one."""
+    if not any(biases):
+        return None
+    zeros = g.constant([0.0] * length, next(b.dtype for b in biases if b))
+    parts = [emit_gates_in_order(g, b, cell) if b else zeros for b in biases]
+    return emit_unsqueeze(g, g.node("Concat", *parts, axis=0), 0)
 
 
 def emit_gates_in_order(g: Emitter, weights: Tensor, cell: GateOrder, axis: int = 0) -> str:

@@ -26,31 +26,35 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
     """Lower the nodes of `graph`, or `only` some of them, and restore the emitter's site."""
-    site = g.site
-    used = _count_users(graph)
+    outer_site = g.site
+    use_counts = count_users(graph)
     # The counts of the whole graph also apply to recomputed parts.
-    g.facts.use_counts.update({v: n for v, n in used.items() if v not in g.facts.use_counts})
+    g.facts.use_counts.update({v: n for v, n in use_counts.items() if v not in g.facts.use_counts})
     g.facts.split_ends.update(_find_tilings(graph))
     for node, results in graph.nodes:
-        if only is not None and node not in only:
-            continue
-        g.site = LoweringSite(
-            graph.node_origins.get(node, NodeOrigin()).scopes,
-            tuple(r.type for r in results),
-            tuple(r in used for r in results),
-        )
-        nodes = g.bodies.open[-1].nodes
-        before = len(nodes)
-        operands = (None if a is None else g.values.tensors[a] for a in node.args)
-        made = lower[node.op](node.op, g, *operands)
-        if node.op.heavy:
-            summary = extract_docstring_summary(type(node.op).__doc__)
-            _add_doc_string(nodes[before:], summary, g.scope_prefix)
-        names = (made,) if isinstance(made, str) else made
-        for result, name in zip(results, names, strict=True):
-            g.values.tensors[result] = Tensor(name, result.type, result)
-            g.bodies.open[-1].types[name] = result.type
-    g.site = site
+        if only is None or node in only:
+            g.site = LoweringSite(
+                graph.node_origins.get(node, NodeOrigin()).scopes,
+                tuple(r.type for r in results),
+                tuple(r in use_counts for r in results),
+            )
+            _lower_node(g, node, results)
+    g.site = outer_site
+
+
+def _lower_node(g: Emitter, node: Node, results: Sequence[Value]) -> None:
+    """Lower one node by the rule of its op; record the tensors and types of its results."""
+    nodes = g.bodies.open[-1].nodes
+    first_new = len(nodes)
+    operands = (None if a is None else g.values.tensors[a] for a in node.args)
+    names = lower[node.op](node.op, g, *operands)
+    if node.op.heavy:
+        summary = extract_docstring_summary(type(node.op).__doc__)
+        _add_doc_string(nodes[first_new:], summary, g.scope_prefix)
+    names = (names,) if isinstance(names, str) else names
+    for result, name in zip(results, names, strict=True):
+        g.values.tensors[result] = Tensor(name, result.type, result)
+        g.bodies.open[-1].types[name] = result.type
 
 
 def lower_expansion(
@@ -67,17 +71,17 @@ def lower_expansion(
     return tuple(g.list_names(results))
 
 
-def _count_users(graph: Graph) -> Counter[Value]:
+def count_users(graph: Graph) -> Counter[Value]:
     """Count the users of each value."""
-    read = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
-    read.update(graph.outputs.values())
-    return read
+    counts = Counter(a for node, _ in graph.nodes for a in node.args if a is not None)
+    counts.update(graph.outputs.values())
+    return counts
 
 
-def _add_doc_string(nodes: Sequence[NodeProto], doc: str, directory: str) -> None:
+def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> None:
     """Set the doc string of an operation on its first node in its scope."""
-    own = [n for n in nodes if n.name.rpartition("/")[0] == directory]
-    for node in (own or nodes)[:1]:
+    in_scope = [n for n in nodes if n.name.rpartition("/")[0] == scope_prefix]
+    for node in (in_scope or nodes)[:1]:
         node.doc_string = doc
 
 

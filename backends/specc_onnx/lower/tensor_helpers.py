@@ -28,25 +28,33 @@ def emit_reshape(
         before, x = x.shape, x.name
     if tuple(before) == tuple(after):
         return x
-    written = _plan_target_shape(before, [Dim.of(d) for d in after])
-    numbers = [n for n in written if n is not None]
-    unknown = len(written) - len(numbers)
-    # 0 copies an axis, so no actual length may be 0.
-    if not unknown and all(d != 0 for d in after):
-        return g.node("Reshape", x, [*numbers])
-    # ONNX cannot infer -1 if another length is 0, and a copied axis may be empty.
-    if unknown == 1 and all(n > 0 for n in numbers):
-        constant = [-1 if n is None else n for n in written]
-        return g.node("Reshape", x, [*constant])
+    constant = _find_constant_target(before, after)
+    if constant is not None:
+        return g.node("Reshape", x, constant)
     return g.node("Reshape", x, g.shape(after), allowzero=1)
 
 
-def _plan_target_shape(before: Sequence[DimLike], after: Sequence[Dim]) -> list[int | None]:
+def _find_constant_target(
+    before: Sequence[DimLike], after: Sequence[DimLike]
+) -> Sequence[int] | None:
+    """Return a constant shape operand of `Reshape`; None if it must be computed at run time."""
+    target = _plan_target_shape(before, after)
+    static = [n for n in target if n is not None]
+    # 0 copies an axis, so no actual length may be 0.
+    if None not in target and 0 not in after:
+        return static
+    # ONNX cannot infer -1 if another length is 0, and a copied axis may be empty.
+    if target.count(None) == 1 and all(n > 0 for n in static):
+        return [-1 if n is None else n for n in target]
+    return None
+
+
+def _plan_target_shape(before: Sequence[DimLike], after: Sequence[DimLike]) -> list[int | None]:
     """Return the shape operand of `Reshape`: 0 copies a dynamic axis, None is a dynamic length."""
     stays = [axis < len(before) and before[axis] == d for axis, d in enumerate(after)]
     return [
         0 if same and length.number is None else length.number
-        for same, length in zip(stays, after, strict=True)
+        for same, length in zip(stays, map(Dim.of, after), strict=True)
     ]
 
 

@@ -95,14 +95,22 @@ def _infer_node(found: InferredTypes, node: NodeProto) -> None:
     if (check := SHAPE_CHECKS.get(node.op_type)) is not None:
         check(found, node, types)
     sizes = [found.get_static_shape(n) for n in node.input if n]
-    known = node.op_type not in DATA_DEPENDENT_OPS and None not in sizes
-    # ONNX's inference silently gives up on invalid operands.
-    if known and any(has_unknown_length(t) for t in types):
-        raise OperandMismatchError(f"no shape follows from {', '.join(map(str, sizes))}")
+    if node.op_type not in DATA_DEPENDENT_OPS and None not in sizes:
+        _check_lengths_known(types, sizes)
     operands = [found.constants.get(n) for n in node.input]
     numbers = fold_node(node, operands, sizes[0] if sizes else None)
     for n, name in enumerate(filter(None, node.output)):
         found.add_value(name, types[n], numbers if n == 0 else None)
+
+
+def _check_lengths_known(
+    results: Sequence[TypeProto], operand_shapes: Sequence[list[int] | None]
+) -> None:
+    """Raise OperandMismatchError for unknown lengths: ONNX's inference silently gives up on invalid
+    operands.
+    """
+    if any(has_unknown_length(t) for t in results):
+        raise OperandMismatchError(f"no shape follows from {', '.join(map(str, operand_shapes))}")
 
 
 def _infer_results(found: InferredTypes, node: NodeProto) -> list[TypeProto]:

@@ -79,17 +79,21 @@ def plan_weight_placement(
     reasons: dict[Path, str] = {}
     pieces = []
     for name, dtype in dtypes.items():
-        # a matrix that is converted cannot stay in the checkpoint
-        is_converted = store and len(values.wanted[name].shape) > 1
-        may_link = link and (not is_converted or values.stored_dtype(name) == dtype)
-        own_directory = directory if may_link else None
-        pieces.append(_make_piece(name, dtype, values, own_directory, opset, reasons))
+        may_link = link and not _needs_conversion(values, name, dtype, store)
+        link_directory = directory if may_link else None
+        pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
     inline = _is_inline(pieces, how, len(graphs) == 1)
     plan = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
     plan = replace(plan, reasons={**reasons, **plan.reasons})
     if how == "link":
         _check_all_linked(plan, pieces, directory)
     return WeightPlacement({p.name: p for p in pieces}, ties, plan, inline)
+
+
+def _needs_conversion(values: ParameterValues, name: str, dtype: str, store: str) -> bool:
+    """Return whether a matrix is converted to `store`, so that it cannot stay in the checkpoint."""
+    is_converted = bool(store) and len(values.wanted[name].shape) > 1
+    return is_converted and values.stored_dtype(name) != dtype
 
 
 def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: bool) -> bool:
