@@ -36,50 +36,52 @@ ZERO_LENGTH = Dim.of(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffineIndex:
-    """`query · t + key · u + far / over + c` with `c` between `low` and `high`; `far` is a sum
-    of lengths without a constant term.
+    """The function `query_slope · t + key_slope · u + length_sum / length_divisor + c`, where `c`
+    lies between `min_offset` and `max_offset`. `length_sum` is a sum of lengths without a constant
+    term.
     """
 
-    query: Fraction = ZERO
-    key: Fraction = ZERO
-    low: Fraction = ZERO
-    high: Fraction = ZERO
-    far: Dim = ZERO_LENGTH
-    over: int = 1
+    query_slope: Fraction = ZERO
+    key_slope: Fraction = ZERO
+    min_offset: Fraction = ZERO
+    max_offset: Fraction = ZERO
+    length_sum: Dim = ZERO_LENGTH
+    length_divisor: int = 1
 
-    def times(self, factor: Fraction) -> "AffineIndex":
+    def multiply(self, factor: Fraction) -> "AffineIndex":
         """Return the function multiplied by a constant."""
-        low, high = sorted((self.low * factor, self.high * factor))
+        low, high = sorted((self.min_offset * factor, self.max_offset * factor))
         return AffineIndex(
-            query=self.query * factor,
-            key=self.key * factor,
-            low=low,
-            high=high,
-            far=self.far * factor.numerator,
-            over=self.over * factor.denominator,
+            query_slope=self.query_slope * factor,
+            key_slope=self.key_slope * factor,
+            min_offset=low,
+            max_offset=high,
+            length_sum=self.length_sum * factor.numerator,
+            length_divisor=self.length_divisor * factor.denominator,
         )
 
     def subtract(self, other: "AffineIndex") -> "AffineIndex":
         """Return the difference of two affine functions."""
-        return self.add(other.times(-ONE))
+        return self.add(other.multiply(-ONE))
 
     def add(self, other: "AffineIndex") -> "AffineIndex":
         """Return the sum of two affine functions."""
-        over = lcm(self.over, other.over)
+        over = lcm(self.length_divisor, other.length_divisor)
         return AffineIndex(
-            query=self.query + other.query,
-            key=self.key + other.key,
-            low=self.low + other.low,
-            high=self.high + other.high,
-            far=self.far * (over // self.over) + other.far * (over // other.over),
-            over=over,
+            query_slope=self.query_slope + other.query_slope,
+            key_slope=self.key_slope + other.key_slope,
+            min_offset=self.min_offset + other.min_offset,
+            max_offset=self.max_offset + other.max_offset,
+            length_sum=self.length_sum * (over // self.length_divisor)
+            + other.length_sum * (over // other.length_divisor),
+            length_divisor=over,
         )
 
     @property
-    def number(self) -> Fraction | None:
-        """Return the constant value, or None if the value varies between positions."""
-        alike = self.query == self.key == 0 and self.far == 0
-        return self.low if alike and self.low == self.high else None
+    def constant(self) -> Fraction | None:
+        """The constant value; None if the value varies between positions."""
+        alike = self.query_slope == self.key_slope == 0 and self.length_sum == 0
+        return self.min_offset if alike and self.min_offset == self.max_offset else None
 
 
 MaybeAffineIndex: TypeAlias = AffineIndex | None
@@ -88,23 +90,25 @@ MaybeAffineIndex: TypeAlias = AffineIndex | None
 AffineIndexSearch: TypeAlias = Generator[QueryKeyGrid, MaybeAffineIndex, MaybeAffineIndex]
 
 
-def make_affine_length(length: Dim) -> AffineIndex:
-    """Split a length into its constant and the rest."""
+def split_length_constant(length: Dim) -> AffineIndex:
+    """Split a length into its constant term and the other terms."""
     number = dict(length.terms).get((), 0)
-    return AffineIndex(low=Fraction(number), high=Fraction(number), far=length - number)
+    return AffineIndex(
+        min_offset=Fraction(number), max_offset=Fraction(number), length_sum=length - number
+    )
 
 
 def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyGrid) -> Interval:
     """Return the interval of `t - u` in which `difference <= 0` (or `< 0`) can hold."""
     # a t + b u is a (t - u) + (a + b) u, and -b (t - u) + (a + b) t: of bounds that only grow with
     # t - u, which is at least 0, the weaker one is dropped.
-    if difference.query + difference.key < 0 or not _is_nonnegative(difference, grid):
+    if difference.query_slope + difference.key_slope < 0 or not _is_nonnegative(difference, grid):
         return FULL_INTERVAL
-    slope = difference.query if grid.side == "keys" else -difference.key
+    slope = difference.query_slope if grid.side == "keys" else -difference.key_slope
     if slope == 0:
-        holds = difference.low < 0 or (difference.low == 0 and not strict)
+        holds = difference.min_offset < 0 or (difference.min_offset == 0 and not strict)
         return FULL_INTERVAL if holds else EMPTY_INTERVAL
-    edge = -difference.low / slope
+    edge = -difference.min_offset / slope
     if slope > 0:
         return Interval(-inf, ceil(edge) - 1 if strict else floor(edge))
     return Interval(floor(edge) + 1 if strict else ceil(edge), inf)
@@ -114,19 +118,19 @@ def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
     """Return True if the lengths in `difference` are never negative, so that dropping them only
     makes the comparison hold more often.
     """
-    if difference.far == 0:
+    if difference.length_sum == 0:
         return True
-    return grid.clock is not None and grid.clock.is_non_negative(difference.far)
+    return grid.time_axis is not None and grid.time_axis.is_non_negative(difference.length_sum)
 
 
 def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
-    """Return the value as a linear function of query and key time, or None if it is not one."""
+    """Return the value as an affine function of query and key time; None if it is not affine."""
     node = grid.value.node
     match node:
         case Node(ops.Constant(int() | float() as number)):
             return _match_constant(number)
         case Node(ops.Size(length)):
-            return make_affine_length(length) if _is_constant_length(length, grid) else None
+            return split_length_constant(length) if _is_constant_length(length, grid) else None
         case Node(ops.Extent() | ops.Range()):
             return _match_position_id(grid)
         case Node(ops.Cast(to), (Value() as x,)):
@@ -135,54 +139,58 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
             return (yield align_operand(grid, x)) if exact else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
             inner = yield align_operand(grid, x)
-            return inner.times(-ONE) if inner else None
-        case Node(ops.Arith(fn), (Value() as a, Value() as b)):
+            return inner.multiply(-ONE) if inner else None
+        case Node(ops.Arith(function), (Value() as a, Value() as b)):
             one, other = (yield align_operand(grid, a)), (yield align_operand(grid, b))
             if one is None or other is None:
                 return None
-            return _combine_affine(fn, one, other, grid.value.dtype)
+            return _combine_affine_indices(function, one, other, grid.value.dtype)
     behind = follow_view(grid)
     return (yield behind) if behind else None
 
 
 def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:
     """Return True if the length is the same in every decode step."""
-    return grid.clock is None or not length.symbols() & grid.clock.dependent_symbols
+    return grid.time_axis is None or not length.symbols() & grid.time_axis.dependent_symbols
 
 
 def _match_position_id(grid: QueryKeyGrid) -> AffineIndex | None:
-    """Match position ids of one axis, the query's or the key's: `head + t` or `head + u`."""
+    """Match position ids of the query axis or the key axis: `prefix + t` or `prefix + u`."""
     # A position of a head that is viewed without an axis has an unknown index.
-    before = grid.head(0)
-    if before is None or (grid.query, grid.key) not in ((0, None), (None, 0)):
+    before = grid.get_prefix_length(0)
+    if before is None or (grid.query_axis, grid.key_axis) not in ((0, None), (None, 0)):
         return None
-    number = AffineIndex(query=ONE) if grid.query == 0 else AffineIndex(key=ONE)
-    return number.add(make_affine_length(before))
+    number = AffineIndex(query_slope=ONE) if grid.query_axis == 0 else AffineIndex(key_slope=ONE)
+    return number.add(split_length_constant(before))
 
 
 def _match_constant(number: float) -> AffineIndex | None:
     """Match an integer below 2**53; other numbers may be rounded by the model's own arithmetic."""
     if not (abs(number) < 2**53 and float(number).is_integer()):
         return None
-    return AffineIndex(low=Fraction(number), high=Fraction(number))
+    return AffineIndex(min_offset=Fraction(number), max_offset=Fraction(number))
 
 
-def _combine_affine(fn: str, a: AffineIndex, b: AffineIndex, dtype: str) -> AffineIndex | None:
-    """`add`, `sub`, `mul` by a number, `floordiv` by a positive number."""
-    match fn:
+def _combine_affine_indices(
+    function: str, a: AffineIndex, b: AffineIndex, dtype: str
+) -> AffineIndex | None:
+    """Return the result of `add`, `sub`, `mul` by a constant, or `floordiv` by a positive constant;
+    None for other functions.
+    """
+    match function:
         case "add":
             return a.add(b)
         case "sub":
             return a.subtract(b)
         case "mul":
-            if a.number is None:
+            if a.constant is None:
                 a, b = b, a
-            return None if a.number is None else b.times(a.number)
+            return None if a.constant is None else b.multiply(a.constant)
         case "floordiv" if dtype in ("i64", "i32"):
-            divisor = b.number
+            divisor = b.constant
             if divisor is None or divisor <= 0:
                 return None
-            exact = a.times(1 / divisor)
+            exact = a.multiply(1 / divisor)
             # Floor division loses at most (n - 1) / n of the dividend.
-            return exact.add(AffineIndex(low=Fraction(-1) + 1 / divisor))
+            return exact.add(AffineIndex(min_offset=Fraction(-1) + 1 / divisor))
     return None

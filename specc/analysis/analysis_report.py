@@ -29,31 +29,35 @@ from specc.ir.types import Interval
 class AxisCausality:
     """Causality along the axis `symbol`.
 
-    `causal` is None if no output has this axis. `reason` names the op that reads later positions.
-    `fields` maps each output to its receptive field.
+    `is_causal` is None if no output has this axis. `reason` names the op that reads later
+    positions. `receptive_fields` maps each output to its receptive field.
     """
 
     symbol: str
-    causal: bool | None
+    is_causal: bool | None
     reason: str = ""
-    fields: Mapping[str, Interval]
+    receptive_fields: Mapping[str, Interval]
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Return the line that `specc check` prints."""
-        if self.causal is None:
+        if self.is_causal is None:
             return f"every output depends on all positions of {self.symbol}"
-        if self.causal:
+        if self.is_causal:
             return f"causal along {self.symbol}"
         return f"not causal along {self.symbol}: {self.reason}"
 
 
-def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[AxisCausality]:
-    """Yield the causality of each dynamic length of an input, in input order, except `besides`."""
+def iterate_axis_causality(
+    graph: Graph, excluded: tuple[str | None, ...]
+) -> Iterator[AxisCausality]:
+    """Yield the causality along each dynamic length of an input except `excluded`, in
+    input order.
+    """
     lengths = [
         dim.name
         for value in graph.inputs.values()
         for dim in value.shape
-        if dim.name and dim.name not in besides
+        if dim.name and dim.name not in excluded
     ]
     for symbol in dict.fromkeys(lengths):
         yield check_axis_causality(graph, symbol)
@@ -61,34 +65,41 @@ def check_each_axis(graph: Graph, besides: tuple[str | None, ...]) -> Iterator[A
 
 def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
     """Return the causality along one axis."""
-    found = trace_time_dataflow(graph, symbol)
-    fields = compute_receptive_fields(graph, found)
+    flow = trace_time_dataflow(graph, symbol)
+    fields = compute_receptive_fields(graph, flow)
     if not fields:
-        return AxisCausality(symbol=symbol, causal=None, fields={})
+        return AxisCausality(symbol=symbol, is_causal=None, receptive_fields={})
     live = collect_needed_nodes(graph.outputs[name] for name in fields)
-    leak = next((each for each in found.leaks if each.node in live), None)
+    leak = next((each for each in flow.leaks if each.node in live), None)
     if leak is not None:
         return AxisCausality(
-            symbol=symbol, causal=False, reason=_explain_leak(graph, leak, found), fields=fields
+            symbol=symbol,
+            is_causal=False,
+            reason=_format_leak_reason(graph, leak, flow),
+            receptive_fields=fields,
         )
     ahead = next((n for n, reach in fields.items() if reach.lo < 0), "")
     why = f"`{ahead}` reads later rows" if ahead else ""
-    return AxisCausality(symbol=symbol, causal=not ahead, reason=why, fields=fields)
+    return AxisCausality(symbol=symbol, is_causal=not ahead, reason=why, receptive_fields=fields)
 
 
-def compute_receptive_fields(graph: Graph, found: TimeFlow) -> dict[str, Interval]:
-    """Return how far back the positions of each output look; for attention maps, their queries."""
-    axes = {name: found.state(value).axes for name, value in graph.outputs.items()}
+def compute_receptive_fields(graph: Graph, flow: TimeFlow) -> dict[str, Interval]:
+    """Return how many positions back each output depends; for attention maps, along the
+    query axis.
+    """
+    axes = {name: flow.get_state(value).axes for name, value in graph.outputs.items()}
     return {name: reach[min(reach)] for name, reach in axes.items() if reach}
 
 
-def _explain_leak(graph: Graph, leak: Leak, found: TimeFlow) -> str:
-    """`attend` (bert.specc:88:9): its mask is not proved to exclude later positions."""
-    primary, _ = make_leak_labels(graph, leak, found)
+def _format_leak_reason(graph: Graph, leak: Leak, flow: TimeFlow) -> str:
+    """Format a leak, e.g. `attend` (bert.specc:88:9): its mask is not proved to exclude later
+    positions.
+    """
+    primary, _ = make_leak_labels(graph, leak, flow)
     span = primary.span if primary else find_node_span(graph, leak.node)
     # for an error inside std, the user's own call comes first
     place = f" ({span.caller or span})" if span else ""
-    what = describe_leak(graph, leak, found).what
+    what = describe_leak(graph, leak, flow).text
     return f"`{format_op_name(leak.node.op)}`{place}: {what}"
 
 
@@ -100,82 +111,91 @@ FINITE_VALUES_CONDITION = "if its values are finite and nothing computed from th
 class AnalysisReport:
     """Results of all analyses of a graph.
 
-    `growing` is the symbol of the time axis along which the model generates or streams, `chunk`
-    its positions per step; `batch` is the symbol of the batch, if there is one. `causal` and
-    `is_batch_independent` are None if there is nothing to prove. `fields`
-    maps each output to its receptive field along `growing`. `padded` names the padding masks.
-    `others` are the other dynamic axes. `grouped`: a mask is `same_group`.
+    `time_symbol` is the symbol of the time axis along which the model generates or streams,
+    `chunk_size` the number of positions per step. `batch_symbol` is the symbol of the batch size,
+    if there is one. `is_causal` and `is_batch_independent` are None if there is nothing to prove.
+    `receptive_fields` maps each output to its receptive field along the time axis. `padding_masks`
+    names the padding masks. `other_axes` are the other dynamic axes. `has_groups` is True if the
+    graph contains a `same_group` mask.
     """
 
-    growing: str | None
-    chunk: int
-    causal: bool | None
-    fields: Mapping[str, Interval]
-    batch: str | None
+    time_symbol: str | None
+    chunk_size: int
+    is_causal: bool | None
+    receptive_fields: Mapping[str, Interval]
+    batch_symbol: str | None
     is_batch_independent: bool | None
-    padded: tuple[str, ...]
-    others: tuple[AxisCausality, ...] = ()
-    grouped: bool = False
+    padding_masks: tuple[str, ...]
+    other_axes: tuple[AxisCausality, ...] = ()
+    has_groups: bool = False
     errors: tuple[Diagnostic, ...] = field(default=())
     warnings: tuple[Diagnostic, ...] = field(default=())
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return the lines that `specc check` prints, one fact per line."""
-        said = []
-        if self.growing and self.causal:
-            said += self._causal_lines()
-        said += [each.line() for each in self.others]
-        if self.batch and self.is_batch_independent:
-            said.append("batch elements are independent")
-        if self.padded and not any(w.code == "W0601" for w in self.warnings):
-            names = ", ".join(self.padded)
-            said.append(f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}")
-        return said
+        lines = []
+        if self.time_symbol and self.is_causal:
+            lines += self._format_causality_lines()
+        lines += [each.format_line() for each in self.other_axes]
+        if self.batch_symbol and self.is_batch_independent:
+            lines.append("batch elements are independent")
+        if self.padding_masks and not any(w.code == "W0601" for w in self.warnings):
+            names = ", ".join(self.padding_masks)
+            lines.append(
+                f"padding does not affect the outputs ({names}), {FINITE_VALUES_CONDITION}"
+            )
+        return lines
 
-    def _causal_lines(self) -> list[str]:
+    def _format_causality_lines(self) -> list[str]:
         """Return the lines on causality and the receptive field of each output."""
-        by = f", in chunks of {self.chunk} positions" if self.chunk > 1 else ""
-        format_field = _format_field if self.chunk == 1 else _format_chunked_field
-        reaches = self.fields.items()
+        by = f", in chunks of {self.chunk_size} positions" if self.chunk_size > 1 else ""
+        format_field = (
+            _format_receptive_field if self.chunk_size == 1 else _format_chunked_receptive_field
+        )
+        reaches = self.receptive_fields.items()
         return [
-            f"causal along {self.growing}{by}",
+            f"causal along {self.time_symbol}{by}",
             *(f"  {format_field(name, reach)}" for name, reach in reaches),
-            *(["  positions of a group arrive in one step (same_group)"] * self.grouped),
+            *(["  positions of a group arrive in one step (same_group)"] * self.has_groups),
         ]
 
 
 def analyze_graph(
     graph: Graph,
-    growing: str | None = None,
-    source: str | None = None,
+    time_input: str | None = None,
+    logits_output: str | None = None,
     defaults: Graph | None = None,
-    streamed: Sequence[str] = (),
+    streamed_outputs: Sequence[str] = (),
 ) -> AnalysisReport:
     """Run all analyses on `graph`, whose inputs have these `defaults`.
 
-    `growing` is the input with the time axis, `source` the output that tokens are chosen from; for
-    a streaming model `streamed` are the outputs computed as input arrives.
+    `time_input` is the input with the time axis, `logits_output` the output from which tokens are
+    chosen. A streaming model computes `streamed_outputs` while input arrives.
     """
-    symbol = find_time_symbol(graph, growing) if growing else None
+    symbol = find_time_symbol(graph, time_input) if time_input else None
     proved = _TimeAxisFacts()
-    if growing is not None:
-        wanted = list(streamed) or ([source] if source else list(graph.outputs))
-        proved = _check_time_axis(graph, growing, wanted, bool(streamed))
+    if time_input is not None:
+        checked_outputs = list(streamed_outputs) or (
+            [logits_output] if logits_output else list(graph.outputs)
+        )
+        proved = _check_time_axis(graph, time_input, checked_outputs, bool(streamed_outputs))
         if symbol and not proved.errors:
-            proved.errors = check_default_causality(graph, defaults, symbol, growing, wanted)
+            proved.errors = check_default_causality(
+                graph, defaults, symbol, time_input, checked_outputs
+            )
     inside = inline_defaults(graph, defaults) if defaults else graph
     batch = find_batch_symbol(inside)
     mixed = check_batch_independence(inside, batch) if batch else []
     return AnalysisReport(
-        growing=symbol,
-        chunk=proved.chunk,
-        causal=not proved.errors if symbol else None,
-        fields=proved.fields,
-        batch=batch,
+        time_symbol=symbol,
+        chunk_size=proved.chunk_size,
+        is_causal=not proved.errors if symbol else None,
+        receptive_fields=proved.receptive_fields,
+        batch_symbol=batch,
         is_batch_independent=not mixed if batch else None,
-        padded=tuple(n for n, f in graph.input_facts.items() if f.keep),
-        grouped=has_groups(graph),
-        others=() if proved.errors else tuple(check_each_axis(graph, (symbol, batch))),
+        padding_masks=tuple(n for n, f in graph.input_facts.items() if f.keep),
+        has_groups=has_groups(graph),
+        other_axes=() if proved.errors else tuple(iterate_axis_causality(graph, (symbol, batch))),
         errors=tuple(proved.errors),
         warnings=(*mixed, *check_padding(_inline_computed_inputs(graph, defaults))),
     )
@@ -185,33 +205,35 @@ def analyze_graph(
 class _TimeAxisFacts:
     """Facts about the time axis."""
 
-    chunk: int = 1
+    chunk_size: int = 1
     errors: list[Diagnostic] = field(default_factory=list)
-    fields: Mapping[str, Interval] = field(default_factory=dict)
+    receptive_fields: Mapping[str, Interval] = field(default_factory=dict)
 
 
 def _check_time_axis(
-    graph: Graph, growing: str, wanted: Sequence[str], streamed: bool
+    graph: Graph, time_input: str, checked_outputs: Sequence[str], streamed_outputs: bool
 ) -> _TimeAxisFacts:
-    """Check whether the model can generate or stream along the time axis of `growing`."""
-    symbol = find_time_symbol(graph, growing)
+    """Check whether the model can generate or stream along the time axis of `time_input`."""
+    symbol = find_time_symbol(graph, time_input)
     if symbol is None:
-        return _TimeAxisFacts(errors=[_report_no_time_axis(graph, growing)])
-    if not streamed:
-        faults = check_causality(graph, symbol, growing, wanted)
+        return _TimeAxisFacts(errors=[_make_no_time_axis_error(graph, time_input)])
+    if not streamed_outputs:
+        faults = check_causality(graph, symbol, time_input, checked_outputs)
         return _TimeAxisFacts(
             1, faults, compute_receptive_fields(graph, trace_time_dataflow(graph, symbol))
         )
-    chunk = compute_chunk_size(graph, symbol, wanted)
+    chunk = compute_chunk_size(graph, symbol, checked_outputs)
     whole = substitute_chunked_length(graph, symbol, chunk)
-    faults = check_streaming_causality(whole, symbol, growing, wanted, chunk)
+    faults = check_streaming_causality(whole, symbol, time_input, checked_outputs, chunk)
     return _TimeAxisFacts(
         chunk, faults, compute_receptive_fields(whole, trace_time_dataflow(whole, symbol, chunk))
     )
 
 
 def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
-    """Return the graph with inputs that follow from other inputs inlined, except padding masks."""
+    """Return the graph with inputs inlined that are computed from other inputs, except padding
+    masks.
+    """
     names = (
         [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].keep]
         if defaults
@@ -224,25 +246,25 @@ def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
     )
 
 
-def _report_no_time_axis(graph: Graph, growing: str) -> Diagnostic:
-    span = graph.input_facts[growing].span
+def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
+    span = graph.input_facts[time_input].span
     return Diagnostic(
         "E0702",
-        f"`{growing}` has no time axis: it has no axis after the batch whose length is a "
+        f"`{time_input}` has no time axis: it has no axis after the batch whose length is a "
         "run-time length",
-        Label.at(span, f"this is {graph.inputs[growing].type}"),
+        Label.at(span, f"this is {graph.inputs[time_input].type}"),
         helps=("give it the axes [batch, length], with a length of `dims`",),
     )
 
 
-def _format_chunked_field(name: str, field: Interval) -> str:
+def _format_chunked_receptive_field(name: str, field: Interval) -> str:
     if field.is_empty or field.hi == float("inf"):
         return f"{name} depends on all previous input positions"
     # up to the last position of its chunk
     return f"{name} depends on the last {int(field.hi) + 1} input positions"
 
 
-def _format_field(name: str, field: Interval) -> str:
+def _format_receptive_field(name: str, field: Interval) -> str:
     if field.is_empty:
         return f"{name} depends on no position"
     if field.hi == float("inf"):

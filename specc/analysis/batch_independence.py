@@ -34,10 +34,10 @@ def find_batch_symbol(graph: Graph) -> str | None:
 def check_batch_independence(graph: Graph, symbol: str) -> list[Diagnostic]:
     """Return a warning W0602 for each op that mixes elements along `symbol`, in graph order."""
     batch = _BatchAxis(Dim.symbol(symbol), collect_related_symbols(graph.length_equations, symbol))
-    spoilt = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
+    mixed_values = {v for v in graph.inputs.values() if not batch.is_batched_input(v)}
     return [
-        _make_warning(graph, place, node, symbol)
-        for place, node in batch.find_mixing_nodes(graph, spoilt)
+        _make_warning(graph, containing_graph, node, symbol)
+        for containing_graph, node in batch.find_mixing_nodes(graph, mixed_values)
     ]
 
 
@@ -46,93 +46,97 @@ class _BatchAxis:
     """The batch size, and the symbols of lengths derived from it."""
 
     length: Dim
-    related: frozenset[str]
+    dependent_symbols: frozenset[str]
 
-    def depends_on_batch(self, length: Dim) -> bool:
+    def is_batch_dependent(self, length: Dim) -> bool:
         """Return True if a length contains the batch size."""
-        return bool(length.symbols() & self.related)
+        return bool(length.symbols() & self.dependent_symbols)
 
-    def blocks(self, length: Dim) -> bool:
-        """Return True if a length is a whole number of positions per batch element."""
+    def has_whole_blocks(self, length: Dim) -> bool:
+        """Return True if a length is an integer number of positions per batch element."""
         try:
             size = divide_dims_exactly(length, self.length)
         except DimError:
             return False
-        others = self.related - {self.length.name}
+        others = self.dependent_symbols - {self.length.name}
         return self.length.name not in size.symbols() and not length.symbols() & others
 
     def is_batched_input(self, value: Value) -> bool:
-        """Return True if an input has the batch as one whole axis, or not at all."""
-        said = [d for d in value.shape if self.depends_on_batch(d)]
-        return not said or said == [self.length]
+        """Return True if an input has the batch as one complete axis, or does not have it."""
+        batch_lengths = [d for d in value.shape if self.is_batch_dependent(d)]
+        return not batch_lengths or batch_lengths == [self.length]
 
-    def find_mixing_nodes(self, graph: Graph, spoilt: set[Value]) -> Iterator[tuple[Graph, Node]]:
+    def find_mixing_nodes(
+        self, graph: Graph, mixed_values: set[Value]
+    ) -> Iterator[tuple[Graph, Node]]:
         """Yield the nodes that mix batch elements, with their graph or body; each cause once."""
         for node, results in graph.nodes:
-            if not spoilt.isdisjoint(node.operands):
-                spoilt.update(results)
+            if not mixed_values.isdisjoint(node.operands):
+                mixed_values.update(results)
                 continue
             inside = (
                 next(self.find_mixing_nodes(node.op.body, set()), None)
                 if isinstance(node.op, ops.Scan)
                 else None
             )
-            if inside or self._mixes_elements(node, results):
-                spoilt.update(results)
+            if inside or self._is_mixing_elements(node, results):
+                mixed_values.update(results)
                 yield inside or (graph, node)
 
-    def _mixes_elements(self, node: Node, results: NodeResults) -> bool:
+    def _is_mixing_elements(self, node: Node, results: NodeResults) -> bool:
         """Return True if a node passes values from one batch element to another, or its result
         depends on the batch size.
         """
         for result in results:
-            said = [d for d in result.shape if self.depends_on_batch(d)]
+            batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
             # Two axes of it, or blocks that are not whole, mix batch elements.
-            if len(said) > 1 or not all(map(self.blocks, said)):
+            if len(batch_lengths) > 1 or not all(map(self.has_whole_blocks, batch_lengths)):
                 return True
         match node.op:
             case ops.Merge(axis, count):
                 # Blocks stay contiguous if the batch is the first of the merged axes.
                 behind = node.operand().shape[axis + 1 : axis + count]
-                return any(map(self.depends_on_batch, behind))
+                return any(map(self.is_batch_dependent, behind))
             case ops.Split(sizes=sizes):
-                return any(map(self.depends_on_batch, sizes[1:]))
+                return any(map(self.is_batch_dependent, sizes[1:]))
             case ops.Expand():
                 return False  # all batch elements are equal
             case ops.Scan():
-                return self._scan_mixes(node, node.op, results)
-        return self._mentions_batch(node.op) or self._crosses_batch(node, results)
+                return self._is_mixing_scan(node, node.op, results)
+        return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
 
-    def _mentions_batch(self, op: Op) -> bool:
+    def _has_batch_attribute(self, op: Op) -> bool:
         """Return True if an attribute contains the batch size."""
-        return any(map(self.depends_on_batch, op.iterate_lengths()))
+        return any(map(self.is_batch_dependent, op.iterate_lengths()))
 
-    def _crosses_batch(self, node: Node, results: NodeResults) -> bool:
-        """Return True if the batch axis is not read elementwise, or comes from no operand."""
+    def _is_crossing_batch(self, node: Node, results: NodeResults) -> bool:
+        """Return True if an op does not read the batch axis elementwise, or if its result has a
+        batch axis that no operand has.
+        """
         made = {
             (r, n)
             for r, v in enumerate(results)
             for n, d in enumerate(v.shape)
-            if self.depends_on_batch(d)
+            if self.is_batch_dependent(d)
         }
         for link in find_dependences(node, results):
-            if not self.depends_on_batch(get_read_length(node, link)):
+            if not self.is_batch_dependent(get_read_length(node, link)):
                 continue
             to = link.result, link.result_axis
             if link.kind != "same" or link.reach != SAME_POSITION or to not in made:
                 return True
         return False
 
-    def _scan_mixes(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
-        """Return True if a loop runs along the batch, skips elements that others need, or runs
-        longer for one element because of another. The loop body is checked separately.
+    def _is_mixing_scan(self, node: Node, op: ops.Scan, results: NodeResults) -> bool:
+        """Return True if a loop runs along the batch, if it skips elements that others need, or if
+        one element causes more iterations for another. The loop body is checked separately.
         """
-        if self.depends_on_batch(
+        if self.is_batch_dependent(
             op.get_first_scanned(node).shape[op.axis]
         ) or not is_early_exit_safe(node, op):
             return True
         keep = op.split_operands(node.args).keep
-        if keep is None or not self.depends_on_batch(keep.shape[0]):
+        if keep is None or not self.is_batch_dependent(keep.shape[0]):
             return False
         first = [r.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
         return any(d != keep.shape[0] for d in first)
@@ -145,28 +149,32 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     if op.until == -1:
         return True
     starts = op.split_body_inputs().initial_carries
-    done = starts[op.until]
+    end_condition = starts[op.until]
     carried = zip(op.get_next_carries(), starts, strict=True)
     outside = op.map_captures(node.args)
     ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.lasting]
-    empty = [_find_value_when_done(value, done) for value in ended]
-    return all(_find_value_when_done(after, done) is before for after, before in carried) and all(
+    empty = [_find_finished_value(value, end_condition) for value in ended]
+    return all(
+        _find_finished_value(after, end_condition) is before for after, before in carried
+    ) and all(
         value is not None and is_zero_everywhere(outside.get(value, value)) for value in empty
     )
 
 
-def _find_value_when_done(value: Value, done: Value) -> Value | None:
-    """Return the value that an elementwise `where` selects where `done` is true, or None."""
+def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
+    """Return the value that an elementwise `where` selects where `end_condition` is true,
+    or None.
+    """
     match value.node:
         case Node(ops.Where(), (Value() as mask, yes, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):
                 mask = mask.node.operand()
-            return yes if mask is done else None
+            return yes if mask is end_condition else None
     return None
 
 
-def _make_warning(graph: Graph, place: Graph, node: Node, symbol: str) -> Diagnostic:
-    span = find_node_span(place, node)
+def _make_warning(graph: Graph, containing_graph: Graph, node: Node, symbol: str) -> Diagnostic:
+    span = find_node_span(containing_graph, node)
     outputs = ", ".join(f"`{n}`" for n in graph.outputs)
     return Diagnostic(
         "W0602",

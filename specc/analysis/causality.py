@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from specc.analysis.causality_message_parts import adapt_to_normalizer, zero_later_keys
+from specc.analysis.causality_message_parts import format_zero_keys_help, name_normalizer
 from specc.analysis.causality_messages import describe_leak
 from specc.analysis.masked_values import find_nonzero_interval
 from specc.analysis.time_axis import find_chunk_symbol
@@ -52,53 +52,53 @@ from specc.ir.op import Op
 
 
 def check_causality(
-    graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int = 1
+    graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int = 1
 ) -> list[Diagnostic]:
-    """Return why `outputs` cannot be generated along the axis `symbol` of the input `growing`,
-    which counts chunks of `chunk` positions; empty if they can.
+    """Return why `outputs` cannot be generated along the axis `symbol` of the input `time_input`,
+    which counts chunks of `chunk_size` positions; empty if they can.
 
     Errors E0711 to E0717, one per violating op, in graph order.
     """
-    found = trace_time_dataflow(graph, symbol, chunk)
+    flow = trace_time_dataflow(graph, symbol, chunk_size)
     wanted = [graph.outputs[name] for name in outputs]
     live = collect_needed_nodes(wanted)
-    used = {a for node in live for a in node.operands}
+    used_inputs = {a for node in live for a in node.operands}
     output = outputs[0] if outputs else ""
-    faults = [
-        *_check_parameters(graph, found, used, output),
-        *_check_inputs(graph, found, used, output),
+    errors = [
+        *_check_parameters(graph, flow, used_inputs, output),
+        *_check_inputs(graph, flow, used_inputs, output),
     ]
-    for leak in found.leaks:
+    for leak in flow.leaks:
         if leak.node in live:
             name = next(
                 n
                 for n, v in zip(outputs, wanted, strict=True)
                 if leak.node in collect_needed_nodes([v])
             )
-            faults.append(_make_diagnostic(graph, found, leak, name, growing))
-    if not faults:
-        faults += [
-            _report_unsupported_loop(found, each)
-            for each in find_unsupported_loops(graph, found, live)
+            errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
+    if not errors:
+        errors += [
+            _make_unsupported_loop_error(flow, each)
+            for each in find_unsupported_loops(graph, flow, live)
         ]
         for name, value in zip(outputs, wanted, strict=True):
-            faults += _check_output(graph, found, name, value, growing)
-    return _deduplicate_errors(faults)
+            errors += _check_output(graph, flow, name, value, time_input)
+    return _deduplicate_errors(errors)
 
 
 def check_streaming_causality(
-    graph: Graph, symbol: str, growing: str, outputs: Sequence[str], chunk: int
+    graph: Graph, symbol: str, time_input: str, outputs: Sequence[str], chunk_size: int
 ) -> list[Diagnostic]:
-    """Check causality of outputs that are computed while input arrives, in chunks that may split
-    a group.
+    """Check causality of outputs that are computed while input arrives, in chunks that may split a
+    group.
     """
     if has_groups(graph):
         title = f"`{outputs[0]}` {CANNOT_STREAM} `{symbol}`: a chunk may end within a group"
         helps = ("use the mask `causal` instead of `same_group`",)
         return [Diagnostic("E0712", title, helps=helps)]
     return [
-        replace(fault, title=fault.title.replace(CANNOT_GENERATE, CANNOT_STREAM))
-        for fault in check_causality(graph, symbol, growing, outputs, chunk)
+        replace(error, title=error.title.replace(CANNOT_GENERATE, CANNOT_STREAM))
+        for error in check_causality(graph, symbol, time_input, outputs, chunk_size)
     ]
 
 
@@ -107,18 +107,20 @@ CANNOT_STREAM = "cannot be streamed along"
 
 
 def has_groups(graph: Graph) -> bool:
-    """Return True if the graph has a `same_group` mask: a step then gets all tokens of a group."""
+    """Return True if the graph has a `same_group` mask; a step then receives all tokens
+    of a group.
+    """
     return any(node.op == ops.Compare("same_group") for node, _ in graph.nodes)
 
 
-def _deduplicate_errors(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Keep one error per location: a statement in a loop leaks in each iteration."""
+def _deduplicate_errors(errors: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Keep one error per location; a statement in a loop leaks in each iteration."""
     first: dict[tuple[str, str, Label | None], Diagnostic] = {}
-    for fault in faults:
-        known = first.setdefault((fault.code, fault.title, fault.primary), fault)
-        if known is not fault:
+    for error in errors:
+        known = first.setdefault((error.code, error.title, error.primary), error)
+        if known is not error:
             first[known.code, known.title, known.primary] = replace(
-                known, count=known.count + fault.count
+                known, count=known.count + error.count
             )
     return list(first.values())
 
@@ -144,14 +146,14 @@ def format_op_name(op: Op) -> str:
 
 
 def _check_parameters(
-    graph: Graph, found: TimeFlow, used: set[Value], output: str
+    graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
     for name, value in graph.parameters.items():
-        if value in used and any(d.symbols() & found.related for d in value.shape):
+        if value in used_inputs and any(d.symbols() & flow.dependent_symbols for d in value.shape):
             span = graph.parameter_facts[name].span
             yield Diagnostic(
                 "E0716",
-                f"`{output}` cannot be generated along `{found.symbol}`: the size of "
+                f"`{output}` cannot be generated along `{flow.symbol}`: the size of "
                 "a weight depends on it",
                 Label.at(span, f"`{name}` is {value.type}"),
                 notes=(f"`{name}` is {value.type}",),
@@ -160,99 +162,101 @@ def _check_parameters(
 
 
 def _check_inputs(
-    graph: Graph, found: TimeFlow, used: set[Value], output: str
+    graph: Graph, flow: TimeFlow, used_inputs: set[Value], output: str
 ) -> Iterator[Diagnostic]:
     """Report inputs whose length follows from the time axis, but not position by position."""
     for name, value in graph.inputs.items():
         own = [
             d
             for d in value.shape
-            if found.clock.get_prefix_length(d) != 0 and d.symbols() & found.related
+            if flow.time_axis.get_prefix_length(d) != 0 and d.symbols() & flow.dependent_symbols
         ]
-        if value in used and own:
+        if value in used_inputs and own:
             span = graph.input_facts[name].span
             yield Diagnostic(
                 "E0716",
-                f"`{output}` cannot be generated along `{found.symbol}`: `{name}` is {own[0]} long",
+                f"`{output}` cannot be generated along `{flow.symbol}`: `{name}` is {own[0]} long",
                 Label.at(
                     span,
-                    f"unknown which of its positions belong to a new position of `{found.symbol}`",
+                    f"unknown which of its positions belong to a new position of `{flow.symbol}`",
                 ),
                 helps=(
-                    f"give `{name}` the length `{found.symbol}`, a length of its own, "
+                    f"give `{name}` the length `{flow.symbol}`, a length of its own, "
                     "or a fixed one",
                 ),
             )
 
 
-def _report_unsupported_loop(found: TimeFlow, at: UnsupportedLoop) -> Diagnostic:
-    span = find_node_span(at.place, at.node)
+def _make_unsupported_loop_error(flow: TimeFlow, loop: UnsupportedLoop) -> Diagnostic:
+    span = find_node_span(loop.graph, loop.node)
     return Diagnostic(
         "E0717",
-        f"no step can be derived along `{found.symbol}`: {at.reason}",
-        Label.at(span, f"`{format_op_name(at.node.op)}`: {at.reason}"),
+        f"no step can be derived along `{flow.symbol}`: {loop.reason}",
+        Label.at(span, f"`{format_op_name(loop.node.op)}`: {loop.reason}"),
         helps=UNSUPPORTED_LOOP_HELPS,
     )
 
 
 def _check_output(
-    graph: Graph, found: TimeFlow, name: str, value: Value, growing: str
+    graph: Graph, flow: TimeFlow, name: str, value: Value, time_input: str
 ) -> Iterator[Diagnostic]:
-    state = found.state(value)
-    title = f"`{name}` cannot be generated along `{found.symbol}`"
+    state = flow.get_state(value)
+    title = f"`{name}` cannot be generated along `{flow.symbol}`"
     span = find_node_span(graph, value.node)
-    if not state.moves:
+    if not state.is_time_dependent:
         yield Diagnostic(
             "E0716",
-            f"{title}: it does not depend on `{growing}`",
+            f"{title}: it does not depend on `{time_input}`",
             Label.at(span, "this stays the same whatever is generated"),
-            helps=(f"compute it from `{growing}`",),
+            helps=(f"compute it from `{time_input}`",),
         )
     if len(state.axes) > 1:
         query, key = sorted(state.axes)[:2]
-        reach = find_nonzero_interval(value, query, key, found.clock)
+        reach = find_nonzero_interval(value, query, key, flow.time_axis)
         if reach.lo < 0:
             yield Diagnostic(
                 "E0712",
                 f"{title}: it contains values for later positions",
                 Label.at(span, "this has a value for every pair of positions"),
-                helps=(zero_later_keys(value.rank, max(state.axes)),),
+                helps=(format_zero_keys_help(value.rank, max(state.axes)),),
             )
 
 
 def _make_diagnostic(
-    graph: Graph, found: TimeFlow, leak: Leak, output: str, growing: str
+    graph: Graph, flow: TimeFlow, leak: Leak, output: str, time_input: str
 ) -> Diagnostic:
-    said = describe_leak(graph, leak, found)
-    primary, others = make_leak_labels(graph, leak, found)
-    said = adapt_to_normalizer(said, primary)
-    title = f"`{output}` cannot be generated along `{found.symbol}`: {said.what}"
-    others += _make_time_axis_labels(graph.input_facts.get(growing), found.symbol)
-    notes = said.notes
+    message = describe_leak(graph, leak, flow)
+    primary, others = make_leak_labels(graph, leak, flow)
+    message = name_normalizer(message, primary)
+    title = f"`{output}` cannot be generated along `{flow.symbol}`: {message.text}"
+    others += _make_time_axis_labels(graph.input_facts.get(time_input), flow.symbol)
+    notes = message.notes
     if (
         leak.reason == "ahead"
         and leak.reach.lo > -inf
-        and _is_compensated_later(found, graph.outputs.get(output))
+        and _is_compensated_later(flow, graph.outputs.get(output))
     ):
         notes = (*notes, LATER_DELAY_NOTE)
-    return Diagnostic(said.code, title, primary, others, notes, said.helps)
+    return Diagnostic(message.code, title, primary, others, notes, message.helps)
 
 
 def make_leak_labels(
-    graph: Graph, leak: Leak, found: TimeFlow
+    graph: Graph, leak: Leak, flow: TimeFlow
 ) -> tuple[Label | None, tuple[Label, ...]]:
-    """Return the label of a leak, in a loop of the node in its body, and that of what it reads."""
-    place, at = graph, leak
-    while at.inside:
-        place, at = at.inside
-    span = find_node_span(place, at.node) or find_node_span(graph, leak.node)
+    """Return the label of the op that leaks, in a loop that of the op in its body, and the label of
+    the operand that it reads.
+    """
+    place, loop = graph, leak
+    while loop.body_leak:
+        place, loop = loop.body_leak
+    span = find_node_span(place, loop.node) or find_node_span(graph, leak.node)
     primary = Label.at(
-        span, f"`{format_op_name(at.node.op)}`: {describe_leak(place, at, found).what}"
+        span, f"`{format_op_name(loop.node.op)}`: {describe_leak(place, loop, flow).text}"
     )
-    operand = at.node.args[at.operand] if at.operand is not None else None
+    operand = loop.node.args[loop.operand] if loop.operand is not None else None
     read = find_node_span(place, operand.node) if operand else None
     there = (
-        (Label(read, f"these are the positions it reads, along `{found.symbol}`"),)
+        (Label(read, f"these are the positions it reads, along `{flow.symbol}`"),)
         if read and read != span
         else ()
     )
@@ -264,43 +268,45 @@ LATER_DELAY_NOTE = (
 )
 
 
-def _is_compensated_later(found: TimeFlow, output: Value | None) -> bool:
-    """Return True if the accumulated receptive field is causal although one op is not."""
+def _is_compensated_later(flow: TimeFlow, output: Value | None) -> bool:
+    """Return True if the accumulated receptive field is causal although one op is not causal."""
     if output is None:
         return False
-    axes = found.state(output).axes.values()
+    axes = flow.get_state(output).axes.values()
     return bool(axes) and all(r.lo >= 0 for r in axes)
 
 
-def find_time_symbol(graph: Graph, growing: str, chunk: int = 1) -> str | None:
-    """Return the symbol of the time axis of an input: the axis after the batch, else the first.
-    With `chunk` the axis is that many times as long.
+def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:
+    """Return the symbol of the time axis of an input: the axis after the batch, or the first axis
+    of a vector. With `chunk_size` the axis has that many positions per unit of the symbol.
     """
-    value = graph.inputs[growing]
+    value = graph.inputs[time_input]
     axis = 1 if value.rank > 1 else 0
-    return find_chunk_symbol(value, axis, chunk) if value.rank else None
+    return find_chunk_symbol(value, axis, chunk_size) if value.rank else None
 
 
 def check_default_causality(
-    graph: Graph, defaults: Graph | None, symbol: str, growing: str, outputs: Iterable[str]
+    graph: Graph, defaults: Graph | None, symbol: str, time_input: str, outputs: Iterable[str]
 ) -> list[Diagnostic]:
     """Return an error E0718 for each default read by `outputs` that changes as `symbol` grows."""
     if defaults is None:
         return []
     live = collect_needed_nodes(graph.outputs[name] for name in outputs)
     read = {a for node in live for a in node.args} | {graph.outputs[name] for name in outputs}
-    used = [
-        n for n, v in graph.inputs.items() if v in read and n in defaults.outputs and n != growing
+    used_inputs = [
+        n
+        for n, v in graph.inputs.items()
+        if v in read and n in defaults.outputs and n != time_input
     ]
-    faults: dict[Node | None, Diagnostic] = {}
-    for fault in _iterate_default_errors(
-        resolve_absent_inputs(defaults, [n for n in defaults.outputs if n != growing]),
-        used,
+    errors: dict[Node | None, Diagnostic] = {}
+    for error in _iterate_default_errors(
+        resolve_absent_inputs(defaults, [n for n in defaults.outputs if n != time_input]),
+        used_inputs,
         symbol,
-        growing,
+        time_input,
     ):
-        faults.setdefault(*fault)
-    return list(faults.values())
+        errors.setdefault(*error)
+    return list(errors.values())
 
 
 def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:
@@ -311,24 +317,24 @@ def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...
 
 
 def _iterate_default_errors(
-    defaults: Graph, used: Iterable[str], symbol: str, growing: str
+    defaults: Graph, used_inputs: Iterable[str], symbol: str, time_input: str
 ) -> Iterator[tuple[Node | None, Diagnostic]]:
     """Yield the first error of each default with its node, so that one cause is reported once."""
-    found = trace_time_dataflow(defaults, symbol)
-    grows = _make_time_axis_labels(defaults.input_facts.get(growing), symbol)
-    for name in used:
+    flow = trace_time_dataflow(defaults, symbol)
+    grows = _make_time_axis_labels(defaults.input_facts.get(time_input), symbol)
+    for name in used_inputs:
         value = defaults.outputs[name]
-        live, state = collect_needed_nodes([value]), found.state(value)
-        leak = next((k for k in found.leaks if k.node in live), None)
-        if leak is None and (state.axes or not state.moves):
+        live, state = collect_needed_nodes([value]), flow.get_state(value)
+        leak = next((k for k in flow.leaks if k.node in live), None)
+        if leak is None and (state.axes or not state.is_time_dependent):
             continue
         node: Node | None
         if leak:
-            said = describe_leak(defaults, leak, found)
-            node, why, notes = leak.node, said.what, said.notes
-            primary, others = make_leak_labels(defaults, leak, found)
+            message = describe_leak(defaults, leak, flow)
+            node, why, notes = leak.node, message.text, message.notes
+            primary, others = make_leak_labels(defaults, leak, flow)
         else:
-            why = f"it is computed from `{growing}`, which grows during generation"
+            why = f"it is computed from `{time_input}`, which grows during generation"
             node = value.node
             notes, others = (f"a default without the axis `{symbol}` is computed once",), ()
             primary = Label.at(find_node_span(defaults, node), why)

@@ -43,12 +43,12 @@ class LeakMessage:
     """The parts of a message about a leak."""
 
     code: str
-    what: str
+    text: str
     notes: tuple[str, ...] = ()
     helps: tuple[str, ...] = ()
 
 
-def zero_later_keys(rank: int, keys: int) -> str:
+def format_zero_keys_help(rank: int, keys: int) -> str:
     """Return the help that sets weights of later keys to 0; the keys are the axis `keys`."""
     mask = "grid(causal, x, x)"
     if rank == 3:
@@ -60,17 +60,19 @@ def zero_later_keys(rank: int, keys: int) -> str:
     )
 
 
-def adapt_to_normalizer(said: LeakMessage, at: Label | None) -> LeakMessage:
+def name_normalizer(message: LeakMessage, at: Label | None) -> LeakMessage:
     """Turn the message of an op inside a normalizer into E0723, which names the normalizer."""
     name = at.span.normalizer if at else ""
     if not name:
-        return said
-    what = f"the normalizer `{name}` is not causal: {said.what}"
+        return message
+    text = f"the normalizer `{name}` is not causal: {message.text}"
     note = "its scores, `s` here, are -inf at masked positions"
     # The op takes no mask: the scores decide which keys are hidden.
-    helps = (h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in said.helps)
-    notes = (*said.notes, note)
-    return replace(said, code="E0723", what=what, notes=notes, helps=tuple(helps))
+    helps = (
+        h.removesuffix(CAUSAL_MASK_SUFFIX).replace(MASK_TERM, SCORES_TERM) for h in message.helps
+    )
+    notes = (*message.notes, note)
+    return replace(message, code="E0723", text=text, notes=notes, helps=tuple(helps))
 
 
 CAUSAL_PADDING_HELP = ("write `padding=causal`",)
@@ -79,41 +81,41 @@ UNCOUNTED_PADDING_HELP = ("write `padding=causal, counted=false`",)
 
 def describe_window(
     op: ops.Conv | ops.ConvTranspose | ops.MaxPool | ops.AveragePool,
-    ahead: str,
-    every: bool,
-    chunk: int,
+    later_text: str,
+    is_all: bool,
+    chunk_size: int,
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the error text and the fixes for a window: it reads some positions `ahead`, or with
-    `every` its output length differs from the time axis. A stream has chunks of more than one
-    position.
+    """Return the error text and the fixes for a window. It reads the positions `later_text`, or, if
+    `is_all`, its output length differs from the length of the time axis. In a stream a chunk has
+    more than one position.
     """
-    fix = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
+    help_text = UNCOUNTED_PADDING_HELP if isinstance(op, ops.AveragePool) else CAUSAL_PADDING_HELP
     called = "convolution" if isinstance(op, ops.Conv | ops.ConvTranspose) else "pool"
-    if not every:
-        return f"this {called} reads {ahead}", fix
+    if not is_all:
+        return f"this {called} reads {later_text}", help_text
     if isinstance(op, ops.ConvTranspose):
         return "a time axis cannot be made longer", ()
-    if op.stride[0] > 1 and chunk > 1:
+    if op.stride[0] > 1 and chunk_size > 1:
         # The number of whole chunks would not match the strides.
-        what = f"this {called} does not return one position for every {op.stride[0]}"
-        return what, fix
+        text = f"this {called} does not return one position for every {op.stride[0]}"
+        return text, help_text
     if op.stride[0] > 1:
         # A step would have to wait for this many positions.
-        what = f"this {called} reads {op.stride[0]} new positions, and a step has one"
-        return what, ("keep every position along the generated axis: `stride=1`",)
-    return f"this {called} changes the number of positions", fix
+        text = f"this {called} reads {op.stride[0]} new positions, and a step has one"
+        return text, ("keep every position along the generated axis: `stride=1`",)
+    return f"this {called} changes the number of positions", help_text
 
 
 NEUTRAL_ELEMENTS = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}
 """The value that masked keys must have for each reduction."""
 
 
-def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """Return the message for a reduction over the keys of a grid; None for another op."""
+def describe_key_reduction(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
+    """Return the message for a reduction over the keys of a grid; None for other ops."""
     node = leak.node
-    x = node.args[leak.operand] if leak.operand is not None else None
+    value = node.args[leak.operand] if leak.operand is not None else None
     op, wanted = _get_neutral_element(node)
-    if x is None or leak.reason != "all" or not op or len(found.state(x).axes) < 2:
+    if value is None or leak.reason != "all" or not op or len(flow.get_state(value).axes) < 2:
         return None
     if op == "mean":
         return _make_reduction_message(
@@ -121,22 +123,22 @@ def describe_key_reduction(leak: Leak, found: TimeFlow) -> LeakMessage | None:
             "divide a sum by the number of visible keys: "
             f"`sum(x, axis=-1) / sum(float({MASK_TERM}), axis=-1)`",
         )
-    neutral, held = _format_literal(wanted, x), _find_masked_number(x, found)
-    fix = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
+    neutral, held = _format_literal(wanted, value), _find_masked_number(value, flow)
+    help_text = f"`where({MASK_TERM}, x, {neutral})`{CAUSAL_MASK_SUFFIX}"
     if held is None:
-        what = f"this {op} includes later keys"
-        return _make_reduction_message(what, f"mask them first: {fix}")
+        text = f"this {op} includes later keys"
+        return _make_reduction_message(text, f"mask them first: {help_text}")
     if held == wanted:
         return None
     return _make_reduction_message(
-        f"this {op} reduces over keys, and masked keys have the value {_format_literal(held, x)}, "
-        f"not {neutral}: more masked keys may change the result",
-        f"mask them with {neutral}: {fix}",
+        f"this {op} reduces over keys, and masked keys have the value "
+        f"{_format_literal(held, value)}, not {neutral}: more masked keys may change the result",
+        f"mask them with {neutral}: {help_text}",
     )
 
 
-def _make_reduction_message(what: str, fix: str) -> LeakMessage:
-    return LeakMessage("E0711", what, helps=(fix,))
+def _make_reduction_message(text: str, help_text: str) -> LeakMessage:
+    return LeakMessage("E0711", text, helps=(help_text,))
 
 
 def _get_neutral_element(node: Node) -> tuple[str, float]:
@@ -155,23 +157,25 @@ def _get_neutral_element(node: Node) -> tuple[str, float]:
     return "", 0.0
 
 
-def _find_masked_number(x: Value, found: TimeFlow) -> float | None:
+def _find_masked_number(value: Value, flow: TimeFlow) -> float | None:
     """Return the value at masked keys if no later key is visible, else None."""
-    times = sorted(found.state(x).axes)
+    times = sorted(flow.get_state(value).axes)
     for query in times:
         for key in times:
             if query != key:
-                for number, reach in find_masked_values(x, query, key, found.clock).items():
+                for constant, reach in find_masked_values(
+                    value, query, key, flow.time_axis
+                ).items():
                     if reach.lo >= 0:
-                        return number
+                        return constant
     return None
 
 
-def _format_literal(number: float, x: Value) -> str:
+def _format_literal(constant: float, value: Value) -> str:
     """Format a number as a spec literal."""
-    if x.dtype == "bool":
-        return "true" if number else "false"
-    return f"{number:g}" if number else "0.0"
+    if value.dtype == "bool":
+        return "true" if constant else "false"
+    return f"{constant:g}" if constant else "0.0"
 
 
 MAX_QUOTED_LENGTH = 40
@@ -183,25 +187,25 @@ MAX_INSPECTED_VALUES = 500
 
 @dataclass(frozen=True, slots=True)
 class MaskDoubt:
-    """`spent`: the search budget ran out. Otherwise `value` is the first part of the mask that
-    is no comparison of position ids.
+    """A mask without a proof of causality: the search budget was exhausted (`is_budget_spent`), or
+    `value` is the first part of the mask that does not compare position ids.
     """
 
-    spent: bool
+    is_budget_spent: bool
     value: Value
 
 
 def explain_mask_doubt(grid: QueryKeyGrid | None) -> MaskDoubt | None:
-    """Return the part of a mask, or of attention weights, that is not proved to hide later
-    positions; None if comparisons of position ids show that it does not.
+    """Return the part of a mask, or of attention weights, that is not proved to mask out later
+    positions; None if comparisons of position ids show that the mask includes them.
     """
     if grid is None:
         return None
     # Values that were not inspected must not be reported as wrong.
-    if find_mask_band(grid.value, grid.query, grid.key, grid.clock).spent:
+    if find_mask_band(grid.value, grid.query_axis, grid.key_axis, grid.time_axis).is_budget_spent:
         return MaskDoubt(True, grid.value)
-    budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedPart(None, False)
-    open_ = solve_memoized(grid, _solve_unproved_part, {}, budget, proved)
+    budget, proved = TraversalBudget(MAX_INSPECTED_VALUES), _UnprovedMaskPart(None, False)
+    open_ = solve_memoized(grid, _solve_unproved_mask_part, {}, budget, proved)
     return MaskDoubt(False, open_.value) if open_.value else None
 
 
@@ -213,58 +217,62 @@ def has_different_rates(grid: QueryKeyGrid | None) -> bool:
 
 
 def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
-    """Return the prefix length if prefix positions alone see later positions."""
-    if grid is None or grid.query is None or find_side_band(grid).lo >= 0:
+    """Return the prefix length if only prefix positions attend to later positions, else None."""
+    if grid is None or grid.query_axis is None or find_side_band(grid).lo >= 0:
         return None
-    head = grid.head(grid.query)
+    head = grid.get_prefix_length(grid.query_axis)
     behind = find_side_band(replace(grid, side="queries"))
     return head if head not in (None, 0) and behind.lo >= 0 else None
 
 
-def find_gate_grid(node: Node, clock: TimeAxis) -> QueryKeyGrid | None:
+def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
     """Return the query-key grid of the mask of a node, or of the weights that select keys."""
     operand = GATE_OPERANDS.get(type(node.op))
     mask = operand(node) if operand else None
     for link in find_dependences(node):
         for gate in link.gates:
             if mask is not None and operand is not None and gate.operand == operand.index:
-                return make_grid(mask, gate.query, gate.key, clock)
+                return make_grid(mask, gate.query, gate.key, time_axis)
     return None
 
 
-class _UnprovedPart(NamedTuple):
-    """The first part of a mask that compares no position ids, and whether all parts are like it."""
+class _UnprovedMaskPart(NamedTuple):
+    """The first part of a mask that does not compare position ids; `is_whole_mask` if no part
+    compares them.
+    """
 
     value: Value | None
-    all: bool
+    is_whole_mask: bool
 
 
-def _solve_unproved_part(
+def _solve_unproved_mask_part(
     grid: QueryKeyGrid,
-) -> Generator[QueryKeyGrid, _UnprovedPart, _UnprovedPart]:
-    """Return the part of a mask that compares no positions; the whole of `pre[i] & pre[j]`."""
+) -> Generator[QueryKeyGrid, _UnprovedMaskPart, _UnprovedMaskPart]:
+    """Return the part of a mask that does not compare position ids; for `pre[i] & pre[j]` the
+    complete mask.
+    """
     node = grid.value.node
     inside = _list_mask_operands(grid, node) if node else None
     if inside is None:
-        return _UnprovedPart(grid.value, True)
-    first, every = None, bool(inside)
+        return _UnprovedMaskPart(grid.value, True)
+    first, is_all = None, bool(inside)
     # The first term that is not bounded is named; if none is, the whole expression.
     for part in inside:
-        found = yield part
-        first = first or found.value
-        every = every and found.all
-    return _UnprovedPart(grid.value if every else first, every)
+        flow = yield part
+        first = first or flow.value
+        is_all = is_all and flow.is_whole_mask
+    return _UnprovedMaskPart(grid.value if is_all else first, is_all)
 
 
 def _list_mask_operands(grid: QueryKeyGrid, node: Node) -> list[QueryKeyGrid] | None:
-    """Return the operands of a mask that are searched; an empty list for a comparison of position
-    ids, None for anything else.
+    """Return the operands of a mask that are searched: an empty list for a comparison of position
+    ids, None for any other op.
     """
     if (inner := follow_view(grid)) is not None:
         return [inner]
     if (parts := split_concat(grid)) is not None:
         return parts
-    operands = grid.operands()
+    operands = grid.align_operands()
     match node.op:
         case ops.Constant():
             return []

@@ -15,9 +15,9 @@ from specc.analysis.causality_message_parts import (
     explain_mask_doubt,
     find_gate_grid,
     find_visible_prefix,
+    format_zero_keys_help,
     get_source_text,
     has_different_rates,
-    zero_later_keys,
 )
 from specc.analysis.query_key_grids import MAX_TRAVERSAL_STEPS
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
@@ -60,12 +60,14 @@ CAUSAL_MASK_HELP = "add `& causal` to the mask"
 BUDGET_NOTE = f"{MAX_TRAVERSAL_STEPS:,} values were visited".replace(",", " ")
 
 
-def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
-    """Return the message for a leak in a graph; for a loop, that of the op in its body."""
+def describe_leak(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
+    """Return the message for a leak in a graph; for a leak in a loop, the message of the op in its
+    body.
+    """
     # The op in the body can be fixed, not the loop.
-    if leak.inside:
-        return describe_leak(*leak.inside, found)
-    symbol = found.symbol
+    if leak.body_leak:
+        return describe_leak(*leak.body_leak, flow)
+    symbol = flow.symbol
     match leak.reason:
         case "length":
             return LeakMessage(
@@ -102,7 +104,7 @@ def describe_leak(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             )
         case "shape":
             return LeakMessage("E0711", f"its result has different positions than `{symbol}`")
-    return describe_key_reduction(leak, found) or _describe_read(graph, leak, found)
+    return describe_key_reduction(leak, flow) or _describe_read(graph, leak, flow)
 
 
 def _is_initial_value(leak: Leak) -> bool:
@@ -155,15 +157,15 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
 """Messages of ops that can violate causality in one way only."""
 
 
-def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
+def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     """Return the message for an op that reads later positions."""
-    ahead, every = _format_position_count(leak.reach), leak.reason == "all"
+    later_text, is_all = _format_position_count(leak.reach), leak.reason == "all"
     match leak.node.op:
         case ops.Attend() | ops.MaskedWeights():
-            return _describe_mask(graph, leak, found)
+            return _describe_mask(graph, leak, flow)
         case ops.Weigh() | ops.MatMul() | ops.Einsum():
-            return _describe_product(leak, found)
-        case ops.Reduce(fn) if every:
+            return _describe_product(leak, flow)
+        case ops.Reduce(fn) if is_all:
             return LeakMessage(
                 "E0711",
                 f"this {fn} reads every position",
@@ -179,7 +181,9 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
                 helps=("use `direction=forward` along a time axis",),
             )
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() | ops.ConvTranspose():
-            words, helps = describe_window(leak.node.op, ahead, every, found.clock.chunk_size)
+            words, helps = describe_window(
+                leak.node.op, later_text, is_all, flow.time_axis.chunk_size
+            )
             return LeakMessage("E0711", words, helps=helps)
         case ops.Stride(step=step):
             return LeakMessage(
@@ -190,20 +194,22 @@ def _describe_read(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
                     f"`mask some = j % {step} == 0`, then `mask=causal & some`",
                 ),
             )
-    if (said := _describe_splice(leak, found)) is not None:
-        return said
-    what = "this reads every position" if every else f"this lets position t see {ahead}"
-    return FIXED_MESSAGES.get(type(leak.node.op)) or LeakMessage("E0711", what)
+    if (message := _describe_concat_or_slice(leak, flow)) is not None:
+        return message
+    text = "this reads every position" if is_all else f"this lets position t see {later_text}"
+    return FIXED_MESSAGES.get(type(leak.node.op)) or LeakMessage("E0711", text)
 
 
-def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
-    """Return the message for positions added to the time axis, or selected from it by index."""
-    symbol, clock, node = found.symbol, found.clock, leak.node
+def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
+    """Return the message for positions that are added to the time axis or selected from it by
+    index; None for other ops.
+    """
+    symbol, time_axis, node = flow.symbol, flow.time_axis, leak.node
     x = node.args[leak.operand or 0]
     match node.op:
         case ops.Concat(axis):
             grow = [
-                a for a in node.args if a and clock.get_prefix_length(a.shape[axis]) is not None
+                a for a in node.args if a and time_axis.get_prefix_length(a.shape[axis]) is not None
             ]
             # It is undefined which of two growing parts a new position belongs to.
             if len(grow) > 1:
@@ -222,21 +228,23 @@ def _describe_splice(leak: Leak, found: TimeFlow) -> LeakMessage | None:
             length = x.shape[axis]
         case _:
             return None
-    head = clock.get_prefix_length(length)
+    head = time_axis.get_prefix_length(length)
     if head is None or head == 0:
         return INDEX_MESSAGE
     if isinstance(node.op, ops.Slice) and node.op.stop == length:
-        what = f"this drops positions of the time axis `{symbol}`, from position {start} on"
+        text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
         fix = f"slice off exactly the {head} prefix positions: `x[:, {head}:]`"
-        return LeakMessage("E0711", what, helps=(fix,))
-    what = f"this selects positions of the time axis `{symbol}` by index"
+        return LeakMessage("E0711", text, helps=(fix,))
+    text = f"this selects positions of the time axis `{symbol}` by index"
     return LeakMessage(
-        "E0711", what, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
+        "E0711", text, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
     )
 
 
-def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
-    """Return the message for attention whose mask is missing, too wide, or not understood."""
+def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
+    """Return the message for attention whose mask is missing, includes later positions, or was not
+    understood.
+    """
     op = leak.node.op
     if isinstance(op, ops.Attend) and op.mask(leak.node) is None:
         return LeakMessage(
@@ -244,7 +252,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
             "without a mask every position attends to later ones",
             helps=("write `mask=causal`",),
         )
-    grid = find_gate_grid(leak.node, found.clock)
+    grid = find_gate_grid(leak.node, flow.time_axis)
     if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
     head = find_visible_prefix(grid)
@@ -265,7 +273,7 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
         return LeakMessage(
             "E0712", "its mask lets positions attend to all later ones", helps=(CAUSAL_MASK_HELP,)
         )
-    if doubt.spent:
+    if doubt.is_budget_spent:
         what = f"the analysis of its mask did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", what, helps=(CAUSAL_MASK_HELP,))
     text = get_source_text(graph, doubt.value)
@@ -277,16 +285,16 @@ def _describe_mask(graph: Graph, leak: Leak, found: TimeFlow) -> LeakMessage:
     )
 
 
-def _describe_product(leak: Leak, found: TimeFlow) -> LeakMessage:
+def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
     """Return the message for a sum of products that is not proved to exclude later positions."""
-    helps = _list_masking_helps(leak, found)
-    grid = find_gate_grid(leak.node, found.clock)
+    helps = _list_zero_key_helps(leak, flow)
+    grid = find_gate_grid(leak.node, flow.time_axis)
     if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
     doubt = explain_mask_doubt(grid)
-    if leak.reach.lo == -inf and doubt and doubt.spent:
-        what = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
-        return LeakMessage("E0712", what, helps=helps)
+    if leak.reach.lo == -inf and doubt and doubt.is_budget_spent:
+        text = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
+        return LeakMessage("E0712", text, helps=helps)
     return LeakMessage(
         "E0712", "it contains values for later positions", _format_window_help(leak.reach), helps
     )
@@ -297,14 +305,14 @@ EARLIER_SUM_HELPS = (
 )
 
 
-def _list_masking_helps(leak: Leak, found: TimeFlow) -> tuple[str, ...]:
-    """Return fixes that set the weights of later keys to zero, for the rank of the weights."""
-    grids = [a for a in leak.node.operands if len(found.state(a).axes) > 1]
+def _list_zero_key_helps(leak: Leak, flow: TimeFlow) -> tuple[str, ...]:
+    """Return fixes that set the weights of later keys to zero, for weights of this rank."""
+    grids = [a for a in leak.node.operands if len(flow.get_state(a).axes) > 1]
     if not grids:
         return EARLIER_SUM_HELPS
-    keys = max(found.state(grids[0]).axes)
+    keys = max(flow.get_state(grids[0]).axes)
     return (
-        zero_later_keys(grids[0].rank, keys),
+        format_zero_keys_help(grids[0].rank, keys),
         "or mask them where they are computed: `attend(..., mask=causal)`, `masked_softmax`",
     )
 

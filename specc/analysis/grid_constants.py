@@ -38,29 +38,29 @@ ELEMENTWISE_OPS: tuple[type[Op], ...] = (
 
 
 def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
-    """Return the factors of a grid; None if it is no sum of products, a bias is added, or
-    a factor is read at other rows of the query or the key.
+    """Return the factors of a grid; None if it is no sum of products, if a bias is added, or if a
+    factor is read at other query or key positions.
     """
     node = grid.value.node
     if node is None or not isinstance(node.op, SUM_OF_PRODUCTS_OPS):
         return None
-    if _is_biased(node):
+    if _has_bias(node):
         return None  # zero operands do not give a zero result
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
         if link.kind in ("same", "window", "strided") and link.result_axis is not None:
             if link.reach == SAME_POSITION and link.kind != "strided":
                 axes[link.operand][link.result_axis] = link.operand_axis
-            elif link.result_axis in (grid.query, grid.key):
+            elif link.result_axis in (grid.query_axis, grid.key_axis):
                 return None
     return [
-        grid.at(factor, at.get(grid.query), at.get(grid.key))
+        grid.view_operand(factor, at.get(grid.query_axis), at.get(grid.key_axis))
         for factor, at in zip(node.args, axes, strict=True)
         if factor is not None
     ]
 
 
-def _is_biased(node: Node) -> bool:
+def _has_bias(node: Node) -> bool:
     """Return whether the op adds a bias, so that zero operands do not give a zero result."""
     return isinstance(node.op, ops.Linear | ops.Conv) and node.op.bias(node) is not None
 
@@ -70,13 +70,13 @@ MAX_GRIDS = 5_000
 
 
 def is_finite_grid(grid: QueryKeyGrid) -> bool:
-    """Return True if no infinite constant can occur at some keys only."""
+    """Return True if no infinite constant can occur at only some keys."""
     return solve_memoized(grid, _solve_finite, {}, TraversalBudget(MAX_GRIDS), False)
 
 
 def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
     node = grid.value.node
-    if grid.key is None or node is None:
+    if grid.key_axis is None or node is None:
         return True
     if (inner := follow_view(grid)) is not None:
         return (yield inner)
@@ -118,7 +118,7 @@ def _has_infinity_constant(value: Value | None) -> bool:
 
 
 def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
-    """Return True if the value divides by something that may be zero at some key."""
+    """Return True if the value is divided by a value that may be zero at some key."""
     node = grid.value.node
     if node is None:
         return False
@@ -126,7 +126,7 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
         return (yield inner)
     operands = split_product_factors(grid)
     if operands is None:
-        operands = grid.operands()
+        operands = grid.align_operands()
     match node.op:
         case ops.Arith("div" | "floordiv" | "mod") if can_be_zero(operands[1]):
             return True
@@ -140,10 +140,10 @@ def solve_zero_divisor(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool
 
 
 def can_be_zero(grid: QueryKeyGrid) -> bool:
-    """Return True if a divisor varies from key to key and may be zero."""
+    """Return True if a divisor varies between keys and may be zero."""
     inner: QueryKeyGrid | None = grid
     while inner is not None:
-        if inner.key is None:
+        if inner.key_axis is None:
             return False
         grid, inner = inner, follow_view(inner)
     match grid.value.node and grid.value.node.op:
@@ -161,33 +161,37 @@ NO_MASKED_VALUES: MaskedValues = {}
 
 
 def map_masked_values(
-    function: Callable[[float], float] | None, given: MaskedValues
+    function: Callable[[float], float] | None, masked_values: MaskedValues
 ) -> MaskedValues:
     """Return the constants after a unary function."""
     if function is None:
         return NO_MASKED_VALUES
     # One by one, since several constants may map to the same one: then the intervals are joined.
     # NaN is dropped.
-    made = [{function(n): i} for n, i in given.items()]
+    made = [{function(n): i} for n, i in masked_values.items()]
     return intersect_masked_values({n: i for n, i in pair.items() if not isnan(n)} for pair in made)
 
 
-def combine_masked_values(fn: str, one: MaskedValues, other: MaskedValues) -> MaskedValues:
-    """Return the constants after arithmetic or a comparison, outside of both intervals."""
-    function = BINARY_FUNCTIONS[fn]
+def combine_masked_values(
+    function_name: str, left: MaskedValues, right: MaskedValues
+) -> MaskedValues:
+    """Return the constants after arithmetic or a comparison; they hold outside of both
+    intervals.
+    """
+    function = BINARY_FUNCTIONS[function_name]
     return intersect_masked_values(
         {made: i | j}
-        for n, i in one.items()
-        for m, j in other.items()
+        for n, i in left.items()
+        for m, j in right.items()
         if _is_exact_in_all_dtypes(made := float(function(n, m)), n, m)
-        or (fn in COMPARISON_FUNCTIONS and _is_apart_in_all_dtypes(n, m))
+        or (function_name in COMPARISON_FUNCTIONS and _is_distinct_in_all_dtypes(n, m))
     )
 
 
-def intersect_masked_values(found: Iterable[MaskedValues]) -> MaskedValues:
+def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
     """Merge several facts: a constant holds outside of the intersection of its intervals."""
     joined: dict[float, Interval] = {}
-    for pairs in found:
+    for pairs in all_values:
         for number, reach in pairs.items():
             joined[number] = joined.get(number, FULL_INTERVAL) & reach
     return joined
@@ -202,15 +206,15 @@ def find_common_values(parts: list[MaskedValues]) -> MaskedValues:
     return {n: reduce(or_, (p[n] for p in parts)) for n in common}
 
 
-def is_reduction_fixed_point(fn: str, number: float, length: int) -> bool:
+def is_reduction_fixed_point(function_name: str, number: float, length: int) -> bool:
     """Return True if reducing `length` elements equal to `number` gives `number`; length 0 stands
     for an unknown length, which may be empty.
     """
-    nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(fn)
+    nothing = {"sum": 0.0, "max": -inf, "min": inf, "any": 0.0, "all": 1.0}.get(function_name)
     if number == nothing:
         return True
     # A sum of n equal constants is another constant, except for infinity.
-    return length > 0 and (fn != "sum" or isinf(number))
+    return length > 0 and (function_name != "sum" or isinf(number))
 
 
 def _is_exact_in_all_dtypes(*numbers: float) -> bool:
@@ -221,7 +225,7 @@ def _is_exact_in_all_dtypes(*numbers: float) -> bool:
     return all(abs(p) <= 256 and q <= 1024 for p, q in ratios)
 
 
-def _is_apart_in_all_dtypes(n: float, m: float) -> bool:
+def _is_distinct_in_all_dtypes(n: float, m: float) -> bool:
     """Return True if rounding to any dtype leaves one number less than the other."""
     largest = max(abs(x) for x in (n, m, 0.0) if not isinf(x))
     return largest < 6e4 and not isclose(n, m, rel_tol=0.01, abs_tol=1e-4)
@@ -231,7 +235,7 @@ def _divide(a: float, b: float) -> float:
     return a / b if b else nan
 
 
-def _raise_to_power(a: float, b: float) -> float:
+def _compute_power(a: float, b: float) -> float:
     # Other powers are rounded differently in each element type.
     return a**b if b in (1, 2) and not isinf(a) else nan
 
@@ -243,7 +247,7 @@ BINARY_FUNCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "div": _divide,
     "min": min,
     "max": max,
-    "pow": _raise_to_power,
+    "pow": _compute_power,
     "floordiv": lambda a, b: nan,
     "mod": lambda a, b: nan,
     **COMPARISON_FUNCTIONS,

@@ -28,52 +28,54 @@ from specc.ir.length_constraints import (
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """The length `symbol`, or an expression of several, is at most `most`, because of the table
-    `table` or of rotary frequencies (`ROPE_TABLE`).
+    """The length `symbol`, or an expression of several lengths, is at most `max_length` because of
+    the table `table_name` or of rotary frequencies (`ROPE_TABLE`).
     """
 
     symbol: str
-    most: int
-    table: str
+    max_length: int
+    table_name: str
     span: Span | None = None
 
     @property
     def reason(self) -> str:
         """Return the reason for messages."""
-        return format_limit_reason(self.table, self.most)
+        return format_limit_reason(self.table_name, self.max_length)
 
 
-def format_limit_reason(table: str, most: int) -> str:
-    """Return the reason for the length limit `most`, as shown in messages."""
+def format_limit_reason(table: str, max_length: int) -> str:
+    """Return the reason for the length limit `max_length`, as shown in messages."""
     if table != ROPE_TABLE:
-        return f"the table `{table}` has positions for {most}"
+        return f"the table `{table}` has positions for {max_length}"
     return (
-        f"its RoPE frequencies are for sequences up to {most} tokens, "
+        f"its RoPE frequencies are for sequences up to {max_length} tokens, "
         "chosen by `--context-length` at compile time"
     )
 
 
 @lru_cache(maxsize=8)
 def find_length_limits(graph: Graph) -> Mapping[str, LengthLimit]:
-    """Return the tightest limit of each symbol, whatever the other lengths are. Cached."""
+    """Return the tightest limit of each symbol that holds for all values of the other lengths.
+    Cached.
+    """
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
         for symbol in sorted(length.symbols()):
             # Other lengths are minimal, which leaves the most room.
             least = {s: graph.min_lengths.get(s, 0) for s in length.symbols()}
-            most = compute_max_length(length, symbol, least, limit.most)
-            if symbol not in found or most < found[symbol].most:
-                found[symbol] = replace(limit, symbol=symbol, most=most)
+            max_length = compute_max_length(length, symbol, least, limit.max_length)
+            if symbol not in found or max_length < found[symbol].max_length:
+                found[symbol] = replace(limit, symbol=symbol, max_length=max_length)
     return found
 
 
 def find_max_lengths(graph: Graph) -> dict[str, int]:
     """Return the maximum length of each limited symbol."""
-    return {symbol: limit.most for symbol, limit in find_length_limits(graph).items()}
+    return {symbol: limit.max_length for symbol, limit in find_length_limits(graph).items()}
 
 
 def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
-    """Return lengths that must be 0 (a remainder `n % 2`), by the quotient `n / 2`."""
+    """Return the remainders that must be 0 (`n % 2`), by the text of the quotient (`n / 2`)."""
     found: dict[str, str] = {}
     for demand in collect_length_constraints(graph):
         for part in _iterate_dim_quotients(demand.length):
@@ -84,19 +86,25 @@ def find_divisibility_constraints(graph: Graph) -> dict[str, str]:
 
 
 def _iterate_dim_quotients(length: Dim) -> Iterator[DimFunction]:
-    """Yield the quotients in a length, nested ones included."""
+    """Yield the quotients in a length, including nested ones."""
     for part in length.iterate_functions():
         yield from (p for a in part.args for p in _iterate_dim_quotients(a))
         if part.fn == "/":
             yield part
 
 
-def compute_max_length(length: Dim, symbol: str, others: Mapping[str, int], most: int) -> int:
-    """Return the largest `symbol` for which `length` is at most `most` given `others`, or 0."""
+def compute_max_length(
+    length: Dim, symbol: str, other_lengths: Mapping[str, int], max_length: int
+) -> int:
+    """Return the largest value of `symbol` for which `length` is at most `max_length`, given
+    `other_lengths`; 0 if there is none.
+    """
     # Limited lengths never shrink as a symbol grows (`_is_monotone`), so the first one that is too
     # long is found by bisection.
     above = bisect_left(
-        range(MAX_WINDOW_LENGTH), True, key=lambda n: length.evaluate({**others, symbol: n}) > most
+        range(MAX_WINDOW_LENGTH),
+        True,
+        key=lambda n: length.evaluate({**other_lengths, symbol: n}) > max_length,
     )
     return max(above - 1, 0)
 
@@ -105,7 +113,7 @@ def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
     """Return limits on sums of several lengths, such as `m + seq`, by the text of the length."""
     found: dict[str, LengthLimit] = {}
     for limit, length in _iterate_limits(graph):
-        tighter = found.get(limit.symbol, limit).most >= limit.most
+        tighter = found.get(limit.symbol, limit).max_length >= limit.max_length
         if len(length.symbols()) > 1 and tighter:
             found[limit.symbol] = limit
     return found
@@ -114,15 +122,15 @@ def find_joint_length_limits(graph: Graph) -> dict[str, LengthLimit]:
 def _iterate_limits(graph: Graph) -> Iterator[tuple[LengthLimit, Dim]]:
     """Yield each limit of a length that is monotone in its symbols, with that length."""
     names = {value: name for name, value in graph.parameters.items()}
-    for room in iterate_table_limits(graph):
-        if not _is_monotone(room.length):
+    for table_limit in iterate_table_limits(graph):
+        if not _is_monotone(table_limit.length):
             continue
-        span = next(iter(graph.get_origin(room.node).spans), None)
-        name = names.get(room.table, "a table") if room.table else ROPE_TABLE
+        span = next(iter(graph.get_origin(table_limit.node).spans), None)
+        name = names.get(table_limit.table, "a table") if table_limit.table else ROPE_TABLE
         # An offset added to all position indices reduces the room.
-        more = room.length.evaluate(dict.fromkeys(room.length.symbols(), 0))
-        length = room.length - more
-        yield LengthLimit(str(length), room.max_positions - more, name, span), length
+        more = table_limit.length.evaluate(dict.fromkeys(table_limit.length.symbols(), 0))
+        length = table_limit.length - more
+        yield LengthLimit(str(length), table_limit.max_positions - more, name, span), length
 
 
 def _is_monotone(length: Dim) -> bool:
@@ -134,12 +142,12 @@ def _is_monotone(length: Dim) -> bool:
     return monotone_parts and all(c >= 0 for monomial, c in length.terms if monomial)
 
 
-def uses_context_length(longest: int, graph: Graph) -> bool:
-    """Return whether a rotary embedding of the graph, or of a loop body, uses `longest`."""
+def has_context_length(context_length: int, graph: Graph) -> bool:
+    """Return whether a rotary embedding of the graph, or of a loop body, uses `context_length`."""
     found = (
-        op.most == longest
+        op.most == context_length
         if isinstance(op, ops.RopeAngles)
-        else isinstance(op, ops.Scan) and uses_context_length(longest, op.body)
+        else isinstance(op, ops.Scan) and has_context_length(context_length, op.body)
         for op in (node.op for node, _ in graph.nodes)
     )
     return any(found)
@@ -189,9 +197,9 @@ def _solve_min_length(length: Dim, symbol: str) -> int:
     )
 
 
-def _is_below_zero(length: Dim, symbol: str, rows: int) -> bool:
+def _is_below_zero(length: Dim, symbol: str, count: int) -> bool:
     """Return True if a length of one symbol is negative; False for several symbols."""
-    return length.symbols() == {symbol} and length.evaluate({symbol: rows}) < 0
+    return length.symbols() == {symbol} and length.evaluate({symbol: count}) < 0
 
 
 MAX_WINDOW_LENGTH = 2**24
@@ -215,62 +223,64 @@ _POSITION_KEEPING_OPS = (
 
 @dataclass(frozen=True, order=True)
 class LengthThreshold:
-    """A constant of a mask matters from `length` positions on, which are `stride` for each position
-    of the mask.
+    """The length from which a constant of a mask has an effect; `stride` is the number of positions
+    per mask position.
     """
 
     length: int
     stride: int = 1
 
-    def beyond(self, positions: int) -> int:
-        """Return the length with so many positions of the mask beyond the constant."""
+    def compute_length_beyond(self, positions: int) -> int:
+        """Return the length at which so many mask positions lie beyond the constant."""
         return self.length + positions * self.stride
 
 
 def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
-    """Return for each symbol the lengths, ascending, from which constants matter that positions
-    along its axes are compared or combined with, or that a length of it is clipped by.
+    """Return for each symbol the lengths, ascending, from which a constant has an effect that
+    positions along its axes are compared or combined with, or that clips a length.
 
-    `abs(i - j) < 8` over an axis `n` gives 8 for `n`: shorter sequences do not tell
-    `8` from `9`. Over an axis `n // 4` it gives 32.
+    `abs(i - j) < 8` over an axis `n` gives 8 for `n`: with shorter sequences `8` and `9` have the
+    same results. Over an axis `n // 4` it gives 32.
     """
     found: dict[str, set[LengthThreshold]] = {}
     equations = graph.length_equations
 
     def add(length: Dim, number: int, share: int = 1) -> None:
-        for symbol, threshold in thresholds_of(length.substitute(equations), number).items():
+        for symbol, threshold in compute_length_thresholds(
+            length.substitute(equations), number
+        ).items():
             longer = LengthThreshold(threshold.length * share, threshold.stride * share)
             found.setdefault(symbol, set()).add(longer)
 
-    positions: dict[Value, frozenset[_Positions]] = {}
+    positions: dict[Value, frozenset[_CountedPositions]] = {}
     for node, results in iterate_nested_nodes(graph):
-        counted = _find_positions(node, positions)
+        counted = _find_counted_positions(node, positions)
         if counted:
             positions |= dict.fromkeys(results, counted)
             for number in _iterate_constants(node):
                 for each in counted:
-                    add(each.length, number, each.share)
+                    add(each.length, number, each.positions_per_count)
         for length in (d for r in results for d in r.shape):
             for clipped in _iterate_clip_bounds(length):
                 if _is_threshold(clipped, MAX_WINDOW_LENGTH):
                     add(length, clipped)
-    known = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
-    return {s: sorted(found[s]) for s in found if s in known}
+    known_positions = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
+    return {s: sorted(found[s]) for s in found if s in known_positions}
 
 
-def thresholds_of(length: Dim, number: int) -> dict[str, LengthThreshold]:
-    """Return for each symbol of a length from where on the length is above `number`."""
+def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:
+    """Return for each symbol of a length the value from which the length exceeds `number`."""
     strides = {symbol: _find_stride(length, symbol, number) for symbol in length.symbols()}
     return {s: LengthThreshold(number * stride, stride) for s, stride in strides.items()}
 
 
-def _is_threshold(number: float, most: int) -> bool:
-    return 1 < abs(number) <= most
+def _is_threshold(number: float, max_length: int) -> bool:
+    return 1 < abs(number) <= max_length
 
 
 def _find_stride(length: Dim, symbol: str, number: int) -> int:
-    """Return the positions of the symbol for each of a length, the other symbols being small; 1 if
-    the length does not reach `number`.
+    """Return the number of positions of the symbol per unit of the length, with small values of the
+    other symbols; 1 if the length does not reach `number`.
     """
     small = dict.fromkeys(length.symbols(), 2)
     for stride in STRIDES:
@@ -285,31 +295,33 @@ COUNT_SHARE = 4
 
 
 @dataclass(frozen=True)
-class _Positions:
-    """Positions along an axis of this length, of which one in `share` is counted."""
+class _CountedPositions:
+    """Positions along an axis of this length; one in `positions_per_count` is counted."""
 
     length: Dim
-    share: int = 1
+    positions_per_count: int = 1
 
 
-def _find_positions(node: Node, known: dict[Value, frozenset[_Positions]]) -> frozenset[_Positions]:
+def _find_counted_positions(
+    node: Node, known_positions: dict[Value, frozenset[_CountedPositions]]
+) -> frozenset[_CountedPositions]:
     """Return the axes whose positions the results of a node count."""
     match node.op:
         case ops.Range(length):
-            return frozenset((_Positions(length),))
+            return frozenset((_CountedPositions(length),))
         case ops.Extent(axis):
             x = node.args[0]
-            return frozenset((_Positions(x.shape[axis]),)) if x else frozenset()
+            return frozenset((_CountedPositions(x.shape[axis]),)) if x else frozenset()
         case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first):
             length = node.operand().type.shape[axis]
-            return frozenset((_Positions(length, COUNT_SHARE),))
+            return frozenset((_CountedPositions(length, COUNT_SHARE),))
     if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
-        return frozenset().union(*(known.get(a, frozenset()) for a in node.operands))
+        return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
     return frozenset()
 
 
 def _is_count(value: Value | None) -> bool:
-    """Return True if a value is a mask as numbers: its sums count positions."""
+    """Return True if a value is a mask converted to numbers, whose sums count positions."""
     mask = (
         value.node.first if value and value.node and isinstance(value.node.op, ops.Cast) else None
     )
@@ -321,10 +333,10 @@ def _iterate_constants(node: Node) -> Iterator[int]:
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
     whole = isinstance(node.op, ops.Compare) or node.operand().type.dtype in ("i64", "i32")
-    most = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
+    max_length = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
     for value in node.args:
         match get_viewed_op(value, ops.Cast):
-            case ops.Constant(number) if _is_threshold(number, most):
+            case ops.Constant(number) if _is_threshold(number, max_length):
                 yield ceil(abs(number))
 
 

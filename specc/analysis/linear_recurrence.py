@@ -21,9 +21,9 @@ MAX_LOOP_LENGTH = 16
 
 
 def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrence | None:
-    """Return the recurrence that the loop computes; None if it has another form.
+    """Return the recurrence that a loop computes; None if it has another form.
 
-    `args` are the operands of the loop: a decay may be computed outside.
+    `args` are the operands of the loop, outside of which the decay may be computed.
     """
     simple = op.axis == 1 and op.carries == 1 and op.until == -1 and not op.reverse
     if not simple or op.body.parameters:
@@ -34,21 +34,23 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
     if state.dtype != "f32" or state.rank < 3 or len(axes) != 1 or None in reads:
         return None
     queries = tuple(query for _, query in filter(None, reads))
-    found = next(_match_update(state, update, axes.pop(), queries), None)
-    return found if found and _is_computable_at_once(op, found, args) else None
+    recurrence = next(_match_update(state, update, axes.pop(), queries), None)
+    return recurrence if recurrence and _is_computable_at_once(op, recurrence, args) else None
 
 
-def _list_operands(value: Value, fn: str) -> list[tuple[Value, Value]]:
+def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]]:
     """Return the operands of an addition or a product in both orders."""
     node = value.node
-    if node is None or node.op != ops.Arith(fn):
+    if node is None or node.op != ops.Arith(function_name):
         return []
     left, right = node.operand(0), node.operand(1)
     return [(left, right), (right, left)]
 
 
 def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
-    """Match `sum(state * vector)` over the axis of the keys; return this axis and the vector."""
+    """Match `sum(state * vector)` over the axis of the keys. Return this axis and the vector, or
+    None.
+    """
     for (first, second), letters in _list_einsum_operands(value):
         matrix, vector, result = letters
         key_axis = -1 if result == matrix[:-1] else -2
@@ -59,7 +61,7 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
         return None
     key_axis = node.op.axis - rank
     for first, second in _list_operands(node.operand(), "mul"):
-        if first is state and key_axis >= -2 and _is_vector(second, key_axis, rank):
+        if first is state and key_axis >= -2 and _is_vector_along_axis(second, key_axis, rank):
             return key_axis, second
     return None
 
@@ -83,18 +85,24 @@ def _drop(letters: list[str], axis: int) -> list[str]:
     return [*letters[:axis], *letters[len(letters) + axis + 1 :]]
 
 
-def _list_written(value: Value, key_axis: int, rank: int) -> Iterator[tuple[Value, Value]]:
+def _iterate_outer_products(
+    value: Value, key_axis: int, rank: int
+) -> Iterator[tuple[Value, Value]]:
     """Yield the key and the value of an outer product."""
     for (key, other), (of_key, of_other, result) in _list_einsum_operands(value):
         if of_key == _drop(result, -3 - key_axis) and of_other == _drop(result, key_axis):
             yield key, other
     for key, other in _list_operands(value, "mul"):
-        if _is_vector(key, key_axis, rank) and _is_vector(other, -3 - key_axis, rank):
+        if _is_vector_along_axis(key, key_axis, rank) and _is_vector_along_axis(
+            other, -3 - key_axis, rank
+        ):
             yield key, other
 
 
-def _is_vector(value: Value, axis: int, rank: int) -> bool:
-    """Return whether a value has `rank` axes and length 1 along one of the last two, not `axis`."""
+def _is_vector_along_axis(value: Value, axis: int, rank: int) -> bool:
+    """Return whether a value has `rank` axes and length 1 along the other one of the last
+    two axes.
+    """
     shape = value.shape
     return len(shape) == rank and shape[-3 - axis] == 1 and shape[axis] != 1
 
@@ -110,7 +118,7 @@ def _match_update(
         if decayed is not state and not decays:
             continue
         decay = decays[0] if decays else None
-        for key, value in _list_written(written, key_axis, rank):
+        for key, value in _iterate_outer_products(written, key_axis, rank):
             yield _match_delta_rule(decayed, value, key_axis, key, queries, decay) or (
                 LinearRecurrence(
                     key_axis=key_axis, key=key, value=value, queries=queries, decay=decay
@@ -132,8 +140,8 @@ def _match_delta_rule(
     queries: NodeResults,
     decay: Value | None,
 ) -> LinearRecurrence | None:
-    """Match a written value `rate * (v - sum(state * read_key))`, with the key axis inserted or
-    without it.
+    """Match an update value `rate * (v - sum(state * read_key))`, with or without an inserted key
+    axis. Return the recurrence or None.
     """
     node, rank = value.node, decayed.rank
     inserted = node is not None and node.op == ops.Insert(rank + key_axis)
@@ -157,19 +165,28 @@ def _match_delta_rule(
     return None
 
 
-def _is_computable_at_once(op: ops.Scan, found: LinearRecurrence, args: NodeOperands) -> bool:
-    """Return whether no operand needs the state, and the decay is not negative."""
+def _is_computable_at_once(op: ops.Scan, recurrence: LinearRecurrence, args: NodeOperands) -> bool:
+    """Return whether no operand depends on the state and the decay is not negative."""
     inner, given = op.split_body_inputs(), op.split_operands(args)
     rows, captured = set(inner.scanned), set(inner.captured)
     possible = find_vectorizable_nodes(op.body, rows, captured, op.axis)
     moving = rows | {r for n, results in op.body.nodes if n in possible for r in results}
-    read = (found.key, found.value, found.rate, found.read_key, *found.queries)
+    read = (
+        recurrence.key,
+        recurrence.value,
+        recurrence.rate,
+        recurrence.read_key,
+        *recurrence.queries,
+    )
     if not all(v in moving for v in read if v):
         return False
-    if found.decay is None:
+    if recurrence.decay is None:
         return True
     scanned = dict(zip(inner.scanned, given.scanned, strict=True))
     outside = scanned | op.map_captures(args)
-    base = skip_views(found.decay)
-    known = found.decay in moving | captured and collect_needed_nodes([found.decay]) <= possible
+    base = skip_views(recurrence.decay)
+    known = (
+        recurrence.decay in moving | captured
+        and collect_needed_nodes([recurrence.decay]) <= possible
+    )
     return known and find_value_range(outside.get(base, base) if base else None)[0] >= 0

@@ -39,24 +39,28 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval
 
 @dataclass(frozen=True, slots=True)
 class GlobalTokenCondition:
-    """Positions along `axis` at which a boolean is true anywhere else; with `negated`, false."""
+    """A condition that makes positions along `axis` global: a boolean that is true there, or false
+    if `is_negated`.
+    """
 
     value: Value
     axis: int
-    negated: bool
+    is_negated: bool
 
 
 @dataclass(frozen=True, slots=True)
 class MaskParts:
-    """A mask is true only where `q - k` lies in `band`, or at one of the `keys` or `queries`."""
+    """The parts of a mask: it is true only where `q - k` lies in `band`, or where one of the
+    `key_conditions` or `query_conditions` holds.
+    """
 
     band: Interval
-    keys: tuple[GlobalTokenCondition, ...] = ()
-    queries: tuple[GlobalTokenCondition, ...] = ()
+    key_conditions: tuple[GlobalTokenCondition, ...] = ()
+    query_conditions: tuple[GlobalTokenCondition, ...] = ()
 
     def __or__(self, other: "MaskParts") -> "MaskParts":
-        keys = dict.fromkeys((*self.keys, *other.keys))
-        queries = dict.fromkeys((*self.queries, *other.queries))
+        keys = dict.fromkeys((*self.key_conditions, *other.key_conditions))
+        queries = dict.fromkeys((*self.query_conditions, *other.query_conditions))
         return MaskParts(self.band | other.band, tuple(keys), tuple(queries))
 
     def __and__(self, other: "MaskParts") -> "MaskParts":
@@ -67,7 +71,7 @@ class MaskParts:
     @property
     def condition_count(self) -> int:
         """The number of global-token conditions besides the band."""
-        return len(self.keys) + len(self.queries)
+        return len(self.key_conditions) + len(self.query_conditions)
 
     @property
     def sort_key(self) -> tuple[int, bool, int]:
@@ -76,17 +80,23 @@ class MaskParts:
         """
         ends = (self.band.lo, self.band.hi)
         open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
-        return open_, self.band.is_empty and bool(self.keys), self.condition_count
+        return open_, self.band.is_empty and bool(self.key_conditions), self.condition_count
 
 
-def decompose_mask(value: Value, query: int, key: int, padded: Collection[Value] = ()) -> MaskParts:
+def decompose_mask(
+    value: Value, query: int, key: int, padding_masks: Collection[Value] = ()
+) -> MaskParts:
     """Decompose a mask with query axis `query` and key axis `key` into a band and global tokens.
 
-    `padded` are padding masks; most positions are visible there, so they are not global tokens.
+    Most positions of a padding mask are visible, so `padding_masks` are not global tokens.
     """
-    asked = _PartsQuestion(make_grid(value, query, key), False)
+    question = _PartsQuestion(make_grid(value, query, key), False)
     return solve_memoized(
-        asked, _MaskSplitter(padded).rule, {}, TraversalBudget(), MaskParts(FULL_INTERVAL)
+        question,
+        _MaskDecomposer(padding_masks).solve_parts,
+        {},
+        TraversalBudget(),
+        MaskParts(FULL_INTERVAL),
     )
 
 
@@ -94,24 +104,26 @@ class _PartsQuestion(NamedTuple):
     """The question for the parts of a grid, or of its negation."""
 
     grid: QueryKeyGrid
-    negated: bool
+    is_negated: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _MaskSplitter:
-    padded: Collection[Value]
+class _MaskDecomposer:
+    padding_masks: Collection[Value]
 
-    def rule(self, asked: _PartsQuestion) -> Generator[_PartsQuestion, MaskParts, MaskParts]:
-        """Return the parts of a grid from those of its operands."""
-        grid, negated = asked
+    def solve_parts(
+        self, question: _PartsQuestion
+    ) -> Generator[_PartsQuestion, MaskParts, MaskParts]:
+        """Return the parts of a grid, computed from the parts of its operands."""
+        grid, negated = question
         node = grid.value.node
-        if grid.query is None or grid.key is None:
+        if grid.query_axis is None or grid.key_axis is None:
             return self._find_global_tokens(grid, negated)
         if node is None:
             return MaskParts(FULL_INTERVAL)
         if (inner := follow_view(grid)) is not None:
             return (yield _PartsQuestion(inner, negated))
-        operands = grid.operands()
+        operands = grid.align_operands()
         match node.op:
             case ops.Not():
                 return (yield _PartsQuestion(operands[0], not negated))
@@ -133,18 +145,20 @@ class _MaskSplitter:
         """Return the parts of a condition that does not compare queries with keys."""
         inner: QueryKeyGrid | None = grid
         while inner is not None and not negated:
-            if inner.value in self.padded:
+            if inner.value in self.padding_masks:
                 return MaskParts(FULL_INTERVAL)
             inner = follow_view(inner)
         if grid.value.dtype != "bool":
             return MaskParts(find_grid_band(grid, negated=negated))
-        if grid.key is not None:
+        if grid.key_axis is not None:
             return MaskParts(
-                EMPTY_INTERVAL, keys=(GlobalTokenCondition(grid.value, grid.key, negated),)
+                EMPTY_INTERVAL,
+                key_conditions=(GlobalTokenCondition(grid.value, grid.key_axis, negated),),
             )
-        if grid.query is not None:
+        if grid.query_axis is not None:
             return MaskParts(
-                EMPTY_INTERVAL, queries=(GlobalTokenCondition(grid.value, grid.query, negated),)
+                EMPTY_INTERVAL,
+                query_conditions=(GlobalTokenCondition(grid.value, grid.query_axis, negated),),
             )
         # The same for all: a constant, or a value that only an input determines.
         return MaskParts(find_grid_band(grid, negated=negated))
@@ -174,60 +188,66 @@ GLOBAL_TOKEN_RATIO = 4
 
 @dataclass(frozen=True, slots=True)
 class LocalAttention:
-    """Attention in blocks of `block` queries, for sequences longer than `above`.
+    """Attention in blocks of `block_size` queries, for sequences longer than `length_threshold`.
 
-    `band` is the interval of visible `q - k`; `parts` are global tokens: keys that all queries
-    may see, and queries that may see all keys. With `keys` every block reads that many keys;
-    without, as many as the band and the ends of the axis leave.
+    `band` is the interval of visible `q - k`; `parts` are the global tokens: keys that every query
+    may attend to, and queries that may attend to every key. Every block reads `keys_per_block`
+    keys; None if that number depends on the position of the block.
     """
 
     band: Interval
-    block: int
-    keys: int | None
-    above: int
+    block_size: int
+    keys_per_block: int | None
+    length_threshold: int
     parts: MaskParts = EMPTY_MASK_PARTS
 
     @property
     def window(self) -> int | None:
-        """The number of keys that a query can see; None if it grows with the sequence."""
+        """The number of keys that a query can attend to; None if it grows with the sequence."""
         span = self.band.hi - self.band.lo + 1
         return None if span == inf else int(span)
 
-    def count_keys_per_query(self, rows: Dim) -> Dim:
-        """Return the average number of keys per query for `rows` positions, global tokens aside."""
+    def count_keys_per_query(self, length: Dim) -> Dim:
+        """Return the average number of keys per query for `length` positions, without global
+        tokens.
+        """
         if self.band.is_empty:
             return Dim.of(0)
         if self.window is None:
             # Blocks at one end attend only to each other, those at the other end to all positions.
-            return floor_divide_dims(rows + self.block, 2)
-        return Dim.of(self.block + self.window - 1)
+            return floor_divide_dims(length + self.block_size, 2)
+        return Dim.of(self.block_size + self.window - 1)
 
     def __str__(self) -> str:
         """Describe the block layout for users."""
         if self.band.is_empty:
-            return f"above {self.above} positions only global queries, no other attends to a key"
-        seen = f"a query attends to {self.window} keys"
+            return f"above {self.length_threshold} positions only global queries attend to any key"
+        band = f"a query attends to {self.window} keys"
         if self.window is None:
-            seen = "a query attends to one side"
+            band = "a query attends to one side"
         beside = ", besides global tokens" if self.parts.condition_count else ""
         return (
-            f"above {self.above} positions blocked: {self.block} queries per block, {seen}{beside}"
+            f"above {self.length_threshold} positions blocked: "
+            f"{self.block_size} queries per block, "
+            f"{band}{beside}"
         )
 
 
-def plan_local_attention(node: Node, padded: Collection[Value] = ()) -> LocalAttention | None:
+def plan_local_attention(
+    node: Node, padding_masks: Collection[Value] = ()
+) -> LocalAttention | None:
     """Return the block layout of an attention; None for full attention and where blocks would be
-    slower. `padded` are padding masks.
+    slower. `padding_masks` are padding masks.
     """
     match node.op:
         case ops.Attend():
             q, k = (x.shape[2] for x in (node.op.query(node), node.op.key(node)))
-            return plan_mask_blocks(node.op.mask(node), q, k, padded)
+            return plan_mask_blocks(node.op.mask(node), q, k, padding_masks)
     return None
 
 
 def plan_mask_blocks(
-    mask: Value | None, queries: Dim, keys: Dim, padded: Collection[Value] = ()
+    mask: Value | None, queries: Dim, keys: Dim, padding_masks: Collection[Value] = ()
 ) -> LocalAttention | None:
     """Return the block layout for a mask `[b, h, q, k]` over axes of these lengths, or None."""
     # Positions of a step continue earlier ones, whose indices are offset; its caches hold only the
@@ -238,10 +258,10 @@ def plan_mask_blocks(
     # on both sides.
     found = _plan_band(find_band_interval(mask, *ATTENTION_GRID_AXES))
     if found is None or found.window is None:
-        apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padded))
+        apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padding_masks))
         closed = apart is not None and (apart.band.is_empty or apart.window is not None)
         found = apart if closed or found is None else found
-    if found is None or (queries.number is not None and queries.number <= found.above):
+    if found is None or (queries.number is not None and queries.number <= found.length_threshold):
         return None
     return found
 
@@ -251,36 +271,36 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
     queries, keys = weights.shape[-2:]
     last = weights.rank - 1
     found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
-    if found is None or (queries.number is not None and queries.number <= found.above):
+    if found is None or (queries.number is not None and queries.number <= found.length_threshold):
         return None
     return found
 
 
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:
     """Plan blocks for a mask that has a band only after its global tokens are removed."""
-    if parts.band.is_empty and parts.queries:
+    if parts.band.is_empty and parts.query_conditions:
         # Only global queries see anything; they are computed separately.
         return LocalAttention(EMPTY_INTERVAL, 0, None, MIN_BLOCKED_LENGTH, parts)
     found = _plan_band(parts.band)
     # The number of keys of a block depends on the global keys.
-    return None if found is None else replace(found, keys=None, parts=parts)
+    return None if found is None else replace(found, keys_per_block=None, parts=parts)
 
 
-def _plan_band(seen: Interval) -> LocalAttention | None:
-    back, ahead = seen.hi, -seen.lo
-    if seen.is_empty or back == ahead == inf:
+def _plan_band(band: Interval) -> LocalAttention | None:
+    back, ahead = band.hi, -band.lo
+    if band.is_empty or back == ahead == inf:
         return None
     # The side on which the band reaches farther; the other may be empty.
     far = max(back, ahead)
     half = min(back, ahead) <= 0
     if far == inf:
         above = MIN_CAUSAL_LENGTH + 2 * max(0, int(min(back, ahead)))
-        return LocalAttention(seen, MAX_QUERY_BLOCK, None, above)
+        return LocalAttention(band, MAX_QUERY_BLOCK, None, above)
     span = int(back + ahead) + 1
     block = min(max(MIN_QUERY_BLOCK, int(far + 1) // 2), MAX_QUERY_BLOCK)
     keys = block + span - 1
     above = max(MIN_SPANS * span, keys, MIN_BLOCKED_LENGTH)
     if half and span > MAX_FIXED_SPAN:
         # Up to that length a wide window is a mask that hides one half.
-        return LocalAttention(seen, block, None, min(above, MIN_CAUSAL_LENGTH))
-    return LocalAttention(seen, block, keys, above)
+        return LocalAttention(band, block, None, min(above, MIN_CAUSAL_LENGTH))
+    return LocalAttention(band, block, keys, above)

@@ -80,28 +80,30 @@ ATTENTION_GRID_AXES = (2, 3)
 
 @dataclass(frozen=True, slots=True)
 class MaskBand:
-    """The interval of `t - u`; `spent` if the budget ran out and the rest was assumed true."""
+    """The interval of `t - u`; `is_budget_spent` if the budget was exhausted and the rest was
+    assumed to be true.
+    """
 
     interval: Interval
-    spent: bool = False
+    is_budget_spent: bool = False
 
 
 @lru_cache(maxsize=1024)
 def find_mask_band(
-    value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
+    value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> MaskBand:
     """Return the interval of `t - u` in which `value` can be true or nonzero at query time `t` and
     key time `u`; without a clock, at these positions.
     """
-    grid = make_grid(value, query, key, clock)
+    grid = make_grid(value, query, key, time_axis)
     return _search_band(grid, False) if has_equal_rates(grid) else MaskBand(FULL_INTERVAL)
 
 
 def find_band_interval(
-    value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
+    value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> Interval:
     """Return the interval of `find_mask_band`."""
-    return find_mask_band(value, query, key, clock).interval
+    return find_mask_band(value, query, key, time_axis).interval
 
 
 def find_grid_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
@@ -110,36 +112,38 @@ def find_grid_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
 
 
 def find_side_band(grid: QueryKeyGrid, *, negated: bool = False) -> Interval:
-    """Return the band that holds for the side of the axes that `grid` describes."""
-    return _BandSearch().holds(grid, negated)
+    """Return the band for the side of the axes that `grid` describes."""
+    return _BandSearch().find_true_interval(grid, negated)
 
 
 def can_be_nan(grid: QueryKeyGrid) -> bool:
     """Return True if the grid may be NaN or infinite where another factor is zero."""
-    return _BandSearch().may_divide_by_zero(grid)
+    return _BandSearch().can_divide_by_zero(grid)
 
 
 def _search_band(grid: QueryKeyGrid, negated: bool) -> MaskBand:
     low, high = _BandSearch(), _BandSearch()
-    keys = low.holds(replace(grid, side="keys"), negated)
-    queries = high.holds(replace(grid, side="queries"), negated)
-    spent = low.budget.spent or high.budget.spent
-    return MaskBand(merge_side_bands(keys, queries, grid.clock), spent)
+    keys = low.find_true_interval(replace(grid, side="keys"), negated)
+    queries = high.find_true_interval(replace(grid, side="queries"), negated)
+    spent = low.budget.is_spent or high.budget.is_spent
+    return MaskBand(merge_side_bands(keys, queries, grid.time_axis), spent)
 
 
-def merge_side_bands(keys: Interval, queries: Interval, clock: TimeAxis | None) -> Interval:
+def merge_side_bands(keys: Interval, queries: Interval, time_axis: TimeAxis | None) -> Interval:
     """Return the intersection of the bands of both sides."""
     # Without a head, the excluded positions on one side do not exist.
-    return keys & queries if clock is None else _intersect_sides(keys, queries)
+    return keys & queries if time_axis is None else _intersect_sides(keys, queries)
 
 
-def intersect_bands(one: Interval, other: Interval, clock: TimeAxis | None) -> Interval:
-    """Return where both bands hold. If they share no time, prefix positions may still be read."""
-    both = one & other
-    if clock is None or not both.is_empty or one.is_empty or other.is_empty:
-        return both
+def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None) -> Interval:
+    """Return the interval in which both bands hold. If they have no time in common, prefix
+    positions may still be read.
+    """
+    intersection = left & right
+    if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
+        return intersection
     return _intersect_sides(
-        Interval(max(one.lo, other.lo), inf), Interval(-inf, min(one.hi, other.hi))
+        Interval(max(left.lo, right.lo), inf), Interval(-inf, min(left.hi, right.hi))
     )
 
 
@@ -161,7 +165,7 @@ class _NonZeroQuestion(NamedTuple):
     """The question of where a grid, or its negation, can be true or nonzero."""
 
     grid: QueryKeyGrid
-    negated: bool
+    is_negated: bool
 
 
 class _ComparisonQuestion(NamedTuple):
@@ -169,7 +173,7 @@ class _ComparisonQuestion(NamedTuple):
 
     left: QueryKeyGrid
     right: QueryKeyGrid
-    strict: bool
+    is_strict: bool
 
 
 _BandQuestion: TypeAlias = _NonZeroQuestion | _ComparisonQuestion
@@ -181,26 +185,28 @@ class _BandSearch:
     """The search for the band of one grid on one side: known answers and remaining budget."""
 
     budget: TraversalBudget = field(default_factory=TraversalBudget)
-    intervals: dict[_BandQuestion, Interval] = field(default_factory=dict)
-    functions: dict[QueryKeyGrid, MaybeAffineIndex] = field(default_factory=dict)
-    breaking: dict[QueryKeyGrid, bool] = field(default_factory=dict)
+    known_intervals: dict[_BandQuestion, Interval] = field(default_factory=dict)
+    known_affine_indices: dict[QueryKeyGrid, MaybeAffineIndex] = field(default_factory=dict)
+    known_zero_divisors: dict[QueryKeyGrid, bool] = field(default_factory=dict)
 
-    def holds(self, grid: QueryKeyGrid, negated: bool) -> Interval:
-        """Return where the grid, or its negation, can be true."""
+    def find_true_interval(self, grid: QueryKeyGrid, negated: bool) -> Interval:
+        """Return the interval in which the grid, or its negation, can be true."""
         asked = _NonZeroQuestion(grid, negated)
-        return solve_memoized(asked, self._find_rule, self.intervals, self.budget, FULL_INTERVAL)
+        return solve_memoized(
+            asked, self._solve_question, self.known_intervals, self.budget, FULL_INTERVAL
+        )
 
-    def affine(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
-        """Return the grid as a linear function of times."""
-        return solve_memoized(grid, find_affine_index, self.functions, self.budget, None)
+    def find_affine_function(self, grid: QueryKeyGrid) -> MaybeAffineIndex:
+        """Return the grid as an affine function of query and key time, or None."""
+        return solve_memoized(grid, find_affine_index, self.known_affine_indices, self.budget, None)
 
-    def may_divide_by_zero(self, grid: QueryKeyGrid) -> bool:
+    def can_divide_by_zero(self, grid: QueryKeyGrid) -> bool:
         """Return True if the grid may be NaN where another factor is zero."""
-        return solve_memoized(grid, solve_zero_divisor, self.breaking, self.budget, True)
+        return solve_memoized(grid, solve_zero_divisor, self.known_zero_divisors, self.budget, True)
 
-    def _find_rule(self, question: _BandQuestion) -> _BandSolver:
+    def _solve_question(self, question: _BandQuestion) -> _BandSolver:
         if isinstance(question, _ComparisonQuestion):
-            return (yield from self._bound_below(*question))
+            return (yield from self._solve_less_than(*question))
         grid, negated = question
         node = grid.value.node
         if node is None:
@@ -209,20 +215,25 @@ class _BandSearch:
             return (yield _NonZeroQuestion(inner, negated))
         if (parts := split_concat(grid)) is not None:
             return (yield from _solve_any([_NonZeroQuestion(p, negated) for p in parts]))
-        operands = grid.operands()
+        operands = grid.align_operands()
         if (found := (yield from _solve_logical(grid, node, operands, negated))) is not None:
             return found
         # For numbers only "is nonzero" is known; the opposite may hold anywhere.
-        return FULL_INTERVAL if negated else (yield from self._non_zero(grid, node, operands))
+        return FULL_INTERVAL if negated else (yield from self._solve_nonzero(grid, node, operands))
 
-    def _bound_below(self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool) -> _BandSolver:
+    def _solve_less_than(
+        self, left: QueryKeyGrid, right: QueryKeyGrid, strict: bool
+    ) -> _BandSolver:
         # |x| <= y is -y <= x and x <= y; max(a, b) <= y is a <= y and b <= y; x <= min(a, b) is x
         # <= a and x <= b. Each half is a separate comparison.
         match left.value.node:
             case Node(ops.Pointwise("abs"), (Value() as x,)):
-                inner, upper = self.affine(align_operand(left, x)), self.affine(right)
+                inner, upper = (
+                    self.find_affine_function(align_operand(left, x)),
+                    self.find_affine_function(right),
+                )
                 if inner and upper:
-                    opposite = inner.times(Fraction(-1)).subtract(upper)
+                    opposite = inner.multiply(Fraction(-1)).subtract(upper)
                     one = solve_offset_interval(inner.subtract(upper), strict, left)
                     return one & solve_offset_interval(opposite, strict, left)
             case Node(ops.Arith("max"), (Value() as a, Value() as b)):
@@ -236,12 +247,12 @@ class _BandSearch:
                     _ComparisonQuestion(left, align_operand(right, x), strict) for x in (a, b)
                 ]
                 return (yield from _solve_all(halves))
-        one_side, other = self.affine(left), self.affine(right)
+        one_side, other = self.find_affine_function(left), self.find_affine_function(right)
         if one_side is None or other is None:
             return FULL_INTERVAL
         return solve_offset_interval(one_side.subtract(other), strict, left)
 
-    def _non_zero(
+    def _solve_nonzero(
         self, grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
     ) -> _BandSolver:
         """Return where values can be nonzero."""
@@ -256,14 +267,16 @@ class _BandSearch:
                 # The weights are zero where the mask is false; the other result is not a grid.
                 mask = node.op.mask(node)
                 weights = grid.value.index == node.op.weights_result
-                seen = weights and (grid.query, grid.key) == ATTENTION_GRID_AXES
+                seen = weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
                 if mask is None or not seen:
                     return FULL_INTERVAL
-                return (yield _NonZeroQuestion(grid.at(mask, *ATTENTION_GRID_AXES), False))
+                return (
+                    yield _NonZeroQuestion(grid.view_operand(mask, *ATTENTION_GRID_AXES), False)
+                )
             case ops.Arith("mul"):
                 return (yield from self._multiply_intervals(*operands))
             case ops.Arith("div"):
-                unsure = can_be_zero(operands[1]) or self.may_divide_by_zero(operands[1])
+                unsure = can_be_zero(operands[1]) or self.can_divide_by_zero(operands[1])
                 return FULL_INTERVAL if unsure else (yield _NonZeroQuestion(operands[0], False))
             case ops.Arith("add" | "sub" | "min" | "max"):
                 return (yield from _solve_any([_NonZeroQuestion(o, False) for o in operands]))
@@ -271,10 +284,10 @@ class _BandSearch:
                 return (yield _NonZeroQuestion(operands[0], False))
         return FULL_INTERVAL
 
-    def _multiply_intervals(self, one: QueryKeyGrid, other: QueryKeyGrid) -> _BandSolver:
+    def _multiply_intervals(self, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
         """Return where both factors can be nonzero, unless a zero factor meets NaN or infinity."""
-        pairs = (one, other), (other, one)
-        hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.may_divide_by_zero(b)]
+        pairs = (left, right), (right, left)
+        hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.can_divide_by_zero(b)]
         return (yield from _solve_all(hiding))
 
 
@@ -306,8 +319,8 @@ def _solve_logical(
         case ops.And() | ops.Or():
             sides = [_NonZeroQuestion(side, negated) for side in operands]
             # De Morgan's laws.
-            both = isinstance(node.op, ops.And) != negated
-            return (yield from (_solve_all if both else _solve_any)(sides))
+            intersection = isinstance(node.op, ops.And) != negated
+            return (yield from (_solve_all if intersection else _solve_any)(sides))
         case ops.Where() if grid.value.dtype == "bool" or not negated:
             return (yield from _solve_where(operands, negated))
         case ops.Compare(fn):
@@ -318,8 +331,8 @@ def _solve_logical(
             # follows from "all" and "not any".
             x = node.first
             if x is not None and fn == ("all" if negated else "any"):
-                query, key = shift_axis(grid.query, axis), shift_axis(grid.key, axis)
-                return (yield _NonZeroQuestion(grid.at(x, query, key), negated))
+                query, key = shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
+                return (yield _NonZeroQuestion(grid.view_operand(x, query, key), negated))
     return None
 
 
@@ -334,20 +347,20 @@ def _solve_where(operands: Sequence[QueryKeyGrid], negated: bool) -> _BandSolver
 def _solve_comparison(fn: str, left: QueryKeyGrid, right: QueryKeyGrid) -> _BandSolver:
     match fn:
         case "eq":
-            both = [
+            intersection = [
                 _ComparisonQuestion(left, right, False),
                 _ComparisonQuestion(right, left, False),
             ]
-            return (yield from _solve_all(both))
+            return (yield from _solve_all(intersection))
         case "le" | "lt":
             return (yield _ComparisonQuestion(left, right, fn == "lt"))
         case "ge" | "gt":
             return (yield _ComparisonQuestion(right, left, fn == "gt"))
-        case "same_group" if left.clock is not None and is_mirrored_pair(left, right):
+        case "same_group" if left.time_axis is not None and is_mirrored_pair(left, right):
             return SAME_POSITION  # a group is one instant: its positions arrive in one step
     return FULL_INTERVAL
 
 
 def _has_last_two_axes(grid: QueryKeyGrid) -> bool:
     rank = grid.value.rank
-    return grid.query in (None, rank - 2) and grid.key in (None, rank - 1)
+    return grid.query_axis in (None, rank - 2) and grid.key_axis in (None, rank - 1)

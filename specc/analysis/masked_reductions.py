@@ -35,7 +35,7 @@ VisibleKeys = tuple[int, Interval]
 
 
 def iterate_neutral_reads(
-    node: Node, link: Dependence, clock: TimeAxis | None = None
+    node: Node, link: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
     """Yield the result axes along which masked keys have no effect."""
     x = node.args[link.operand]
@@ -44,26 +44,32 @@ def iterate_neutral_reads(
     key = link.operand_axis
     for query, length in enumerate(x.shape):
         # The batch axis is not a query axis, whatever a mask says about keys.
-        timed = clock.get_prefix_length(length) is not None if clock else length == x.shape[key]
+        timed = (
+            time_axis.get_prefix_length(length) is not None if time_axis else length == x.shape[key]
+        )
         if query != key and timed:
-            reach = _find_relevant_keys(node, link, find_masked_values(x, query, key, clock), clock)
+            reach = _find_relevant_keys(
+                node, link, find_masked_values(x, query, key, time_axis), time_axis
+            )
             if reach != FULL_INTERVAL:
                 gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
                 yield query - gone, reach
     if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.index:
-        yield from _iterate_argmax_reads(node, node.op.axis, key, clock)
+        yield from _iterate_argmax_reads(node, node.op.axis, key, time_axis)
 
 
 def _find_relevant_keys(
-    node: Node, link: Dependence, pairs: MaskedValues, clock: TimeAxis | None
+    node: Node, link: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
 ) -> Interval:
-    """Return the keys that affect an op, given the constants that its grid holds at the others."""
-    if not pairs:
+    """Return the keys that affect an op, given the constants that its grid has at the
+    other keys.
+    """
+    if not masked_values:
         return FULL_INTERVAL
-    ordinary = [i for n, i in pairs.items() if _is_neutral_number(node, n)]
+    ordinary = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
     reach = FULL_INTERVAL
     for interval in ordinary:
-        reach = intersect_bands(reach, interval, clock)
+        reach = intersect_bands(reach, interval, time_axis)
     match node.op:
         case ops.Gather(axis):
             own = link.operand == ops.Gather.table.index and axis == link.operand_axis
@@ -118,9 +124,11 @@ def _are_indices_in_range(node: Node) -> bool:
 
 
 def _iterate_argmax_reads(
-    node: Node, axis: int, key: int, clock: TimeAxis | None
+    node: Node, axis: int, key: int, time_axis: TimeAxis | None
 ) -> Iterable[VisibleKeys]:
-    """Yield the positions that the argmax of a grid may select: a visible one, or the first."""
+    """Yield the positions that the argmax of a grid may select: a visible position, or
+    the first.
+    """
     if axis != key or not _are_indices_in_range(node):
         return
     ids = ops.Gather.ids(node)
@@ -128,12 +136,12 @@ def _iterate_argmax_reads(
     while (inner := follow_view(grid)) is not None:
         grid = inner
     made = grid.value.node
-    if made is None or made.first is None or grid.query is None:
+    if made is None or made.first is None or grid.query_axis is None:
         return
     match made.op:
         case ops.ArgMax(over):
-            query = shift_axis(grid.query, over)
+            query = shift_axis(grid.query_axis, over)
             assert query is not None
-            for number, reach in find_masked_values(made.first, query, over, clock).items():
+            for number, reach in find_masked_values(made.first, query, over, time_axis).items():
                 if _is_neutral_number(made, number) and not reach.is_empty:
                     yield axis, Interval(min(reach.lo, 0), FULL_INTERVAL.hi)

@@ -46,11 +46,15 @@ ORDINARY_RESULT_FUNCTIONS = ("exp", "sigmoid", "tanh")
 
 def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is very low where `axis` is padded."""
-    fallen = padded_result.at("low", axis)
+    fallen = padded_result.list_operands_with_fact("low_axes", axis)
     match padded_result.op:
         case ops.Where():
             filled = _get_fill_number(padded_result.node)
-            return padded_result.at("zero", axis)[0] and filled is not None and filled <= LOW_SCORE
+            return (
+                padded_result.list_operands_with_fact("zero_axes", axis)[0]
+                and filled is not None
+                and filled <= LOW_SCORE
+            )
         case ops.Arith("sub"):
             # A low score minus an ordinary number stays low. Minus another low one it is about 0:
             # `s - max(s)` if a whole row of scores is masked.
@@ -72,36 +76,38 @@ def _get_fill_number(node: Node) -> float | None:
 
 
 def _is_ordinary(padded_result: PaddedResult, n: int, axis: int) -> bool:
-    """Return True if an operand holds ordinary values (no mask constants), also where `axis` is
+    """Return True if an operand has ordinary values (no mask constants), also where `axis` is
     padded.
     """
-    rows = padded_result.given[n]
-    if rows.has_extremes or rows.broken:
+    rows = padded_result.operand_facts[n]
+    if rows.has_extremes or rows.can_be_nan:
         return False
-    return not (rows.extreme_padding and padded_result.along(axis)[n])
+    return not (rows.has_extreme_padding and padded_result.list_operands_with_axis(axis)[n])
 
 
 def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
-    """Return True if values at padded positions of `axis` are less than all others, or greater
-    (unless `lowest`), or equal to the mask constant.
+    """Return True if values at padded positions of `axis` equal the mask constant, or are less than
+    all others (`lowest`) or greater than all others.
     """
     op = padded_result.op
     if isinstance(op, ops.Where):
         return _is_filled(padded_result, axis, lowest=lowest)
     same = op.view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
-    return same and any(padded_result.at("floor" if lowest else "ceiling", axis))
+    return same and any(
+        padded_result.list_operands_with_fact("minimum_axes" if lowest else "maximum_axes", axis)
+    )
 
 
 def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:
     """Return True if a `where` fills padded positions with a number below all others, or above."""
     node, filled = padded_result.node, _get_fill_number(padded_result.node)
-    if filled is None or padded_result.given[1].has_extremes:
+    if filled is None or padded_result.operand_facts[1].has_extremes:
         return False
     # -1 is enough below `arange(n)`, whose minimum is 0.
     least, most = find_value_range(ops.Where.yes(node))
     beyond = filled < least if lowest else filled > most
     extreme = filled <= LOW_SCORE if lowest else filled >= -LOW_SCORE
-    return padded_result.at("zero", axis)[0] and (beyond or extreme)
+    return padded_result.list_operands_with_fact("zero_axes", axis)[0] and (beyond or extreme)
 
 
 def is_fill_underflowing(scores: Value | None) -> bool:
@@ -118,14 +124,14 @@ def is_fill_underflowing(scores: Value | None) -> bool:
 def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> Iterator[int]:
     """Yield the axes along which at least one valid position has a score that is not low."""
     match padded_result.op:
-        case ops.Where() if not padded_result.given[1].has_extremes:
+        case ops.Where() if not padded_result.operand_facts[1].has_extremes:
             yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith("add" | "sub"):
             # If one operand is unbounded, the maximum is where that has it; if both are, their
             # maxima may be at different positions.
-            has_extremes = [r.has_extremes for r in padded_result.given]
+            has_extremes = [r.has_extremes for r in padded_result.operand_facts]
             for axis in axes:
-                finite_axes = padded_result.at("finite_axes", axis)
+                finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
                 if (
                     any(finite_axes)
                     if not any(has_extremes)
@@ -133,14 +139,16 @@ def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
                 ):
                     yield axis
         case op if op.view or isinstance(op, ops.Cast) or _keeps_ordinary_values(padded_result):
-            yield from (a for a in axes if any(padded_result.at("finite_axes", a)))
+            yield from (
+                a for a in axes if any(padded_result.list_operands_with_fact("finite_axes", a))
+            )
 
 
 def _keeps_ordinary_values(padded_result: PaddedResult) -> bool:
-    """Return True if scores are scaled, or if their maximum is taken and none is extreme."""
+    """Return True if scores are scaled, or if their maximum is computed and none is extreme."""
     match padded_result.op:
         case ops.Reduce("max"):
-            return not padded_result.given[0].has_extremes
+            return not padded_result.operand_facts[0].has_extremes
     return _is_scaled(padded_result)
 
 
@@ -184,7 +192,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
 
     def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         node = grid.value.node
-        if grid.value is padded_result.keep or grid.value in padded_result.settled:
+        if grid.value is padded_result.padding_mask or grid.value in padded_result.true_masks:
             return True
         # A mask that is an input may be false anywhere.
         if node is None or (known := find_uniform_value(grid.value)) is not None:
@@ -202,7 +210,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
             case ops.Compare("eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
         # `i - j >= 0` and the like: a comparison whose negation excludes distance 0.
-        compares = grid.query is not None and grid.key is not None
+        compares = grid.query_axis is not None and grid.key_axis is not None
         return compares and 0 not in find_grid_band(grid, negated=True)
 
     return solve_memoized(grid, rule, {}, TraversalBudget(), False)
@@ -225,7 +233,7 @@ def _is_repeated_mask(node: Node) -> bool:
 
 def can_hold_low_scores(padded_result: PaddedResult) -> bool:
     """Return True if valid positions may hold mask constants."""
-    given = padded_result.given
+    given = padded_result.operand_facts
     match padded_result.op:
         case ops.Where():
             # The low branch is never taken at valid positions under `keep` alone; under `causal` it
@@ -246,7 +254,7 @@ def can_hold_low_values(padded_result: PaddedResult) -> bool:
     if _is_low_constant(padded_result.node):
         return True
     return not _is_ordinary_result(padded_result.node) and any(
-        r.extreme_padding for r in padded_result.given
+        r.has_extreme_padding for r in padded_result.operand_facts
     )
 
 

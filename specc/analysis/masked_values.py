@@ -90,16 +90,18 @@ REORDERING_OPS = (ops.Softmax, ops.CumSum, ops.Pad, ops.Delay, *SELECTION_OPS)
 
 @lru_cache(maxsize=1024)
 def find_masked_values(
-    value: Value, query: int, key: int, clock: TimeAxis | None = None
+    value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> MaskedValues:
-    """Return the constants of `value` outside of intervals of `q - k`; with a clock, in time."""
-    grid = make_grid(value, query, key, clock)
+    """Return the constants of `value` outside of intervals of `q - k`; with a time axis, of time
+    differences.
+    """
+    grid = make_grid(value, query, key, time_axis)
     if not has_equal_rates(grid):
         return NO_MASKED_VALUES
     keys = _find_side_values(replace(grid, side="keys"))
     queries = _find_side_values(replace(grid, side="queries"))
     return {
-        n: merge_side_bands(keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), clock)
+        n: merge_side_bands(keys.get(n, FULL_INTERVAL), queries.get(n, FULL_INTERVAL), time_axis)
         for n in {**keys, **queries}
     }
 
@@ -110,11 +112,11 @@ def _find_side_values(grid: QueryKeyGrid) -> MaskedValues:
 
 
 def find_nonzero_interval(
-    value: Value, query: int, key: int, clock: TimeAxis | None = None
+    value: Value, query: int, key: int, time_axis: TimeAxis | None = None
 ) -> Interval:
     """Return the interval of `q - k` in which `value` can be true or nonzero."""
-    other = find_masked_values(value, query, key, clock).get(0.0, FULL_INTERVAL)
-    return intersect_bands(find_band_interval(value, query, key, clock), other, clock)
+    other = find_masked_values(value, query, key, time_axis).get(0.0, FULL_INTERVAL)
+    return intersect_bands(find_band_interval(value, query, key, time_axis), other, time_axis)
 
 
 def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
@@ -123,20 +125,20 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
     node = grid.value.node
     if number is not None:
         return {number: EMPTY_INTERVAL}
-    if node is None or grid.key is None:
+    if node is None or grid.key_axis is None:
         return NO_MASKED_VALUES
     if (inner := follow_view(grid)) is not None:
         return (yield inner)
-    operands = grid.operands()
+    operands = grid.align_operands()
     match node.op:
         case ops.And() | ops.Or() | ops.Not() | ops.Compare():
             return (yield from _find_boolean_values(grid, node, operands))
         case ops.Where():
             return (yield from _find_where_values(operands))
-        case ops.Arith(fn):
-            return (yield from _find_arithmetic_values(fn, operands))
-        case ops.Pointwise(fn):
-            return map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), (yield operands[0]))
+        case ops.Arith(function_name):
+            return (yield from _find_arithmetic_values(function_name, operands))
+        case ops.Pointwise(function_name):
+            return map_masked_values(EXACT_UNARY_FUNCTIONS.get(function_name), (yield operands[0]))
         case ops.Cast(to):
             return map_masked_values(partial(convert_number, dtype=to), (yield operands[0]))
     return (yield from _find_axis_op_values(grid, node))
@@ -154,89 +156,107 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     if x is None:
         return NO_MASKED_VALUES
     match node.op:
-        case ops.Reduce(fn, axis):
-            given = yield grid.at(x, shift_axis(grid.query, axis), shift_axis(grid.key, axis))
+        case ops.Reduce(function_name, axis):
+            masked_values = yield grid.view_operand(
+                x, shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
+            )
             length = x.shape[axis].number or 0
-            return {n: i for n, i in given.items() if is_reduction_fixed_point(fn, n, length)}
-        case ops.Gather(axis) if axis == grid.key:
+            return {
+                n: i
+                for n, i in masked_values.items()
+                if is_reduction_fixed_point(function_name, n, length)
+            }
+        case ops.Gather(axis) if axis == grid.key_axis:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
         # Nothing is concluded about its operands, so they are not analyzed: the positions of a
         # layer depend on all layers before it.
         return NO_MASKED_VALUES
-    given = yield grid.at(x, grid.query, grid.key)
-    return _find_moved_values(grid, node, given)
+    masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
+    return _find_reordered_values(grid, node, masked_values)
 
 
 def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return where a product is zero: where a factor is zero and all others are finite."""
+    """Return the interval outside of which a product is zero: one factor is zero and all others are
+    finite.
+    """
     found: list[MaskedValues] = []
     for n, factor in enumerate(factors):
         others = factors[:n] + factors[n + 1 :]
         if all(is_finite_grid(other) and not can_be_nan(other) for other in others):
-            given = yield factor
-            found.append({0.0: given[0.0]} if 0.0 in given else NO_MASKED_VALUES)
+            masked_values = yield factor
+            found.append({0.0: masked_values[0.0]} if 0.0 in masked_values else NO_MASKED_VALUES)
     return intersect_masked_values(found)
 
 
 def _find_concat_values(grid: QueryKeyGrid, node: Node, op: ops.Concat) -> MaskedValueRule:
     """Return the constants of a concatenation; along time only prefix positions come first."""
     found = split_concat(grid)
-    if op.axis not in (grid.query, grid.key):
-        found = [grid.at(a, grid.query, grid.key) for a in node.operands]
+    if op.axis not in (grid.query_axis, grid.key_axis):
+        found = [grid.view_operand(a, grid.query_axis, grid.key_axis) for a in node.operands]
     return find_common_values((yield from solve_each(found or ())))
 
 
-def _find_moved_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
+def _find_reordered_values(
+    grid: QueryKeyGrid, node: Node, masked_values: MaskedValues
+) -> MaskedValues:
     """Return the constants after an op that reads other positions along the key axis."""
     match node.op:
-        case ops.Softmax(axis) if axis == grid.key and -inf in given:
-            return {0.0: given[-inf]}
-        case ops.CumSum(axis) if axis == grid.key:
+        case ops.Softmax(axis) if axis == grid.key_axis and -inf in masked_values:
+            return {0.0: masked_values[-inf]}
+        case ops.CumSum(axis) if axis == grid.key_axis:
             # After the first infinite element all cumulative sums are infinite.
-            return {n: bound_visible_ranks(i) for n, i in given.items() if isinf(n)}
-        case ops.Sort(axis) if axis == grid.key and grid.value.index == 0:
+            return {n: bound_visible_ranks(i) for n, i in masked_values.items() if isinf(n)}
+        case ops.Sort(axis) if axis == grid.key_axis and grid.value.index == 0:
             # Masked keys sort last: rank r is masked at query t if r > t - lo.
-            return {n: bound_visible_ranks(i) for n, i in given.items() if is_sorted_last(node, n)}
-    return _find_other_axis_values(grid, node, given)
+            return {
+                n: bound_visible_ranks(i)
+                for n, i in masked_values.items()
+                if is_sorted_last(node, n)
+            }
+    return _filter_unrelated_axis_values(grid, node, masked_values)
 
 
-def _find_other_axis_values(grid: QueryKeyGrid, node: Node, given: MaskedValues) -> MaskedValues:
-    """Return the constants after an op along an axis that is neither query nor key: a constant
-    held at all its positions is kept.
+def _filter_unrelated_axis_values(
+    grid: QueryKeyGrid, node: Node, masked_values: MaskedValues
+) -> MaskedValues:
+    """Return the constants after an op along an axis that is neither query nor key axis; a constant
+    at all its positions is kept.
     """
     match node.op:
         case ops.CumSum(axis):
-            given = {n: i for n, i in given.items() if isinf(n) or not n}
+            masked_values = {n: i for n, i in masked_values.items() if isinf(n) or not n}
         case ops.Pad(axis=axis, value=added) | ops.Delay(axis=axis, first=added):
-            given = {n: i for n, i in given.items() if n == added}
+            masked_values = {n: i for n, i in masked_values.items() if n == added}
         case ops.Flip(axis) | ops.Roll(axis) | ops.Gather(axis):
             pass
         case ops.Sort(axis) | ops.TopK(axis) if grid.value.index == 0:
             pass
         case _:
             return NO_MASKED_VALUES
-    return given if axis not in (grid.query, grid.key) else NO_MASKED_VALUES
+    return masked_values if axis not in (grid.query_axis, grid.key_axis) else NO_MASKED_VALUES
 
 
-def bound_visible_ranks(reach: Interval) -> Interval:
+def bound_visible_ranks(interval: Interval) -> Interval:
     """Return the interval of ranks that visible positions can have."""
-    return EMPTY_INTERVAL if reach.is_empty else Interval(reach.lo, inf)
+    return EMPTY_INTERVAL if interval.is_empty else Interval(interval.lo, inf)
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
     """Return True if a sort puts `number` after all other values, or after equal ones."""
-    least, most = find_value_range(node.first)
+    lower_bound, most = find_value_range(node.first)
     match node.op:
         case ops.Sort(descending=descending):
-            return number <= least if descending else number >= most
+            return number <= lower_bound if descending else number >= most
     return False
 
 
 def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
-    """Return the constants of a `where`: of each branch where the condition can select it."""
-    given: list[MaskedValues] = yield from solve_each(operands)
-    condition, yes, no = given
+    """Return the constants of a `where`; each branch holds only where the condition can
+    select it.
+    """
+    masked_values: list[MaskedValues] = yield from solve_each(operands)
+    condition, yes, no = masked_values
     taken, left = condition.get(0.0, FULL_INTERVAL), condition.get(1.0, FULL_INTERVAL)
     return {
         n: (taken & yes.get(n, FULL_INTERVAL)) | (left & no.get(n, FULL_INTERVAL))
@@ -247,101 +267,113 @@ def _find_where_values(operands: list[QueryKeyGrid]) -> MaskedValueRule:
 def _find_boolean_values(
     grid: QueryKeyGrid, node: Node, operands: list[QueryKeyGrid]
 ) -> MaskedValueRule:
-    """Return where a boolean is constant, by comparing position ids or known constants."""
-    given: list[MaskedValues] = yield from solve_each(operands)
+    """Return the interval outside of which a boolean is constant, from comparisons of position ids
+    or known constants.
+    """
+    masked_values: list[MaskedValues] = yield from solve_each(operands)
     match node.op:
         case ops.Not():
-            return {1.0 - n: i for n, i in given[0].items()}
+            return {1.0 - n: i for n, i in masked_values[0].items()}
         case ops.And() | ops.Or():
             # A masked operand suffices for false in `and` and for true in `or`; otherwise both are
             # needed.
             deciding = 0.0 if isinstance(node.op, ops.And) else 1.0
-            found = [{deciding: g[deciding]} for g in given if deciding in g]
-            return intersect_masked_values([*found, find_common_values(given)])
-        case ops.Compare(fn):
+            found = [{deciding: g[deciding]} for g in masked_values if deciding in g]
+            return intersect_masked_values([*found, find_common_values(masked_values)])
+        case ops.Compare(function_name):
             rows = {0.0: find_side_band(grid), 1.0: find_side_band(grid, negated=True)}
-            return intersect_masked_values([rows, combine_masked_values(fn, *given)])
+            return intersect_masked_values(
+                [rows, combine_masked_values(function_name, *masked_values)]
+            )
     return NO_MASKED_VALUES
 
 
-def _find_arithmetic_values(fn: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
+def _find_arithmetic_values(function_name: str, operands: list[QueryKeyGrid]) -> MaskedValueRule:
     """Return the constants of arithmetic on two constants, or on one that absorbs any operand."""
-    given: list[MaskedValues] = yield from solve_each(operands)
-    found = [combine_masked_values(fn, *given)]
-    for here, there, turned in ((0, 1, False), (1, 0, True)):
+    masked_values: list[MaskedValues] = yield from solve_each(operands)
+    found = [combine_masked_values(function_name, *masked_values)]
+    for here, there, is_right_operand in ((0, 1, False), (1, 0, True)):
         other = operands[there]
         # Zero times infinity is NaN, and so is infinity minus infinity.
         if not can_be_nan(other) and is_finite_grid(other):
-            least = find_value_range(other.value)[0]
+            lower_bound = find_value_range(other.value)[0]
             # A divisor must not be zero at any key; a value that is zero per query is zero at all
             # keys.
-            divides = not turned and (least > 0 or other.key is None)
-            for number, reach in given[here].items():
-                if fn == "div" and not number and divides:
-                    found.append({0.0: reach})
-                made = compute_absorbed_result(fn, number, least, turned)
+            divides = not is_right_operand and (lower_bound > 0 or other.key_axis is None)
+            for number, interval in masked_values[here].items():
+                if function_name == "div" and not number and divides:
+                    found.append({0.0: interval})
+                made = compute_absorbing_result(
+                    function_name, number, lower_bound, is_right_operand
+                )
                 if made is not None:
-                    found.append({made: reach})
+                    found.append({made: interval})
     return intersect_masked_values(found)
 
 
-def compute_absorbed_result(fn: str, number: float, least: float, turned: bool) -> float | None:
-    """Return the result of `number` and any other operand if that has no effect, as in `-inf - x`.
+def compute_absorbing_result(
+    function_name: str, number: float, lower_bound: float, is_right_operand: bool
+) -> float | None:
+    """Return the result of `number` and any other operand if the other operand has no effect, as in
+    `-inf - x`; else None.
 
-    `turned`: `number` is the right operand. `least`: a lower bound of the other.
+    `is_right_operand`: `number` is the right operand. `lower_bound`: a lower bound of the other
+    operand.
     """
-    match fn:
+    match function_name:
         case "add" if isinf(number):
             return number
         case "sub" if isinf(number):
-            return -number if turned else number
-        case "mul" if number == 0 or (isinf(number) and least > 0):
+            return -number if is_right_operand else number
+        case "mul" if number == 0 or (isinf(number) and lower_bound > 0):
             return number
-        case "div" if not turned and isinf(number) and least > 0:
+        case "div" if not is_right_operand and isinf(number) and lower_bound > 0:
             return number
-        case "max" | "min" if number == (inf if fn == "max" else -inf):
+        case "max" | "min" if number == (inf if function_name == "max" else -inf):
             return number
     return None
 
 
 def _find_weight_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Return where attention weights are zero: where the mask is false, or scores of a softmax are
-    -inf.
+    """Return the interval outside of which attention weights are zero: the mask is false there, or
+    the scores of a softmax are -inf.
     """
     rank = grid.value.rank
     match node.op:
         case ops.Attend():
             mask = node.op.mask(node)
             weights = grid.value.index == node.op.weights_result
-            seen = weights and (grid.query, grid.key) == ATTENTION_GRID_AXES
+            seen = weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
             return (
-                {0.0: find_side_band(grid.at(mask, *ATTENTION_GRID_AXES))}
+                {0.0: find_side_band(grid.view_operand(mask, *ATTENTION_GRID_AXES))}
                 if mask and seen
                 else NO_MASKED_VALUES
             )
-    if grid.key != rank - 1 or grid.query not in (None, rank - 2):
+    if grid.key_axis != rank - 1 or grid.query_axis not in (None, rank - 2):
         return NO_MASKED_VALUES
     scores, mask = node.args
     assert scores is not None
     assert mask is not None
     found = [{0.0: find_side_band(align_operand(grid, mask))}]
-    given = yield align_operand(grid, scores)
-    if isinstance(node.op, ops.MaskedSoftmax) and -inf in given:
-        found.append({0.0: given[-inf]})
+    masked_values = yield align_operand(grid, scores)
+    if isinstance(node.op, ops.MaskedSoftmax) and -inf in masked_values:
+        found.append({0.0: masked_values[-inf]})
     return intersect_masked_values(found)
 
 
 def _find_gathered_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
-    """Return the facts of positions sorted by another grid: masked ones come after visible ones."""
+    """Return the constants of positions that are sorted by another grid; masked positions come
+    after visible ones.
+    """
     match node.args:
         case (Value() as table, Value(node=Node(ops.Sort(axis), (Value() as x,)))):
             order = ops.Gather.ids(node).node
         case _:
             return NO_MASKED_VALUES
-    if axis != grid.key or order is None:
+    if axis != grid.key_axis or order is None:
         return NO_MASKED_VALUES
-    given = yield grid.at(table, grid.query, grid.key)
-    sorted_ = yield grid.at(x, grid.query, grid.key)
+    masked_values = yield grid.view_operand(table, grid.query_axis, grid.key_axis)
+    sorted_ = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     last = [i for n, i in sorted_.items() if is_sorted_last(order, n)]
     # What the sort order masks must also be masked in the table.
-    return {n: bound_visible_ranks(o) for n, i in given.items() for o in last if i & o == i}
+    return {n: bound_visible_ranks(o) for n, i in masked_values.items() for o in last if i & o == i}

@@ -25,77 +25,77 @@ from specc.ir.types import Type
 CostFunction = Callable[[Any, list[Type]], Dim]
 
 
-def _linear_q(op: ops.LinearQ, t: list[Type]) -> Dim:
+def _count_linear_q(op: ops.LinearQ, types: list[Type]) -> Dim:
     # Quantized weights have one of several layouts: the op knows the output width.
-    (made, *_) = op.infer(*t)
-    return multiply_dims(t[0].shape) * made.shape[-1]
+    (made, *_) = op.infer(*types)
+    return multiply_dims(types[0].shape) * made.shape[-1]
 
 
-def _matmul(op: ops.MatMul, t: list[Type]) -> Dim:
-    a, b = t[0].shape, t[1].shape
+def _matmul(op: ops.MatMul, types: list[Type]) -> Dim:
+    a, b = types[0].shape, types[1].shape
     # One operand may have no leading axes; then it is multiplied with every matrix of the other.
     lead = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 
 
-def _attend(op: ops.Attend, t: list[Type]) -> Dim:
-    b, h, q, d = t[0].shape
-    keys = t[1].shape[2]
-    value_width = t[2].shape[3]
+def _attend(op: ops.Attend, types: list[Type]) -> Dim:
+    b, h, q, d = types[0].shape
+    keys = types[1].shape[2]
+    value_width = types[2].shape[3]
     # A query-key pair costs one score of the key width, and one multiply-add per value feature.
     return b * h * q * keys * (d + value_width)
 
 
-def _count_window_products(op: ops.Patches | ops.Conv, t: list[Type]) -> Dim:
+def _count_window_products(op: ops.Patches | ops.Conv, types: list[Type]) -> Dim:
     """Count one dot product with a filter per output element. The weight's first axis counts
     filters; each has the input channels of its group.
     """
-    (made, *_) = op.infer(*t[:2], None)
-    return multiply_dims(made.shape) * multiply_dims(t[1].shape[1:])
+    (made, *_) = op.infer(*types[:2], None)
+    return multiply_dims(made.shape) * multiply_dims(types[1].shape[1:])
 
 
-def _einsum(op: ops.Einsum, t: list[Type]) -> Dim:
+def _einsum(op: ops.Einsum, types: list[Type]) -> Dim:
     # Every named axis is one loop, whether it is kept or summed.
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
-    for names, type in zip(operands, t, strict=True):
+    for names, type in zip(operands, types, strict=True):
         sizes.update(zip(names.split(), type.shape, strict=True))
     return multiply_dims(sizes.values())
 
 
-def _scan(op: ops.Scan, t: list[Type]) -> Dim:
-    turns = op.split_operands(t).scanned[0].shape[op.axis]
+def _scan(op: ops.Scan, types: list[Type]) -> Dim:
+    turns = op.split_operands(types).scanned[0].shape[op.axis]
     return turns * sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
 
 
-def _route(op: ops.Route, t: list[Type]) -> Dim:
+def _route(op: ops.Route, types: list[Type]) -> Dim:
     """Count each token once per expert that it selects."""
-    sent = multiply_dims(op.split_operands(t).ids.shape)
+    sent = multiply_dims(op.split_operands(types).ids.shape)
     inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return inside.substitute({op.token_count_symbol: sent})
 
 
-def _recurrent(op: ops.RecurrentLayer, t: list[Type]) -> Dim:
-    b, n, i = t[0].shape
+def _recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
+    b, n, i = types[0].shape
     # The recurrent matrix holds all gates. An LSTM with a projection feeds back fewer features than
     # a gate has.
-    gates, fed_back = t[2].shape
+    gates, fed_back = types[2].shape
     return b * n * gates * (i + fed_back)
 
 
-def _lstm(op: ops.Lstm, t: list[Type]) -> Dim:
-    b, n, _ = t[0].shape
-    hidden = divide_dims_exactly(t[1].shape[0], 4)
-    projection = (t[2].shape[1], hidden)
+def _lstm(op: ops.Lstm, types: list[Type]) -> Dim:
+    b, n, _ = types[0].shape
+    hidden = divide_dims_exactly(types[1].shape[0], 4)
+    projection = (types[2].shape[1], hidden)
     # Omitted operands have no type here, so positions are ambiguous: the projection is the last
     # operand, and the one with this shape.
-    mapped = b * n * multiply_dims(projection) if t[-1].shape == projection else Dim.of(0)
-    return _recurrent(op, t) + mapped
+    mapped = b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.of(0)
+    return _recurrent(op, types) + mapped
 
 
 COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
     ops.Linear: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[0],
-    ops.LinearQ: _linear_q,
+    ops.LinearQ: _count_linear_q,
     ops.MatMul: _matmul,
     ops.Weigh: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[-1],
     ops.Attend: _attend,
@@ -116,13 +116,13 @@ COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
 """The cost function of each expensive op; a test checks that none is missing."""
 
 
-def count_blocked_multiply_adds(node: Node, local: LocalAttention) -> Dim:
+def count_blocked_multiply_adds(node: Node, blocks: LocalAttention) -> Dim:
     """Return the multiply-adds of blocked attention."""
     assert isinstance(node.op, ops.Attend)
     query = node.op.query(node).shape
     keys = node.op.key(node).shape[2]
     width = query[3] + node.op.values(node).shape[3]
-    return multiply_dims(query[:3]) * local.count_keys_per_query(keys) * width
+    return multiply_dims(query[:3]) * blocks.count_keys_per_query(keys) * width
 
 
 def count_multiply_adds(node: Node) -> Dim:
@@ -145,7 +145,7 @@ MAGNITUDE_NAMES = (
 
 
 def format_magnitude(number: int) -> str:
-    """`137 billion`; a small number as it is."""
+    """Format a number as `137 billion`; return a small number with grouped digits."""
     for size, unit in MAGNITUDE_NAMES:
         # a value that rounds to a thousand uses the next unit
         if number >= size * 0.9995:
@@ -153,22 +153,22 @@ def format_magnitude(number: int) -> str:
     return group_digits(number)
 
 
-def format_type_with_sizes(type: Type, at: Mapping[str, int]) -> str:
-    """`f32[batch, 128, 768]`."""
-    return f"{type.dtype}[{', '.join(format_dim_formula(d, at) for d in type.shape)}]"
+def format_type_with_sizes(type: Type, lengths: Mapping[str, int]) -> str:
+    """Format a type as `f32[batch, 128, 768]`."""
+    return f"{type.dtype}[{', '.join(format_dim_formula(d, lengths) for d in type.shape)}]"
 
 
-def evaluate_dim_at(dim: Dim, at: Mapping[str, int]) -> Dim:
+def evaluate_dim_at(dim: Dim, lengths: Mapping[str, int]) -> Dim:
     """Substitute numbers for lengths. Raise E0407 if they do not fit the model."""
     try:
-        return dim.substitute(at)
+        return dim.substitute(lengths)
     except DimError as error:
         raise_error("E0407", f"these lengths do not fit the model: {error}")
 
 
-def format_dim_formula(dim: Dim, at: Mapping[str, int]) -> str:
+def format_dim_formula(dim: Dim, lengths: Mapping[str, int]) -> str:
     """Format a length as `2·batch·seq²·768`, or as a number if all lengths are known."""
-    dim = evaluate_dim_at(dim, at)
+    dim = evaluate_dim_at(dim, lengths)
     if dim.number is not None:
         return group_digits(dim.number)
     text = str(dim)
@@ -182,37 +182,39 @@ LONG_NUMBER_PATTERN = re.compile(r"(?<!\w)\d{4,15}(?!\w)")
 
 
 def group_digits(number: int) -> str:
-    """`124 439 808`."""
+    """Format a number as `124 439 808`."""
     return f"{number:,}".replace(",", " ")
 
 
 @dataclass(kw_only=True)
 class SummaryNode:
-    """One scope: its name, result type, weights, multiply-adds and inner scopes.
+    """One scope: its name, result type, parameters, multiply-adds and inner scopes.
 
-    `saved_work` are the multiply-adds that blocked attention saves. `members` are the names of the
-    equal scopes that this one stands for.
+    `saved_multiply_adds` are the multiply-adds that blocked attention saves. `members` are the
+    names of the equal scopes that this node represents.
     """
 
     name: str
     type: Type | None = None
     op: str = ""
-    weights: Dim = Dim.of(0)
-    work: Dim = Dim.of(0)
-    saved_work: Dim = Dim.of(0)
+    parameter_count: Dim = Dim.of(0)
+    multiply_adds: Dim = Dim.of(0)
+    saved_multiply_adds: Dim = Dim.of(0)
     parts: dict[str, "SummaryNode"] = field(default_factory=dict)
     repeats: int = 1
     members: tuple[str, ...] = ()
 
-    def sum_parts(self, count: str) -> Dim:
-        """Return the `weights`, `work` or `saved_work` of this scope and its children."""
-        own: Dim = getattr(self, count)
-        return (own + sum_dims(p.sum_parts(count) for p in self.parts.values())) * self.repeats
+    def sum_parts(self, field_name: str) -> Dim:
+        """Return the `parameter_count`, `multiply_adds` or `saved_multiply_adds` of this scope
+        including its children.
+        """
+        own: Dim = getattr(self, field_name)
+        return (own + sum_dims(p.sum_parts(field_name) for p in self.parts.values())) * self.repeats
 
     def get_comparison_key(self) -> tuple[object, ...]:
-        """Return what must be equal for two scopes to be shown as one, inner scopes sorted."""
+        """Return the key by which scopes are compared; equal scopes are displayed as one."""
         inner = tuple((n, self.parts[n].get_comparison_key()) for n in sorted(self.parts))
-        own = (self.weights, self.work, self.saved_work, self.repeats)
+        own = (self.parameter_count, self.multiply_adds, self.saved_multiply_adds, self.repeats)
         return (str(self.type), self.op, *own, inner)
 
 
@@ -222,22 +224,22 @@ def _get_parameter_scope(parameter: str) -> str:
     return scope if leaf in ("weight", "bias") else parameter
 
 
-def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> SummaryNode:
-    """Return the tree of scopes of a graph. With lengths in `at`, attention counts as blocked only
-    if the sequence is long enough.
+def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> SummaryNode:
+    """Return the tree of scopes of a graph. If `lengths` are given, attention counts as blocked
+    only for sequences that are long enough.
     """
     root = SummaryNode(name=graph.name)
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
     # The number of positions if known, or its maximum.
-    rows = find_max_lengths(graph) | dict(at or {})
-    _order_parts(graph, root)
+    rows = find_max_lengths(graph) | dict(lengths or {})
+    _create_ordered_parts(graph, root)
     for node, results in graph.nodes:
-        _add_node(graph, root, node, results[0].type).saved_work += _count_saved_work(
-            node, padded, rows
+        _add_node(graph, root, node, results[0].type).saved_multiply_adds += _count_saved_work(
+            node, padding_masks, rows
         )
     for name, facts in graph.parameter_facts.items():
         part = _get_or_add_part(root, _get_parameter_scope(name))
-        part.weights = part.weights + multiply_dims(facts.type.shape)
+        part.parameter_count = part.parameter_count + multiply_dims(facts.type.shape)
     # A call's result is named by its path, not by the last op inside; names with a colon are
     # internal values.
     for name, value in graph.names.items():
@@ -249,9 +251,9 @@ def summarize_graph(graph: Graph, at: Mapping[str, int] | None = None) -> Summar
     return root
 
 
-def _order_parts(graph: Graph, root: SummaryNode) -> None:
-    """Order parts by the first weight that they read. Parts without weights, such as masks, do not
-    affect the order.
+def _create_ordered_parts(graph: Graph, root: SummaryNode) -> None:
+    """Create the parts in the order of the first weight that each reads. Parts without weights,
+    such as masks, do not affect the order.
     """
     weights = set(graph.parameters.values())
     for node, _ in graph.nodes:
@@ -262,7 +264,7 @@ def _order_parts(graph: Graph, root: SummaryNode) -> None:
 def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> SummaryNode:
     """Add a node to its part."""
     part = _get_or_add_part(root, graph.get_scope(node))
-    part.work = part.work + count_multiply_adds(node)
+    part.multiply_adds = part.multiply_adds + count_multiply_adds(node)
     part.type = type
     # A part is named after its most expensive op, not after the reshapes around it.
     if node.op.heavy or not part.op:
@@ -270,14 +272,16 @@ def _add_node(graph: Graph, root: SummaryNode, node: Node, type: Type) -> Summar
     return part
 
 
-def _count_saved_work(node: Node, padded: Collection[Value], most: Mapping[str, int]) -> Dim:
+def _count_saved_work(
+    node: Node, padding_masks: Collection[Value], max_lengths: Mapping[str, int]
+) -> Dim:
     """Return the multiply-adds that blocked attention saves at a node."""
-    local = plan_local_attention(node, padded)
+    blocks = plan_local_attention(node, padding_masks)
     # If a length is unlimited, the input can be long enough.
-    rows = most.get(node.operand().shape[2].name or "", inf) if local else 0
-    if local is None or rows <= local.above:
+    rows = max_lengths.get(node.operand().shape[2].name or "", inf) if blocks else 0
+    if blocks is None or rows <= blocks.length_threshold:
         return Dim.of(0)
-    return count_multiply_adds(node) - count_blocked_multiply_adds(node, local)
+    return count_multiply_adds(node) - count_blocked_multiply_adds(node, blocks)
 
 
 def _get_or_add_part(root: SummaryNode, scope: str) -> SummaryNode:
@@ -295,7 +299,7 @@ def _find_part(root: SummaryNode, scope: str) -> SummaryNode | None:
 
 
 def _merge_equal_parts(part: SummaryNode) -> None:
-    """Merge equal numbered parts, also with others between them: `0 … 11`, `0, 2 … 24`."""
+    """Merge equal numbered parts, also if other parts are between them: `0 … 11`, `0, 2 … 24`."""
     for inner in part.parts.values():
         _merge_equal_parts(inner)
     alike: dict[object, list[SummaryNode]] = {}
@@ -320,7 +324,7 @@ MAX_LISTED_RUNS = 3
 
 
 def format_number_runs(numbers: Sequence[int]) -> str:
-    """Format increasing numbers, at least two: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
+    """Format at least two increasing numbers: `0 … 11`, `1, 3 … 25`, `0 … 2, 4 … 6, …`."""
     steps = {b - a for a, b in pairwise(numbers)}
     if steps == {1}:
         return f"{numbers[0]} … {numbers[-1]}"
@@ -345,7 +349,12 @@ def _split_runs(numbers: Sequence[int]) -> list[list[int]]:
 def walk_summary(part: SummaryNode, depth: int = 0) -> Iterator[tuple[int, SummaryNode]]:
     """Yield parts from the root down. A scope with a single child is merged with it: `h.0 … 11`."""
     shown = part
-    while depth and len(shown.parts) == 1 and not shown.weights.terms and not shown.work.terms:
+    while (
+        depth
+        and len(shown.parts) == 1
+        and not shown.parameter_count.terms
+        and not shown.multiply_adds.terms
+    ):
         (inner,) = shown.parts.values()
         shown = replace(
             inner, name=f"{shown.name}.{inner.name}", repeats=shown.repeats * inner.repeats

@@ -34,7 +34,7 @@ from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
     PaddingFacts,
     PaddingSource,
-    is_order_exposed,
+    is_output_order_changed,
 )
 from specc.analysis.padding_fixes import PaddingLeak, suggest_finite_padding, suggest_padding_fix
 from specc.analysis.padding_walk import make_padding_walk
@@ -45,92 +45,100 @@ from specc.ir.graph import Graph, Node, Value
 
 def check_padding(graph: Graph) -> list[Diagnostic]:
     """Return W0601 for each op through which padded positions reach an output, in graph order."""
-    faults: dict[tuple[Node, str], Diagnostic] = {}
-    for name, (states, settled) in _infer_all_states(graph).items():
-        reached = dict(_iterate_reached_outputs(graph, name, states))
+    warnings: dict[tuple[Node, str], Diagnostic] = {}
+    for mask_name, (states, true_masks) in _infer_all_states(graph).items():
+        reached = dict(_iterate_reached_outputs(graph, mask_name, states))
         # What has no effect for finite values may have one as NaN or infinity.
-        finite = _infer_states(graph, name, settled, finite=True) if reached else {}
-        otherwise = dict(_iterate_reached_outputs(graph, name, finite))
+        assume_finite = (
+            _infer_states(graph, mask_name, true_masks, assume_finite=True) if reached else {}
+        )
+        otherwise = dict(_iterate_reached_outputs(graph, mask_name, assume_finite))
         for output, padding_source in reached.items():
             cause = otherwise.get(output, padding_source)
-            if (cause.node, name) not in faults:
+            if (cause.node, mask_name) not in warnings:
                 leak = PaddingLeak(
                     graph=graph,
-                    keep=name,
+                    mask_name=mask_name,
                     output=output,
                     padding_source=cause,
                     states=states,
-                    not_finite=output not in otherwise,
+                    is_nonfinite=output not in otherwise,
                 )
-                faults[cause.node, name] = make_padding_diagnostic(leak)
-    return list(faults.values())
+                warnings[cause.node, mask_name] = make_padding_diagnostic(leak)
+    return list(warnings.values())
 
 
-def can_padding_reach(graph: Graph, name: str, outputs: Collection[str]) -> bool:
-    """Return True if positions masked out by the padding mask `name` may reach any of `outputs`."""
-    states, _ = _infer_all_states(graph)[name]
-    return any(output in outputs for output, _ in _iterate_reached_outputs(graph, name, states))
+def can_padding_reach(graph: Graph, mask_name: str, outputs: Collection[str]) -> bool:
+    """Return True if positions masked out by the padding mask `mask_name` may affect any of
+    `outputs`.
+    """
+    states, _ = _infer_all_states(graph)[mask_name]
+    return any(
+        output in outputs for output, _ in _iterate_reached_outputs(graph, mask_name, states)
+    )
 
 
 _AllStates: TypeAlias = Mapping[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]]
 
 
 def _infer_all_states(graph: Graph) -> _AllStates:
-    """Return by padding mask the facts of every value, and the other masks that are settled: no
-    position that they mask out reaches an output, so that no such position need be there.
+    """Return by padding mask the facts of every value, and the other masks that can be assumed true
+    because no position that they mask out affects an output.
     """
     found: dict[str, tuple[Mapping[Value, PaddingFacts], frozenset[Value]]] = {}
-    settled, pending = frozenset[Value](), list(graph.input_facts)
+    true_masks, pending = frozenset[Value](), list(graph.input_facts)
     while pending:
-        found.update((n, (_infer_states(graph, n, settled), settled)) for n in pending)
+        found.update((n, (_infer_states(graph, n, true_masks), true_masks)) for n in pending)
         leaking = [n for n in pending if any(_iterate_reached_outputs(graph, n, found[n][0]))]
         if len(leaking) == len(pending):
             break
-        settled |= {graph.inputs[n] for n in pending if n not in leaking and found[n][0]}
+        true_masks |= {graph.inputs[n] for n in pending if n not in leaking and found[n][0]}
         pending = leaking
     return found
 
 
 def _infer_states(
-    graph: Graph, name: str, settled: frozenset[Value], *, finite: bool = False
+    graph: Graph, mask_name: str, true_masks: frozenset[Value], *, assume_finite: bool = False
 ) -> Mapping[Value, PaddingFacts]:
-    """Return the facts of every value along the axis of the padding mask `name`, with `finite` as
-    if all values were finite; empty if the input is no padding mask.
+    """Return the facts of every value along the axis of the padding mask `mask_name`; empty if the
+    input is no padding mask. With `assume_finite`, infer them as if all values were finite.
     """
-    side, keep = graph.input_facts[name].keep, graph.inputs[name]
+    side, keep = graph.input_facts[mask_name].keep, graph.inputs[mask_name]
     if not side or not keep.rank or not keep.shape[-1].name:
         return {}
     walk = make_padding_walk(graph, keep, side)
-    return replace(walk, settled=settled, finite=finite).run(graph)
+    return replace(walk, true_masks=true_masks, assume_finite=assume_finite).infer_graph_facts(
+        graph
+    )
 
 
 def _iterate_reached_outputs(
-    graph: Graph, name: str, states: Mapping[Value, PaddingFacts]
+    graph: Graph, mask_name: str, states: Mapping[Value, PaddingFacts]
 ) -> Iterator[tuple[str, PaddingSource]]:
     """Yield the outputs that padded positions may reach, each with the op that reads them."""
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
-        padding_source = rows.padding_source or next(iter(rows.rolled.values()), None)
-        counts = rows.count or rows.count is None or rows.turned
+        padding_source = rows.padding_source or next(iter(rows.rolled_axes.values()), None)
+        counts = rows.padding_count or rows.padding_count is None or rows.rotation
         if (
             not padding_source
             and value.node
-            and (counts or is_order_exposed(graph, name, value, rows))
+            and (counts or is_output_order_changed(graph, mask_name, value, rows))
         ):
-            padding_source = PaddingSource(value.node, counted=True)
+            padding_source = PaddingSource(value.node, is_counted=True)
         if padding_source:
             yield output, padding_source
 
 
 def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
     """Return the warning W0601."""
-    node = leak.origin() if leak.not_finite else leak.node
-    how, what = _describe_not_finite(leak, node) if leak.not_finite else _describe_read(leak)
-    fix = suggest_finite_padding(leak, node) if leak.not_finite else suggest_padding_fix(leak)
+    node = leak.find_nonfinite_source() if leak.is_nonfinite else leak.node
+    how, what = _describe_not_finite(leak, node) if leak.is_nonfinite else _describe_read(leak)
+    fix = suggest_finite_padding(leak, node) if leak.is_nonfinite else suggest_padding_fix(leak)
     return Diagnostic(
         "W0601",
         f"padded positions reach `{leak.output}`: {how}",
-        Label.at(leak.span(node), what),
+        Label.at(leak.get_span(node), what),
         _label_added_positions(leak, node),
         helps=(fix,) if fix else (),
         severity="warning",
@@ -138,12 +146,12 @@ def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:
 
 
 def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
-    """Return a label of the op that added positions next to those that are read, where it is on
-    another line.
+    """Return a label of the op that added positions next to the positions that are read, if it is
+    on another line.
     """
-    if leak.not_finite or not leak.is_moved():
+    if leak.is_nonfinite or not leak.has_separated_positions():
         return ()
-    here, there = leak.span(node), leak.span(leak.find_joining_op() or node)
+    here, there = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
     if here is None or there is None or here.line == there.line:
         return ()
     return (Label(there, "positions are added here"),)
@@ -164,14 +172,14 @@ def _describe_not_finite(leak: PaddingLeak, node: Node) -> tuple[str, str]:
 
 def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     """Describe which padded positions an op reads, and return the label."""
-    called, reading = format_op_name(leak.node.op), leak.padding_source.reading
-    if order := leak.order():
+    called, reading = format_op_name(leak.node.op), leak.padding_source.read
+    if order := leak.get_output_order():
         how = ", those that are not padded first" if order == "sorted" else ""
         what = f"positions are in {order} order"
         return f"its {what}{how}", f"these {what}"
-    if leak.padding_source.counted:
+    if leak.padding_source.is_counted:
         return _describe_count(leak)
-    if leak.padding_source.shifted:
+    if leak.padding_source.is_shifted:
         sliced = isinstance(leak.node.op, ops.Stride)
         which = "a slice with a step" if sliced else f"the stride of `{called}`"
         return (
@@ -179,19 +187,19 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
             "this selects every n-th position, counted from the first",
         )
     if reading is None:
-        order = "flipped" if leak.has_reversed() else "sorted"
+        order = "flipped" if leak.is_reading_reversed() else "sorted"
         return f"`{called}` combines {order} positions with others", "this combines both orders"
     where = ""
     if reading.link.kind == "window":
         where = " before each position" if reading.link.lo >= 0 else " next to each position"
-    elif leak.is_moved():
+    elif leak.has_separated_positions():
         where = " next to positions that `pad` or `concat` added"
     return (f"`{called}` reads them{where}, without a mask", "this reads padded positions")
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:
-    """Describe what counts padded positions."""
-    if leak.has_length():
+    """Describe which value counts padded positions, and return the label."""
+    if leak.is_reading_length():
         called = format_op_name(leak.node.op)
         return f"`{called}` reads a length that includes padding", "this reads the length"
     return (

@@ -21,7 +21,7 @@ from specc.analysis.grid_constants import (
     intersect_masked_values,
     map_masked_values,
 )
-from specc.analysis.masked_values import compute_absorbed_result, is_sorted_last
+from specc.analysis.masked_values import compute_absorbing_result, is_sorted_last
 from specc.analysis.padding_facts import PaddedResult, PaddingFacts
 from specc.analysis.value_ranges import convert_number, find_uniform_value, find_value_range
 from specc.ir import ops
@@ -35,31 +35,31 @@ MAX_POSITION_SEARCH_DEPTH = 20
 
 def infer_padding_constants(padded_result: PaddedResult) -> Mapping[int, float]:
     """Return the constant at padded positions of a result, by axis."""
-    found = {}
-    for axis in padded_result.axes():
+    constants = {}
+    for axis in padded_result.find_linked_axes():
         number = _infer_number(padded_result, axis)
         if number is not None:
-            found[axis] = number
-    return found | _infer_axis_op_constants(padded_result)
+            constants[axis] = number
+    return constants | _infer_axis_op_constants(padded_result)
 
 
 def infer_fill_constants(
-    padded_result: PaddedResult, found: Mapping[int, float]
+    padded_result: PaddedResult, constants: Mapping[int, float]
 ) -> Mapping[int, float]:
-    """Return, by axis, the constant at its padded positions and at positions added by `pad` or
-    `concat`; `found` has the constants at padded positions.
+    """Return by axis the constant at padded positions and at positions added by `pad` or `concat`;
+    `constants` are the constants at padded positions.
     """
     filled = {}
-    for axis, number in found.items():
-        if padded_result.value.shape[axis] not in padded_result.joined or _is_fill_number(
-            padded_result, axis, number
-        ):
+    for axis, number in constants.items():
+        if padded_result.value.shape[
+            axis
+        ] not in padded_result.concatenated_lengths or _is_fill_number(padded_result, axis, number):
             filled[axis] = number
     return filled
 
 
 def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bool:
-    """Return True if positions added next to padded ones hold the same constant."""
+    """Return True if positions added next to padded positions have the same constant."""
     match padded_result.op:
         case ops.Pad(axis=along, value=value) if along == axis:
             return float(value) == number and _get_fill_number(padded_result, 0, axis) == number
@@ -68,114 +68,128 @@ def _is_fill_number(padded_result: PaddedResult, axis: int, number: float) -> bo
                 (_get_fill_number(padded_result, n, axis) if there else find_uniform_value(a))
                 == number
                 for n, (a, there) in enumerate(
-                    zip(padded_result.node.args, padded_result.along(axis), strict=True)
+                    zip(
+                        padded_result.node.args,
+                        padded_result.list_operands_with_axis(axis),
+                        strict=True,
+                    )
                 )
                 if a
             )
-    given = [replace(r, zero=frozenset(), held=r.fill) for r in padded_result.given]
-    return _infer_number(replace(padded_result, given=given), axis) == number
+    operand_facts = [
+        replace(r, zero_axes=frozenset(), constants=r.fill_constants)
+        for r in padded_result.operand_facts
+    ]
+    return _infer_number(replace(padded_result, operand_facts=operand_facts), axis) == number
 
 
 def _get_fill_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
-    return padded_result.given[operand].fill.get(axis)
+    return padded_result.operand_facts[operand].fill_constants.get(axis)
 
 
 def _infer_axis_op_constants(padded_result: PaddedResult) -> dict[int, float]:
     """Return the constants at padded positions after an op that works along their axis."""
-    node, given = padded_result.node, padded_result.given
+    node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
         case ops.Sort(axis) if padded_result.value.index == 0:
-            number = get_number_sorted_last(node, given[0])
+            number = get_number_sorted_last(node, operand_facts[0])
             return {} if number is None else {axis: number}
         # padded positions come last, and an infinite sum stays infinite
-        case ops.CumSum(axis) if axis in given[0].ranked:
-            number = given[0].held.get(axis, 0.0)
+        case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
+            number = operand_facts[0].constants.get(axis, 0.0)
             return {axis: number} if isinf(number) else {}
-        case ops.Gather(axis) if is_gather_in_sort_order(node, given):
-            return {axis: given[0].held[axis]}
+        case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
+            return {axis: operand_facts[0].constants[axis]}
         case ops.MaskedSoftmax():
             last = padded_result.value.rank - 1
-            return {last: 0.0} if given[0].held.get(last) == -inf else {}
+            return {last: 0.0} if operand_facts[0].constants.get(last) == -inf else {}
     return {}
 
 
-def get_number_sorted_last(node: Node, rows: PaddingFacts) -> float | None:
-    """Return the constant at padded positions if a sort puts it after all others, or None."""
+def get_number_sorted_last(node: Node, facts: PaddingFacts) -> float | None:
+    """Return the constant at padded positions if a sort puts it after all others, else None."""
     match node.op:
         case ops.Sort(axis, descending):
-            number, last = rows.get_padded_value(axis), rows.floor if descending else rows.ceiling
+            number, last = (
+                facts.get_padded_value(axis),
+                facts.minimum_axes if descending else facts.maximum_axes,
+            )
             sorted_last = number is not None and is_sorted_last(node, number)
             return number if sorted_last or axis in last else None
     return None
 
 
-def find_rank_axes(padded_result: PaddedResult) -> frozenset[int]:
+def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
     """Return the axes of a result whose positions are ranks (sorted order)."""
-    node, given = padded_result.node, padded_result.given
-    found = {
+    node, operand_facts = padded_result.node, padded_result.operand_facts
+    constants = {
         k.result_axis
-        for k in padded_result.keeps
-        if k.result_axis is not None and k.operand_axis in given[k.operand].ranked
+        for k in padded_result.elementwise_links
+        if k.result_axis is not None and k.operand_axis in operand_facts[k.operand].sorted_axes
     }
     match node.op:
-        case ops.Sort(axis) if axis in padded_result.padded():
-            found.add(axis)
-        case ops.CumSum(axis) if axis in given[0].ranked:
-            found.add(axis)
-        case ops.Extent(axis) if axis in given[0].ranked:
-            found.add(0)
-        case ops.Gather(axis) if is_gather_in_sort_order(node, given):
-            found.add(axis)
-    return frozenset(found)
+        case ops.Sort(axis) if axis in padded_result.find_padded_axes():
+            constants.add(axis)
+        case ops.CumSum(axis) if axis in operand_facts[0].sorted_axes:
+            constants.add(axis)
+        case ops.Extent(axis) if axis in operand_facts[0].sorted_axes:
+            constants.add(0)
+        case ops.Gather(axis) if is_gather_in_sort_order(node, operand_facts):
+            constants.add(axis)
+    return frozenset(constants)
 
 
 def has_mixed_ranks(padded_result: PaddedResult) -> bool:
     """Return True if a result combines ranks with positions that are not ranks."""
     return any(
         not _is_rank_counting(padded_result, k)
-        for k in padded_result.keeps
-        if k.operand_axis not in padded_result.given[k.operand].ranked
+        for k in padded_result.elementwise_links
+        if k.operand_axis not in padded_result.operand_facts[k.operand].sorted_axes
         and _has_ranked_operand(padded_result, k.result_axis)
     )
 
 
 def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
-    """Return the operands that are position indices combined with ranks: they count ranks."""
+    """Return the operands that are position ids combined with ranks; they count ranks."""
     return {
         k.operand
-        for k in padded_result.keeps
+        for k in padded_result.elementwise_links
         if _has_ranked_operand(padded_result, k.result_axis) and _is_rank_counting(padded_result, k)
     }
 
 
 def _is_rank_counting(padded_result: PaddedResult, link: Dependence) -> bool:
-    """Return True if an operand is position ids of one axis, which may also count ranks; next to
-    query positions they count padding.
+    """Return True if an operand contains position ids of one axis, which may also count ranks;
+    combined with query positions they count padding.
     """
     value = padded_result.node.args[link.operand]
     shape = value.shape if value else ()
-    return is_built_from_positions(value) and sum(d in padded_result.lengths for d in shape) == 1
+    return (
+        is_computed_from_positions(value)
+        and sum(d in padded_result.padded_lengths for d in shape) == 1
+    )
 
 
 def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
     """Return True if another operand has ranks along an axis of the result."""
     return any(
-        k.result_axis == axis and k.operand_axis in padded_result.given[k.operand].ranked
-        for k in padded_result.keeps
+        k.result_axis == axis
+        and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes
+        for k in padded_result.elementwise_links
     )
 
 
-def is_gather_in_sort_order(node: Node, given: Sequence[PaddingFacts]) -> bool:
-    """Return True if a gather uses the indices of a sort that puts padded positions last, on a
-    value that is constant there.
+def is_gather_in_sort_order(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
+    """Return True if a gather reads a value in the order of a sort that puts padded positions last,
+    and the value is constant there.
     """
     match node:
         case Node(ops.Gather(axis), (_, Value(node=Node(ops.Sort()), index=1))):
-            return axis in given[0].held and axis in given[1].ranked
+            return axis in operand_facts[0].constants and axis in operand_facts[1].sorted_axes
     return False
 
 
-def is_built_from_positions(value: Value | None, depth: int = 0) -> bool:
+def is_computed_from_positions(value: Value | None, depth: int = 0) -> bool:
     """Return True if a value is computed from position ids and constants alone."""
     if value is None or value.node is None or depth > MAX_POSITION_SEARCH_DEPTH:
         return False
@@ -184,7 +198,7 @@ def is_built_from_positions(value: Value | None, depth: int = 0) -> bool:
         return True
     plain = isinstance(op, ops.Arith | ops.Compare | ops.Cast | ops.Pointwise | ops.And | ops.Or)
     return (plain or op.view) and all(
-        is_built_from_positions(a, depth + 1) for a in value.node.operands
+        is_computed_from_positions(a, depth + 1) for a in value.node.operands
     )
 
 
@@ -195,16 +209,20 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
     match node.op:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
-        case ops.Pointwise(fn):
+        case ops.Pointwise(function_name):
             return _get_only_number(
-                map_masked_values(EXACT_UNARY_FUNCTIONS.get(fn), _make_masked_values(numbers[0]))
+                map_masked_values(
+                    EXACT_UNARY_FUNCTIONS.get(function_name), _make_masked_values(numbers[0])
+                )
             )
         case ops.Cast(to):
             return None if numbers[0] is None else convert_number(numbers[0], to)
-        case ops.Compare(fn):
-            return _get_only_number(combine_masked_values(fn, *map(_make_masked_values, numbers)))
-        case ops.Arith(fn):
-            return _infer_arithmetic_number(padded_result, fn, numbers, axis)
+        case ops.Compare(function_name):
+            return _get_only_number(
+                combine_masked_values(function_name, *map(_make_masked_values, numbers))
+            )
+        case ops.Arith(function_name):
+            return _infer_arithmetic_number(padded_result, function_name, numbers, axis)
         case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
             return _infer_common_number(padded_result, numbers, axis)
         case ops.Resize() as op if not op.interpolates:
@@ -218,7 +236,7 @@ def _infer_common_number(
     padded_result: PaddedResult, numbers: list[float | None], axis: int
 ) -> float | None:
     """Return the constant shared by all operands that have padded positions, or None."""
-    along = padded_result.along(axis)
+    along = padded_result.list_operands_with_axis(axis)
     known = {n for n, there in zip(numbers, along, strict=True) if there}
     return known.pop() if len(known) == 1 else None
 
@@ -241,35 +259,35 @@ def _infer_selected_number(node: Node, numbers: list[float | None]) -> float | N
 
 
 def _infer_arithmetic_number(
-    padded_result: PaddedResult, fn: str, numbers: list[float | None], axis: int
+    padded_result: PaddedResult, function_name: str, numbers: list[float | None], axis: int
 ) -> float | None:
-    """Return the constant of arithmetic on two constants, or on one that absorbs the other
+    """Return the constant of arithmetic on two constants, or on a constant that absorbs the other
     operand.
     """
-    found = [combine_masked_values(fn, *map(_make_masked_values, numbers))]
-    along = padded_result.along(axis)
+    constants = [combine_masked_values(function_name, *map(_make_masked_values, numbers))]
+    along = padded_result.list_operands_with_axis(axis)
     for here, there in ((0, 1), (1, 0)):
-        number, rows = numbers[here], padded_result.given[there]
-        tame = not along[there] or not (rows.broken or rows.infinite_signs)
+        number, facts = numbers[here], padded_result.operand_facts[there]
+        tame = not along[there] or not (facts.can_be_nan or facts.infinity_signs)
         if number is not None and tame:
             least = find_value_range(padded_result.node.args[there])[0]
-            made = compute_absorbed_result(fn, number, least, here == 1)
-            found += [{made: EMPTY_INTERVAL}] if made is not None else []
-    return _get_only_number(intersect_masked_values(found))
+            made = compute_absorbing_result(function_name, number, least, here == 1)
+            constants += [{made: EMPTY_INTERVAL}] if made is not None else []
+    return _get_only_number(intersect_masked_values(constants))
 
 
 def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
     """Return the constant of an operand where the result's `axis` is padded, or None."""
-    rows = padded_result.given[operand]
+    facts = padded_result.operand_facts[operand]
     own = [
         k.operand_axis
-        for k in padded_result.keeps
+        for k in padded_result.elementwise_links
         if k.operand == operand and k.result_axis == axis
     ]
     value = padded_result.node.args[operand]
     if not own:
         return find_uniform_value(value)
-    return rows.get_padded_value(own[0])
+    return facts.get_padded_value(own[0])
 
 
 def _make_masked_values(number: float | None) -> MaskedValues:

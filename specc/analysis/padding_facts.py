@@ -16,257 +16,294 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, slots=True)
 class PaddingSource:
-    """The op through which padded positions entered. `counted`: by their number, not by their
-    values; `shifted`: by their number before a stride. `inside` is the body of the loop that
-    contains the op, if any; `reading` the dependence that reads them.
+    """The op through which padded positions affect valid ones. `is_counted`: through their number,
+    not through their values. `is_shifted`: through their number before a stride. `loop_body` is the
+    body of the loop that contains the op, if any; `read` is the dependence that reads them.
     """
 
     node: Node
-    counted: bool = False
-    shifted: bool = False
-    inside: Graph | None = None
-    reading: "PaddedRead | None" = field(default=None, compare=False)
+    is_counted: bool = False
+    is_shifted: bool = False
+    loop_body: Graph | None = None
+    read: "PaddedRead | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddingFacts:
     """Facts about a value along a padded axis.
 
-    At padded positions along these axes it is zero or false (`zero`), very low (`low`), or
-    lower (`floor`) or higher (`ceiling`) than at every valid position. Along `finite_axes` at
-    least one valid position holds an ordinary value; unless `has_extremes`, all do, and unless
-    `extreme_padding`, padded ones too. At padded positions it may be NaN (`broken`) or infinite
-    (`infinite_signs`, of these signs).
+    At padded positions along these axes the value is zero or false (`zero_axes`), very low
+    (`low_axes`), or lower (`minimum_axes`) or higher (`maximum_axes`) than at every valid position.
+    Along `finite_axes` at least one valid position has an ordinary value. All valid positions have
+    one unless `has_extremes`, and all padded positions unless `has_extreme_padding`. At padded
+    positions the value may be NaN (`can_be_nan`) or infinite, with one of `infinity_signs`.
 
-    `count`: what the number of earlier padded positions adds to it. `turned`: the rotation of
-    its features by such angles. `points`: it holds indices of valid positions. `held`: the
-    constant at padded positions, by axis. `fill`: the same if positions added by `pad` or
-    `concat` hold it, too. `repeated`: axes along which padded positions repeat the last valid
-    one. `ranked`: axes in sorted order, padded positions last. `reversed`: axes that `flip`
-    reversed, and padding with them. `rolled`: axes that `roll` rotated, and padding with them,
-    each with the leak that reading one position would be. `behind`: the mask outside of
-    which infinity was filled in, from which all NaN comes. `padding_source`: the source through
-    which padded positions reached valid ones.
+    `padding_count`: the amount that earlier padded positions add to the value. `rotation`: the
+    rotation of its features by angles of such positions. `is_valid_index`: it contains indices of
+    valid positions. `constants`: the constant at padded positions, by axis. `fill_constants`: the
+    constants that positions added by `pad` or `concat` have, too. `repeated_axes`: axes along which
+    padded positions repeat the last valid one. `sorted_axes`: axes in sorted order, with padded
+    positions last. `reversed_axes`: axes reversed by `flip`, including their padding.
+    `rolled_axes`: axes rotated by `roll`, including their padding, each with the source that
+    reading one position would have. `infinity_mask`: the mask outside of which infinity was filled
+    in, which is the only origin of NaN. `padding_source`: the source through which padded positions
+    affect valid ones.
     """
 
-    zero: frozenset[int] = frozenset()
-    low: frozenset[int] = frozenset()
-    floor: frozenset[int] = frozenset()
-    ceiling: frozenset[int] = frozenset()
+    zero_axes: frozenset[int] = frozenset()
+    low_axes: frozenset[int] = frozenset()
+    minimum_axes: frozenset[int] = frozenset()
+    maximum_axes: frozenset[int] = frozenset()
     finite_axes: frozenset[int] = frozenset()
     has_extremes: bool = False
-    extreme_padding: bool = False
-    infinite_signs: frozenset[int] = frozenset()
-    broken: bool = False
-    count: PaddingCount = None
-    turned: RotationFact | None = None
-    points: bool = False
-    held: Mapping[int, float] = field(default_factory=dict)
-    fill: Mapping[int, float] = field(default_factory=dict)
-    repeated: frozenset[int] = frozenset()
-    ranked: frozenset[int] = frozenset()
-    reversed: frozenset[int] = frozenset()
-    rolled: Mapping[int, PaddingSource] = field(default_factory=dict)
-    behind: Value | None = None
+    has_extreme_padding: bool = False
+    infinity_signs: frozenset[int] = frozenset()
+    can_be_nan: bool = False
+    padding_count: PaddingCount = None
+    rotation: RotationFact | None = None
+    is_valid_index: bool = False
+    constants: Mapping[int, float] = field(default_factory=dict)
+    fill_constants: Mapping[int, float] = field(default_factory=dict)
+    repeated_axes: frozenset[int] = frozenset()
+    sorted_axes: frozenset[int] = frozenset()
+    reversed_axes: frozenset[int] = frozenset()
+    rolled_axes: Mapping[int, PaddingSource] = field(default_factory=dict)
+    infinity_mask: Value | None = None
     padding_source: PaddingSource | None = None
 
     @property
     def is_finite(self) -> bool:
         """True if all padded positions hold finite values, so that times zero they are zero."""
-        return not (self.broken or self.infinite_signs)
+        return not (self.can_be_nan or self.infinity_signs)
 
     def get_padded_value(self, axis: int) -> float | None:
         """Return the constant at all padded positions of an axis, None if unknown."""
-        return 0.0 if axis in self.zero else self.held.get(axis)
+        return 0.0 if axis in self.zero_axes else self.constants.get(axis)
 
     def get_side(self, axis: int, side: str) -> str:
-        """Return on which side of an axis padding lies if `side` is that of the padding mask."""
-        other = {"left": "right", "right": "left"}
-        return other.get(side, side) if axis in self.reversed else side
+        """Return the side of an axis on which the padding is, given the `side` of the
+        padding mask.
+        """
+        right = {"left": "right", "right": "left"}
+        return right.get(side, side) if axis in self.reversed_axes else side
 
     def is_ignored_by_max(self, axis: int) -> bool:
         """Return True if a maximum along `axis` ignores padded positions."""
-        return axis in self.floor or (axis in self.low and axis in self.finite_axes)
+        return axis in self.minimum_axes or (axis in self.low_axes and axis in self.finite_axes)
 
 
-GUARANTEES = ("zero", "low", "floor", "ceiling", "finite_axes", "repeated", "points")
-HAZARDS = ("has_extremes", "extreme_padding", "infinite_signs", "broken", "ranked", "reversed")
+GUARANTEES = (
+    "zero_axes",
+    "low_axes",
+    "minimum_axes",
+    "maximum_axes",
+    "finite_axes",
+    "repeated_axes",
+    "is_valid_index",
+)
+HAZARDS = (
+    "has_extremes",
+    "has_extreme_padding",
+    "infinity_signs",
+    "can_be_nan",
+    "sorted_axes",
+    "reversed_axes",
+)
 """Fields of two alternative values that hold if they hold of both, or of either."""
 
-AXIS_SETS = (*GUARANTEES[:-1], "ranked", "reversed")
+AXIS_SETS = (*GUARANTEES[:-1], "sorted_axes", "reversed_axes")
 """The fields that are sets of axes."""
 
 T = TypeVar("T")
 
-NO_PADDING_FACTS = PaddingFacts(count=NO_PADDING_COUNT)
+NO_PADDING_FACTS = PaddingFacts(padding_count=NO_PADDING_COUNT)
 """The facts of a value that does not depend on padding and of which nothing else is known."""
 
 
-def is_order_exposed(graph: Graph, name: str, value: Value, rows: PaddingFacts) -> bool:
-    """Return True if valid positions of an output are in reverse order, or the first ones in
-    sorted order while the padding may stand before them or between others.
+def is_output_order_changed(graph: Graph, name: str, value: Value, facts: PaddingFacts) -> bool:
+    """Return True if valid positions of an output are in reverse order, or in sorted order while
+    padding may be before or between them.
     """
     length = graph.inputs[name].shape[-1:]
-    away = any(value.shape[axis : axis + 1] != length for axis in rows.ranked)
-    away = away or bool(rows.reversed)
-    return away or (bool(rows.ranked) and graph.input_facts[name].keep != "right")
+    away = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
+    away = away or bool(facts.reversed_axes)
+    return away or (bool(facts.sorted_axes) and graph.input_facts[name].keep != "right")
 
 
-def shift_fact_axes(rows: PaddingFacts, axis: int, by: int) -> PaddingFacts:
-    """Return `rows` with an axis removed (-1) or inserted (1) at `axis`."""
+def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
+    """Return `facts` with an axis removed (-1) or inserted (1) at `axis`."""
 
     def shift_keys(known: Mapping[int, T]) -> dict[int, T]:
-        return {a + by if a >= axis else a: n for a, n in known.items() if by > 0 or a != axis}
+        return {
+            a + shift if a >= axis else a: n for a, n in known.items() if shift > 0 or a != axis
+        }
 
     shifted: dict[str, Any] = {
-        name: frozenset(shift_keys(dict.fromkeys(getattr(rows, name)))) for name in AXIS_SETS
+        name: frozenset(shift_keys(dict.fromkeys(getattr(facts, name)))) for name in AXIS_SETS
     }
     # The location of rotated features is not tracked into or out of a body.
-    turned = replace(rows.turned, axis=None) if rows.turned else None
+    turned = replace(facts.rotation, feature_axis=None) if facts.rotation else None
     return replace(
-        rows,
-        held=shift_keys(rows.held),
-        fill=shift_keys(rows.fill),
+        facts,
+        constants=shift_keys(facts.constants),
+        fill_constants=shift_keys(facts.fill_constants),
         **shifted,
-        behind=None,
-        turned=turned,
+        infinity_mask=None,
+        rotation=turned,
     )
 
 
-def join_padding_facts(one: PaddingFacts, other: PaddingFacts) -> PaddingFacts:
-    """Return the facts that hold of both values, e.g. of a carry before and after an iteration."""
+def merge_padding_facts(left: PaddingFacts, right: PaddingFacts) -> PaddingFacts:
+    """Return the facts that hold for both values, e.g. for a carry before and after an
+    iteration.
+    """
     merged: dict[str, Any] = {
-        name: getattr(one, name) & getattr(other, name) for name in GUARANTEES
-    } | {name: getattr(one, name) | getattr(other, name) for name in HAZARDS}
+        name: getattr(left, name) & getattr(right, name) for name in GUARANTEES
+    } | {name: getattr(left, name) | getattr(right, name) for name in HAZARDS}
     return PaddingFacts(
         # Ranks in one and positions in the other: nothing is known of the result.
-        count=merge_padding_counts(one.count, other.count) if one.ranked == other.ranked else None,
-        held=dict(one.held.items() & other.held.items()),
-        fill=dict(one.fill.items() & other.fill.items()),
-        turned=one.turned or other.turned,
-        padding_source=one.padding_source or other.padding_source,
+        padding_count=merge_padding_counts(left.padding_count, right.padding_count)
+        if left.sorted_axes == right.sorted_axes
+        else None,
+        constants=dict(left.constants.items() & right.constants.items()),
+        fill_constants=dict(left.fill_constants.items() & right.fill_constants.items()),
+        rotation=left.rotation or right.rotation,
+        padding_source=left.padding_source or right.padding_source,
         **merged,
     )
 
 
-AxisFact: TypeAlias = Literal["zero", "low", "floor", "ceiling", "finite_axes", "repeated"]
+AxisFact: TypeAlias = Literal[
+    "zero_axes", "low_axes", "minimum_axes", "maximum_axes", "finite_axes", "repeated_axes"
+]
 """A per-axis field of `PaddingFacts`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedResult:
-    """One result of a node, and the facts of its operands; `keeps` are its elementwise
+    """One result of a node, with the facts of the operands; `elementwise_links` are its elementwise
     dependences along padded axes.
 
-    `keep` is the padding mask, `settled` others that are true, `lengths` those of padded axes,
-    `joined` those of axes to which `pad` or `concat` added positions. `after`: padding comes
-    after all valid positions.
+    `padding_mask` is the mask of the padded axis, `true_masks` are other masks that are true,
+    `padded_lengths` the lengths of padded axes, `concatenated_lengths` the lengths of axes to which
+    `pad` or `concat` added positions. `is_padding_last`: padding comes after all valid positions.
     """
 
     node: Node
     value: Value
-    given: Sequence[PaddingFacts]
-    keeps: Iterable[Dependence]
-    keep: Value
-    lengths: frozenset[Dim]
-    settled: frozenset[Value] = frozenset()
-    joined: frozenset[Dim] = frozenset()
-    after: bool = False
+    operand_facts: Sequence[PaddingFacts]
+    elementwise_links: Iterable[Dependence]
+    padding_mask: Value
+    padded_lengths: frozenset[Dim]
+    true_masks: frozenset[Value] = frozenset()
+    concatenated_lengths: frozenset[Dim] = frozenset()
+    is_padding_last: bool = False
 
     @property
     def op(self) -> Op:
         """The op that computes the result."""
         return self.node.op
 
-    def axes(self) -> set[int]:
-        """Return the padded axes of the result."""
-        return {k.result_axis for k in self.keeps if k.result_axis is not None}
+    def find_linked_axes(self) -> set[int]:
+        """Return the padded axes of the result that an operand has, too."""
+        return {k.result_axis for k in self.elementwise_links if k.result_axis is not None}
 
-    def padded(self) -> set[int]:
+    def find_padded_axes(self) -> set[int]:
         """Return the axes of the result with the length of a padded axis."""
         shape = self.value.shape
-        return {n for n, length in enumerate(shape) if length in self.lengths}
+        return {n for n, length in enumerate(shape) if length in self.padded_lengths}
 
-    def at(self, what: AxisFact, axis: int) -> list[bool]:
-        """Return, per operand, whether a fact holds where the result's `axis` is padded."""
+    def list_operands_with_fact(self, fact: AxisFact, axis: int) -> list[bool]:
+        """Return for each operand whether a fact holds where the result's `axis` is padded."""
         found: list[bool] = []
-        for n, rows in enumerate(self.given):
-            known: frozenset[int] = getattr(rows, what)
+        for n, facts in enumerate(self.operand_facts):
+            known: frozenset[int] = getattr(facts, fact)
             found.append(any(k.operand_axis in known for k in self._list_links(n, axis)))
         return found
 
-    def along(self, axis: int) -> list[bool]:
-        """Return, per operand, whether it has the axis; the others are broadcast along it."""
-        return [bool(self._list_links(n, axis)) for n in range(len(self.given))]
+    def list_operands_with_axis(self, axis: int) -> list[bool]:
+        """Return for each operand whether it has the axis; the others are broadcast along it."""
+        return [bool(self._list_links(n, axis)) for n in range(len(self.operand_facts))]
 
     def _list_links(self, operand: int, axis: int) -> list[Dependence]:
-        return [k for k in self.keeps if k.operand == operand and k.result_axis == axis]
+        return [k for k in self.elementwise_links if k.operand == operand and k.result_axis == axis]
 
 
 def attach_loop_body(
-    rows: PaddingFacts, body: Graph, outside: set[PaddingSource | None]
+    facts: PaddingFacts, body: Graph, outer_sources: set[PaddingSource | None]
 ) -> PaddingFacts:
-    """Return facts whose leak, where it began inside a loop, names the loop body."""
-    if rows.padding_source is None or rows.padding_source in outside or rows.padding_source.inside:
-        return rows
-    return replace(rows, padding_source=replace(rows.padding_source, inside=body))
+    """Return facts whose padding source, if it is inside a loop, names the loop body."""
+    if (
+        facts.padding_source is None
+        or facts.padding_source in outer_sources
+        or facts.padding_source.loop_body
+    ):
+        return facts
+    return replace(facts, padding_source=replace(facts.padding_source, loop_body=body))
 
 
 def find_reversed_axes(
-    node: Node, given: Sequence[PaddingFacts], padded: Sequence[Dependence]
+    node: Node, operand_facts: Sequence[PaddingFacts], padded_links: Sequence[Dependence]
 ) -> frozenset[int]:
-    """Return the axes of a result that are in reverse order, from its links along padded axes."""
-    found = {k.result_axis for k in padded if k.operand_axis in given[k.operand].reversed}
+    """Return the axes of a result that are in reverse order."""
+    found = {
+        k.result_axis
+        for k in padded_links
+        if k.operand_axis in operand_facts[k.operand].reversed_axes
+    }
     if isinstance(node.op, ops.Flip):
-        found ^= {k.result_axis for k in padded if k.operand_axis == node.op.axis}
+        found ^= {k.result_axis for k in padded_links if k.operand_axis == node.op.axis}
     return frozenset(a for a in found if a is not None)
 
 
 def is_order_mixed(
-    node: Node, given: Sequence[PaddingFacts], padded: Sequence[Dependence], inside: bool
+    node: Node,
+    operand_facts: Sequence[PaddingFacts],
+    padded_links: Sequence[Dependence],
+    is_in_loop: bool,
 ) -> bool:
-    """Return True if an op reads reversed axes in another way than windows and reductions do, or
-    together with others; `inside` a loop it may not reverse any.
+    """Return True if an op combines reversed axes with others, or reads them in another way than
+    windows and reductions do. Inside a loop no axis may be reversed.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
-        return inside and bool(padded)
-    if not any(r.reversed for r in given):
+        return is_in_loop and bool(padded_links)
+    if not any(r.reversed_axes for r in operand_facts):
         return False
     whole = isinstance(node.op, ops.Reduce | ops.Softmax)
     return any(
-        k.operand_axis not in given[k.operand].reversed
+        k.operand_axis not in operand_facts[k.operand].reversed_axes
         or not (whole or k.kind in ("same", "window", "newest"))
-        for k in padded
+        for k in padded_links
     )
 
 
 def find_rolled_axes(
-    given: Sequence[PaddingFacts], padded: Sequence[Dependence]
+    operand_facts: Sequence[PaddingFacts], padded_links: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
-    """Return the axes of a result that `roll` rotated, from its links along padded axes."""
+    """Return the axes of a result that were rotated by `roll`, with their sources."""
     return {
         k.result_axis: source
-        for k in padded
+        for k in padded_links
         if k.result_axis is not None
-        and (source := given[k.operand].rolled.get(k.operand_axis)) is not None
+        and (source := operand_facts[k.operand].rolled_axes.get(k.operand_axis)) is not None
     }
 
 
 def find_exposed_roll(
-    node: Node, given: Sequence[PaddingFacts], links: Iterable[Dependence]
+    node: Node, operand_facts: Sequence[PaddingFacts], links: Iterable[Dependence]
 ) -> PaddingSource | None:
-    """Return the roll of an axis that an op reads in another way than a reduction does, or
-    together with positions that are not rolled by as many; None if there is none.
+    """Return the source of a rotated axis that an op reads in another way than a reduction does, or
+    combines with positions that are not rotated by the same number; None if there is none.
     """
-    if not any(rows.rolled for rows in given):
+    if not any(facts.rolled_axes for facts in operand_facts):
         return None
-    padded = list(links)
-    sources = [given[k.operand].rolled.get(k.operand_axis) for k in padded]
-    for link, source in zip(padded, sources, strict=True):
+    padded_links = list(links)
+    sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in padded_links]
+    for link, source in zip(padded_links, sources, strict=True):
         elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
         beside = {
-            other and other.node.op
-            for k, other in zip(padded, sources, strict=True)
+            right and right.node.op
+            for k, right in zip(padded_links, sources, strict=True)
             if k.result_axis is not None and k.result_axis == link.result_axis
         }
         whole = elementwise or isinstance(node.op, ops.Reduce)
@@ -280,28 +317,28 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    `is_separated`: padding separates always-valid positions of the operand, `ends` many before
-    and after it; `leads_to_separated`: those of the result. `merged`: the axis is batch and
-    positions in one.
+    `is_separated`: padding separates always-valid positions of the operand, `end_counts` of them
+    before and after the padding. `is_result_separated`: padding separates those of the result.
+    `is_merged`: the axis merges batch and positions.
     """
 
     node: Node
     link: Dependence
-    given: Sequence[PaddingFacts]
-    side: str
-    merged: bool = False
+    operand_facts: Sequence[PaddingFacts]
+    padding_side: str
+    is_merged: bool = False
     is_separated: bool = False
-    ends: tuple[int | None, int | None] = (0, 0)
-    leads_to_separated: bool = False
+    end_counts: tuple[int | None, int | None] = (0, 0)
+    is_result_separated: bool = False
 
     @property
     def op(self) -> Op:
-        """The op that reads."""
+        """The op that reads the operand."""
         return self.node.op
 
     @property
     def axis(self) -> int:
-        """The axis that is read."""
+        """The operand axis that is read."""
         return self.link.operand_axis
 
     @property
@@ -310,53 +347,53 @@ class PaddedRead:
         return get_read_length(self.node, self.link)
 
     @property
-    def fill(self) -> float | None:
+    def fill_constant(self) -> float | None:
         """The constant at padded positions and at positions added next to them, or None."""
-        return self.read.fill.get(self.axis)
+        return self.read_facts.fill_constants.get(self.axis)
 
     @property
-    def read(self) -> PaddingFacts:
+    def read_facts(self) -> PaddingFacts:
         """The facts of the operand that is read."""
-        return self.given[self.link.operand]
+        return self.operand_facts[self.link.operand]
 
     @property
-    def after(self) -> bool:
+    def is_padding_last(self) -> bool:
         """True if padding comes after all valid positions."""
-        return self.side == "right" and not self.is_separated
+        return self.padding_side == "right" and not self.is_separated
 
     @property
-    def first(self) -> bool:
+    def is_padding_first(self) -> bool:
         """True if padding comes before all valid positions."""
-        return self.side == "left" and not self.is_separated
+        return self.padding_side == "left" and not self.is_separated
 
     @property
-    def may_be_left(self) -> bool:
+    def can_be_left(self) -> bool:
         """True if padding may come before valid positions."""
-        return self.side != "right"
+        return self.padding_side != "right"
 
     @property
-    def may_be_right(self) -> bool:
+    def can_be_right(self) -> bool:
         """True if padding may come after valid positions."""
-        return self.side != "left"
+        return self.padding_side != "left"
 
     @property
-    def zero(self) -> bool:
+    def is_zero(self) -> bool:
         """True if the operand is zero at padded positions."""
-        return self.axis in self.read.zero
+        return self.axis in self.read_facts.zero_axes
 
     @property
-    def padded_value(self) -> float | None:
+    def padding_constant(self) -> float | None:
         """The constant at padded positions, or None."""
-        return self.read.get_padded_value(self.axis)
+        return self.read_facts.get_padded_value(self.axis)
 
     @property
     def is_finite(self) -> bool:
         """True if the operand is finite at padded positions."""
-        if self.padded_value is not None:
-            return isfinite(self.padded_value)
-        return self.read.is_finite
+        if self.padding_constant is not None:
+            return isfinite(self.padding_constant)
+        return self.read_facts.is_finite
 
     @property
-    def shifted(self) -> bool:
-        """True if left padding decides which positions a stride selects."""
-        return self.link.kind == "strided" and self.link.stride > 1 and self.side != "right"
+    def is_shifted(self) -> bool:
+        """True if the length of the left padding determines which positions a stride selects."""
+        return self.link.kind == "strided" and self.link.stride > 1 and self.padding_side != "right"

@@ -15,24 +15,25 @@ from specc.ir.op import Op
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingLeak:
-    """Padded positions of the mask `keep` reach `output` of `graph` through `padding_source`;
-    `states` are the facts of its values. `not_finite`: only because they hold NaN or infinity.
+    """Padded positions of the mask `mask_name` affect the output `output` of `graph` through
+    `padding_source`; `states` are the facts of its values. `is_nonfinite`: only because padded
+    positions may be NaN or infinite.
     """
 
     graph: Graph
-    keep: str
+    mask_name: str
     output: str
     padding_source: PaddingSource
     states: Mapping[Value, PaddingFacts]
-    not_finite: bool
+    is_nonfinite: bool
 
     @property
     def node(self) -> Node:
         """The op that reads padded positions."""
         return self.padding_source.node
 
-    def origin(self) -> Node:
-        """The op that first makes NaN or infinity at padded positions."""
+    def find_nonfinite_source(self) -> Node:
+        """Return the op that first produces NaN or infinity at padded positions."""
         node = self.node
         while True:
             made = [a for a in node.operands if not self._is_finite(a)]
@@ -45,103 +46,105 @@ class PaddingLeak:
     def _is_finite(self, value: Value) -> bool:
         """Return True if a value introduces no NaN or infinity."""
         constant = value.node is None or isinstance(value.node.op, ops.Constant)
-        return constant or self.facts(value).is_finite
+        return constant or self.get_facts(value).is_finite
 
-    def order(self) -> str:
-        """The order of the positions of the output itself: sorted, reversed, or as given ("")."""
+    def get_output_order(self) -> str:
+        """Return the order of the positions of the output: "sorted", "reverse", or "" for the
+        original order.
+        """
         value = self.graph.outputs[self.output]
-        if not self.padding_source.counted or self.node is not value.node:
+        if not self.padding_source.is_counted or self.node is not value.node:
             return ""
-        rows = self.facts(value)
-        return "sorted" if rows.ranked else "reverse" if rows.reversed else ""
+        facts = self.get_facts(value)
+        return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
 
-    def is_moved(self) -> bool:
-        """True if padding separates always-valid positions from the others."""
-        reading = self.padding_source.reading
-        return reading is not None and (reading.is_separated or reading.leads_to_separated)
+    def has_separated_positions(self) -> bool:
+        """Return True if padding separates always-valid positions from the others."""
+        reading = self.padding_source.read
+        return reading is not None and (reading.is_separated or reading.is_result_separated)
 
     def is_padded(self, value: Value) -> bool:
         """Return True if the shape of a value contains the symbol of the padded axis."""
-        symbols = self.graph.inputs[self.keep].shape[-1].symbols()
+        symbols = self.graph.inputs[self.mask_name].shape[-1].symbols()
         return any(symbols & d.symbols() for d in value.shape)
 
-    def padded_operand(self, node: Node) -> Value | None:
+    def find_padded_operand(self, node: Node) -> Value | None:
         """Return the first operand of a node that has padded positions."""
         return next((a for a in node.operands if self.is_padded(a)), None)
 
     def find_source(self, node: Node | None, accept: Callable[[Op], bool]) -> Node | None:
-        """Return a node or the nearest one before it, along padded operands, whose op is
-        accepted.
-        """
+        """Return the nearest node with an accepted op, along padded operands."""
         while node is not None and not accept(node.op):
-            value = self.padded_operand(node)
+            value = self.find_padded_operand(node)
             node = value.node if value else None
         return node
 
     def find_joining_op(self) -> Node | None:
-        """Return the op that put other positions next to those that are read, or None."""
+        """Return the op that added positions next to those that are read, or None."""
         joining = ops.Pad | ops.Concat | ops.Merge
         return self.find_source(self.node, lambda op: isinstance(op, joining))
 
     def find_counting_op(self) -> Op:
-        """Return the op that made the position ids which the leaking op uses."""
+        """Return the op that computes the position ids that the leaking op reads."""
         node = self.node
-        while counted := [a.node for a in node.operands if a.node and self.facts(a).count != {}]:
+        while counted := [
+            a.node for a in node.operands if a.node and self.get_facts(a).padding_count != {}
+        ]:
             node = counted[0]
         return node.op
 
-    def facts(self, value: Value | None) -> PaddingFacts:
+    def get_facts(self, value: Value | None) -> PaddingFacts:
         """Return the facts of a value."""
         return self.states.get(value, NO_PADDING_FACTS) if value else NO_PADDING_FACTS
 
-    def operand(self) -> Value | None:
-        """Return the operand whose padded positions are read, or the first that has some."""
-        reading = self.padding_source.reading
+    def get_read_operand(self) -> Value | None:
+        """Return the operand whose padded positions are read, or the first one that has some."""
+        reading = self.padding_source.read
         if reading is not None:
             return self.node.args[reading.link.operand]
-        return self.padded_operand(self.node)
+        return self.find_padded_operand(self.node)
 
-    def axis(self, value: Value | None) -> int:
-        """Return the padded axis of a value: that which is read, or the last as long as `keep`."""
-        reading, shape = self.padding_source.reading, value.shape if value else ()
-        if reading is not None and value is self.operand():
+    def get_padded_axis(self, value: Value | None) -> int:
+        """Return the axis that is read, or the last axis with the length of the mask."""
+        reading, shape = self.padding_source.read, value.shape if value else ()
+        if reading is not None and value is self.get_read_operand():
             return reading.axis
-        own = self.graph.inputs[self.keep].shape[-1]
+        own = self.graph.inputs[self.mask_name].shape[-1]
         return max((n for n, d in enumerate(shape) if d == own), default=1)
 
-    def mask(self, value: Value | None) -> str:
-        """Return the padding mask of a value's padded axis: `keep`, or `mask` if it is not as
-        long; reversed as the value is.
+    def format_mask(self, value: Value | None) -> str:
+        """Return the padding mask, flipped as the value is; `mask` for an axis of another
+        length.
         """
-        axis, shape = self.axis(value), value.shape if value else ()
-        if self.graph.inputs[self.keep].shape[-1] not in shape[axis : axis + 1]:
+        axis, shape = self.get_padded_axis(value), value.shape if value else ()
+        if self.graph.inputs[self.mask_name].shape[-1] not in shape[axis : axis + 1]:
             return "mask"
-        reverse = axis in self.facts(value).reversed
-        return f"flip({self.keep}, axis=1)" if reverse else self.keep
+        reverse = axis in self.get_facts(value).reversed_axes
+        return f"flip({self.mask_name}, axis=1)" if reverse else self.mask_name
 
-    def inserted_mask(self, value: Value | None) -> str:
-        """Return the padding mask of a value, with axes inserted for its other axes."""
-        mask, axis = self.mask(value), self.axis(value)
+    def format_inserted_mask(self, value: Value | None) -> str:
+        """Return the padding mask of a value with axes inserted for the value's other axes."""
+        mask, axis = self.format_mask(value), self.get_padded_axis(value)
         for n in range(1, value.rank if value else 0):
             if n != axis:
                 mask = f"insert({mask}, axis={n})"
         return mask
 
-    def has_length(self) -> bool:
+    def is_reading_length(self) -> bool:
         """Return True if the op reads a length that includes padding."""
         return any(isinstance(get_viewed_op(a, ops.Cast), ops.Size) for a in self.node.args)
 
-    def has_reversed(self) -> bool:
+    def is_reading_reversed(self) -> bool:
         """Return True if the op reads an axis that `flip` reversed."""
-        return any(self.facts(a).reversed for a in self.node.args)
+        return any(self.get_facts(a).reversed_axes for a in self.node.args)
 
-    def span(self, node: Node) -> Span | None:
+    def get_span(self, node: Node) -> Span | None:
         """Return the source span of a node."""
-        return find_node_span(self.padding_source.inside or self.graph, node)
+        return find_node_span(self.padding_source.loop_body or self.graph, node)
 
-    def result(self, node: Node) -> Value | None:
-        """Return the result of the call, in the user's text, that a node belongs to."""
-        graph, span = self.padding_source.inside or self.graph, self.span(node)
+    def find_call_result(self, node: Node) -> Value | None:
+        """Return the result of the call in the user's spec that a node belongs to."""
+        graph, span = self.padding_source.loop_body or self.graph, self.get_span(node)
         call = span and (span.caller or span)
         made = [
             results[0]
@@ -150,12 +153,14 @@ class PaddingLeak:
         ]
         return made[-1] if made else None
 
-    def declared(self, side: str) -> str:
-        """Return the help that declares the side of padding; "" if it has that side."""
-        if self.graph.input_facts[self.keep].keep == side:
+    def format_side_help(self, side: str) -> str:
+        """Return the help that declares the side of padding; "" if the mask already has
+        that side.
+        """
+        if self.graph.input_facts[self.mask_name].keep == side:
             return ""
-        lengths = ", ".join(map(str, self.graph.inputs[self.keep].shape))
-        return f"declare `{self.keep}: keep[{lengths}] {side}`"
+        lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))
+        return f"declare `{self.mask_name}: keep[{lengths}] {side}`"
 
 
 IDENTITY_LITERALS = {"max": "-inf", "min": "inf", "any": "false", "all": "true"}
@@ -180,71 +185,72 @@ NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
 
 
 def suggest_padding_fix(leak: PaddingLeak) -> str:
-    """Suggest how to keep padding out; "" if no fix is known."""
-    if leak.order() == "reverse":
+    """Suggest how to exclude padding; "" if no fix is known."""
+    if leak.get_output_order() == "reverse":
         return "flip it back: `flip(y, axis=1)`"
-    if leak.padding_source.shifted or leak.order():
-        return leak.declared("right")
-    if leak.padding_source.counted:
+    if leak.padding_source.is_shifted or leak.get_output_order():
+        return leak.format_side_help("right")
+    if leak.padding_source.is_counted:
         return _suggest_count(leak)
-    if leak.padding_source.reading is None:
+    if leak.padding_source.read is None:
         return _suggest_order(leak)
-    value = leak.operand()
+    value = leak.get_read_operand()
     return (
         _suggest_slice(leak, value)
         or _explain_mask(leak, value, _suggest_mask(leak, value))
         or _explain_mask(leak, value, _suggest_number(leak, value))
-        or _suggest_other(leak)
+        or _suggest_op_specific_fix(leak)
     )
 
 
 def _suggest_count(leak: PaddingLeak) -> str:
     """Suggest how to count only valid positions."""
-    if leak.has_length():
-        return f"use `sum(float({leak.keep}), axis=1)`, the number of valid positions"
-    span = leak.span(leak.node)
+    if leak.is_reading_length():
+        return f"use `sum(float({leak.mask_name}), axis=1)`, the number of valid positions"
+    span = leak.get_span(leak.node)
     written = span is not None and span.caller is None
     if written and isinstance(leak.find_counting_op(), ops.Extent | ops.Range):
-        return f"use `positions({leak.keep})`"
-    return leak.declared("right")
+        return f"use `positions({leak.mask_name})`"
+    return leak.format_side_help("right")
 
 
 def _suggest_order(leak: PaddingLeak) -> str:
-    """Suggest how to bring all operands into one order."""
-    if not leak.has_reversed():
-        return leak.declared("right")
+    """Suggest how to give all operands the same order."""
+    if not leak.is_reading_reversed():
+        return leak.format_side_help("right")
     elementwise = not isinstance(leak.node.op, ops.Attend | ops.MaskedWeights | ops.Extent)
-    both = f"flip the others as well: `flip({leak.keep}, axis=1)`"
+    both = f"flip the others as well: `flip({leak.mask_name}, axis=1)`"
     return both if elementwise else "do it before `flip`"
 
 
 def _suggest_slice(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest the padding side for a slice that drops positions of the other side."""
+    """Suggest the padding side for a slice that drops positions from the other side."""
     made = value.node if value else None
     cut = leak.find_source(made, lambda op: isinstance(op, ops.Slice))
-    if leak.mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
+    if leak.format_mask(value) != "mask" or cut is None or not isinstance(cut.op, ops.Slice):
         return ""
-    return leak.declared("right" if cut.op.start != 0 else "left")
+    return leak.format_side_help("right" if cut.op.start != 0 else "left")
 
 
 def _explain_mask(leak: PaddingLeak, value: Value | None, fix: str) -> str:
-    """Describe which mask `mask` is, for a fix that names it."""
-    if not re.search("[(= ]mask[,)`]", fix) or leak.mask(value) != "mask":
+    """Append what `mask` means to a fix that contains this name."""
+    if not re.search("[(= ]mask[,)`]", fix) or leak.format_mask(value) != "mask":
         return fix
-    return f"{fix}, where `mask` is `{leak.keep}` after the same slices, windows and concatenations"
+    same_ops = "after the same slices, windows and concatenations"
+    return f"{fix}, where `mask` is `{leak.mask_name}` {same_ops}"
 
 
 def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
-    """Describe how an op takes a padding mask; "" if it takes none."""
-    mask, low, op = leak.mask(value), leak.facts(value).low, leak.node.op
-    span = leak.span(leak.node)
+    """Suggest how to pass a padding mask to an op; "" if it takes none."""
+    mask, low, op = leak.format_mask(value), leak.get_facts(value).low_axes, leak.node.op
+    span = leak.get_span(leak.node)
     in_normalizer = span is not None and bool(span.normalizer)
     if isinstance(op, ops.Softmax) and value and op.axis in low and op.axis == value.rank - 1:
-        shown = "s > -inf" if in_normalizer else leak.inserted_mask(value)
+        shown = "s > -inf" if in_normalizer else leak.format_inserted_mask(value)
         return f"use `masked_softmax(x, {shown})`"
     if in_normalizer:
         return f"use `& visible({mask})` in the mask of the attention"
-    takes_mask = not (isinstance(op, ops.Conv) and leak.is_moved())
+    takes_mask = not (isinstance(op, ops.Conv) and leak.has_separated_positions())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
     mean = "use `masked_mean_pool(x, {})`" if op.attributes().get("fn") == "mean" else ""
     return next(fixes, mean).format(mask)
@@ -258,17 +264,21 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
             bound = ", or bound the divisor: `max(z, 1e-6)`"
         case ops.Where():
             bound = ", or fill with a finite number"
-    value = leak.result(node)
-    fix = f"replace it there: `where({leak.inserted_mask(value)}, y, 0.0)`{bound}"
+    value = leak.find_call_result(node)
+    fix = f"replace it there: `where({leak.format_inserted_mask(value)}, y, 0.0)`{bound}"
     return _explain_mask(leak, value, fix)
 
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
-    """Suggest the value at padded positions; "" if none helps."""
-    if leak.is_moved():
+    """Suggest a value for padded positions; "" if no value helps."""
+    if leak.has_separated_positions():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
-    return f"replace them first: `where({leak.inserted_mask(value)}, x, {fill})`" if fill else ""
+    return (
+        f"replace them first: `where({leak.format_inserted_mask(value)}, x, {fill})`"
+        if fill
+        else ""
+    )
 
 
 def _suggest_added_number(leak: PaddingLeak) -> str:
@@ -277,15 +287,17 @@ def _suggest_added_number(leak: PaddingLeak) -> str:
     if made is None:
         return ""
     number = _get_added_number(leak, made)
-    padded = leak.padded_operand(made)
-    there = leak.facts(padded).get_padded_value(leak.axis(padded))
+    padded = leak.find_padded_operand(made)
+    there = leak.get_facts(padded).get_padded_value(leak.get_padded_axis(padded))
     if number is None or there == float(number) or (padded and padded.dtype == "bool"):
-        return leak.declared(_get_other_side(leak, made))
-    return f"replace them before it: `where({leak.inserted_mask(padded)}, x, {number})`"
+        return leak.format_side_help(_get_other_side(leak, made))
+    return f"replace them before it: `where({leak.format_inserted_mask(padded)}, x, {number})`"
 
 
 def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
-    """Return the number at added positions; for merged axes, the neutral one; None if unknown."""
+    """Return the constant at added positions, for merged axes the neutral element; None
+    if unknown.
+    """
     match node.op:
         case ops.Merge():
             return _get_neutral_number(leak) or None
@@ -297,32 +309,32 @@ def _get_added_number(leak: PaddingLeak, node: Node) -> str | None:
 
 
 def _get_other_side(leak: PaddingLeak, node: Node) -> str:
-    """Return the side of padding that keeps added positions next to valid ones."""
-    return "left" if node.args[0] is leak.padded_operand(node) else "right"
+    """Return the side of padding for which added positions are adjacent to valid ones."""
+    return "left" if node.args[0] is leak.find_padded_operand(node) else "right"
 
 
 def _get_neutral_number(leak: PaddingLeak) -> str:
-    """Return the number at padded positions that makes no difference to the op."""
+    """Return the constant at padded positions that has no effect on the op."""
     match op := leak.node.op:
         case ops.Reduce(fn):
             return IDENTITY_LITERALS.get(fn, "0.0")
         case ops.Delay(first=number) | ops.Pad(mode="constant", value=number):
             return str(float(number))
-        case ops.Sort(descending=down) | ops.TopK(largest=down):
-            return "-inf" if down else "inf"
+        case ops.Sort(descending=is_descending) | ops.TopK(largest=is_descending):
+            return "-inf" if is_descending else "inf"
         case ops.AveragePool(counted=False, pads=pads) if any(pads):
             return ""
     return NEUTRAL_NUMBERS.get(type(op), "")
 
 
-def _suggest_other(leak: PaddingLeak) -> str:
+def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
     """Suggest a fix for ops for which no value at padded positions helps."""
-    keep = leak.keep
+    keep = leak.mask_name
     match op := leak.node.op:
         case ops.Index(at=at) if at == 0:
-            return leak.declared("right")
+            return leak.format_side_help("right")
         case ops.Concat():
-            return leak.declared(_get_other_side(leak, leak.node))
+            return leak.format_side_help(_get_other_side(leak, leak.node))
         case ops.ConvTranspose():
             return _format_transposed_conv_help(op, keep)
         case ops.Resize():
@@ -337,9 +349,9 @@ def _suggest_other(leak: PaddingLeak) -> str:
 
 
 def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
-    """Suggest to repeat each position of the padded axis, without interpolation."""
-    value = leak.operand()
-    axis = leak.axis(value)
+    """Suggest a nearest resize, which repeats each position of the padded axis."""
+    value = leak.get_read_operand()
+    axis = leak.get_padded_axis(value)
     assert value is not None, "a resize has an operand"
     sizes = [str(s) for s in op.sizes]
     sizes[axis - op.axis] = str(value.shape[axis] * max(2, round(max((0.0, *op.factors)))))
@@ -348,15 +360,15 @@ def _suggest_repeated_positions(op: ops.Resize, leak: PaddingLeak) -> str:
 
 
 def _format_transposed_conv_help(op: ops.ConvTranspose, keep: str) -> str:
-    """Count the positions of a transposed convolution that padding does not affect."""
-    rows = []
+    """Format how many positions of a transposed convolution padding does not affect."""
+    facts = []
     for n, stride in enumerate(op.stride):
         reach = op.dilation[n] * (op.kernel[n] - 1) + 1
         more = reach - stride - op.padding_before[n] - op.padding_after[n]
         many = "n" if stride == 1 else f"{stride} * n"
-        rows.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
+        facts.append(many if not more else f"{many} {'-+'[more > 0]} {abs(more)}")
     return (
         f"multiply by `{keep}` first: of n positions that exist the "
-        f"{' and '.join(rows)} are then correct; which these are is not visible "
+        f"{' and '.join(facts)} are then correct; which these are is not visible "
         "after this op"
     )

@@ -56,40 +56,44 @@ QUOTIENT_FUNCTIONS = ("div", "floordiv", "mod")
 
 def find_infinity_signs(padded_result: PaddedResult) -> InfinitySigns:
     """Return the signs of infinity that a result may hold."""
-    given, node = [r.infinite_signs for r in padded_result.given], padded_result.node
+    operand_facts, node = (
+        [r.infinity_signs for r in padded_result.operand_facts],
+        padded_result.node,
+    )
     if not _can_be_infinite(padded_result.value):
         return NO_SIGNS
-    if _is_remasked(padded_result):
-        return given[2]
+    if _is_masked_again(padded_result):
+        return operand_facts[2]
     match node.op:
         case ops.Constant(value):
             return frozenset((1 if value > 0 else -1,)) if isinf(value) else NO_SIGNS
-        case ops.Pointwise(fn):
-            return _map_signs(fn, given[0])
-        case ops.Arith(fn):
-            return _combine_signs(fn, *given)
+        case ops.Pointwise(function_name):
+            return _map_signs(function_name, operand_facts[0])
+        case ops.Arith(function_name):
+            return _combine_signs(function_name, *operand_facts)
         case ops.Where():
-            return _drop_compared_signs(node, given[1]) | given[2]
+            return _drop_compared_signs(node, operand_facts[1]) | operand_facts[2]
     if isinstance(node.op, BOUNDED_RESULT_OPS):
         return NO_SIGNS
-    return _combine_operand_signs(padded_result, frozenset().union(*given))
+    return _combine_operand_signs(padded_result, frozenset().union(*operand_facts))
 
 
-def _combine_operand_signs(padded_result: PaddedResult, found: InfinitySigns) -> InfinitySigns:
+def _combine_operand_signs(padded_result: PaddedResult, signs: InfinitySigns) -> InfinitySigns:
     """Return the signs of infinity after an op that moves or sums elements."""
     node = padded_result.node
     match node.op:
         case ops.Reduce("max", axis) if (
-            axis in padded_result.given[0].finite_axes and not padded_result.padded()
+            axis in padded_result.operand_facts[0].finite_axes
+            and not padded_result.find_padded_axes()
         ):
-            return found - {-1}  # some valid position holds a finite value
+            return signs - {-1}  # some valid position holds a finite value
     # Anything else may flip the sign: a product, a linear map.
-    same = _is_moving(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
-    return found if same or not found else BOTH_SIGNS
+    same = _is_data_movement(node.op) or isinstance(node.op, ops.Reduce | ops.CumSum)
+    return signs if same or not signs else BOTH_SIGNS
 
 
 def _drop_compared_signs(node: Node, signs: InfinitySigns) -> InfinitySigns:
-    """Return the signs of `x` in `where(x > -inf, x, …)` that pass the condition."""
+    """Return the signs of `x` that satisfy the condition in `where(x > -inf, x, …)`."""
     condition, yes, _ = node.args
     match condition and condition.node:
         case Node(ops.Compare("gt" | "ne"), (left, right)) if left is yes:
@@ -105,18 +109,18 @@ def _can_be_infinite(value: Value) -> bool:
     return value.dtype[0] not in "iu" and value.dtype != "bool"
 
 
-def _combine_signs(fn: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
+def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
     """Return the signs of infinity of a binary function."""
-    if fn == "sub":
+    if function_name == "sub":
         return left | _negate_signs(right)
-    if fn == "add":
+    if function_name == "add":
         return left | right
-    if fn == "div":
+    if function_name == "div":
         return BOTH_SIGNS if left else NO_SIGNS  # a finite number divided by infinity is zero
-    if fn not in ("max", "min"):
+    if function_name not in ("max", "min"):
         return BOTH_SIGNS if left or right else NO_SIGNS
     # The maximum of minus infinity and a finite number is finite.
-    kept = 1 if fn == "max" else -1
+    kept = 1 if function_name == "max" else -1
     return frozenset(s for s in left | right if s == kept or s in left & right)
 
 
@@ -124,62 +128,68 @@ def _negate_signs(signs: InfinitySigns) -> InfinitySigns:
     return frozenset(-s for s in signs)
 
 
-def _map_signs(fn: str, signs: InfinitySigns) -> InfinitySigns:
+def _map_signs(function_name: str, signs: InfinitySigns) -> InfinitySigns:
     """Return the signs of infinity of a unary function."""
-    if fn == "neg":
+    if function_name == "neg":
         return _negate_signs(signs)
-    if fn == "abs":
+    if function_name == "abs":
         return frozenset((1,)) if signs else NO_SIGNS
-    if fn in INFINITY_PRESERVING_FUNCTIONS:
+    if function_name in INFINITY_PRESERVING_FUNCTIONS:
         return signs
     # The others are finite there or, like sine and cosine, NaN.
-    return signs & {1} if fn in UNBOUNDED_ABOVE_FUNCTIONS or fn in GATED_ACTIVATIONS else NO_SIGNS
+    return (
+        signs & {1}
+        if function_name in UNBOUNDED_ABOVE_FUNCTIONS or function_name in GATED_ACTIVATIONS
+        else NO_SIGNS
+    )
 
 
-def _can_map_to_nan(fn: str, signs: InfinitySigns) -> bool:
+def _can_map_to_nan(function_name: str, signs: InfinitySigns) -> bool:
     """Return True if a unary function of infinity may be NaN."""
-    if fn in ("sin", "cos"):
+    if function_name in ("sin", "cos"):
         return bool(signs)
-    return -1 in signs and (fn in GATED_ACTIVATIONS or fn in ("sqrt", "log", "log1p"))
+    return -1 in signs and (
+        function_name in GATED_ACTIVATIONS or function_name in ("sqrt", "log", "log1p")
+    )
 
 
 def find_infinity_mask(padded_result: PaddedResult) -> Value | None:
-    """Return the mask outside of which infinity was filled in, if all infinity and NaN of a result
-    comes from there; else None.
+    """Return the mask outside of which infinity was filled in, if that is the only origin of
+    infinity and NaN in a result; else None.
     """
-    given, node = padded_result.given, padded_result.node
+    operand_facts, node = padded_result.operand_facts, padded_result.node
     match node:
-        case Node(ops.Where(), (mask, _, low)) if not _is_untrusted(given[1]):
+        case Node(ops.Where(), (mask, _, low)) if not _can_be_nonfinite(operand_facts[1]):
             if isinf(find_constant_value(low) or 0.0):
                 return mask
-    masks = {r.behind for r in given if _is_untrusted(r) or r.behind}
+    masks = {r.infinity_mask for r in operand_facts if _can_be_nonfinite(r) or r.infinity_mask}
     if len(masks) != 1:
         return None
     if _can_be_undefined_at_padding(padded_result):
         # A divisor made of masked scores is zero if all of them are masked.
-        tested = given[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
-        return tested.behind
+        tested = operand_facts[isinstance(node.op, ops.Arith) and node.op.fn != "pow"]
+        return tested.infinity_mask
     return masks.pop()
 
 
-def _is_untrusted(rows: PaddingFacts) -> bool:
-    return rows.broken or bool(rows.infinite_signs)
+def _can_be_nonfinite(facts: PaddingFacts) -> bool:
+    return facts.can_be_nan or bool(facts.infinity_signs)
 
 
-def _is_remasked(padded_result: PaddedResult) -> bool:
-    """Return True if a `where` replaces non-finite values by the same mask that filled in
+def _is_masked_again(padded_result: PaddedResult) -> bool:
+    """Return True if a `where` replaces non-finite values under the same mask that filled in
     infinity.
     """
-    node, given = padded_result.node, padded_result.given
+    node, operand_facts = padded_result.node, padded_result.operand_facts
     return (
         isinstance(node.op, ops.Where)
-        and given[1].behind is not None
-        and _is_implied_by(node.first, given[1].behind)
-        and not given[0].broken
+        and operand_facts[1].infinity_mask is not None
+        and _is_false_outside_mask(node.first, operand_facts[1].infinity_mask)
+        and not operand_facts[0].can_be_nan
     )
 
 
-def _is_implied_by(condition: Value | None, mask: Value) -> bool:
+def _is_false_outside_mask(condition: Value | None, mask: Value) -> bool:
     """Return True if `condition` is false wherever `mask` is."""
     if condition is mask:
         return True
@@ -191,29 +201,33 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
     """Return True if a result may be NaN at padded positions: inf - inf, 0 * inf, or a function
     outside of its domain.
     """
-    given, node = padded_result.given, padded_result.node
+    operand_facts, node = padded_result.operand_facts, padded_result.node
     if not _can_be_infinite(padded_result.value):
         return False
-    if _is_remasked(padded_result):
-        return given[2].broken
+    if _is_masked_again(padded_result):
+        return operand_facts[2].can_be_nan
     match node.op:
-        case ops.Where() if given[0].zero >= {k.result_axis for k in padded_result.keeps}:
+        case ops.Where() if operand_facts[0].zero_axes >= {
+            k.result_axis for k in padded_result.elementwise_links
+        }:
             # `where(keep, x, 0)`: at padded positions `x` is not used.
-            return given[2].broken
-        case ops.Pointwise(fn) if _can_map_to_nan(fn, given[0].infinite_signs):
+            return operand_facts[2].can_be_nan
+        case ops.Pointwise(function_name) if _can_map_to_nan(
+            function_name, operand_facts[0].infinity_signs
+        ):
             return True
-    if _can_be_undefined_at_padding(padded_result) or any(r.broken for r in given):
+    if _can_be_undefined_at_padding(padded_result) or any(r.can_be_nan for r in operand_facts):
         return True
-    return not _is_nan_safe(padded_result) and any(r.infinite_signs for r in given)
+    return not _is_nan_safe(padded_result) and any(r.infinity_signs for r in operand_facts)
 
 
 def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
-    """Return bounds of what an operand holds at padded positions."""
-    value, rows = padded_result.node.args[operand], padded_result.given[operand]
+    """Return bounds of the values of an operand at padded positions."""
+    value, facts = padded_result.node.args[operand], padded_result.operand_facts[operand]
     if value is None:
         return 0.0, 0.0
-    axes = [n for n, d in enumerate(value.shape) if d in padded_result.lengths]
-    numbers = [rows.get_padded_value(a) for a in axes]
+    axes = [n for n, d in enumerate(value.shape) if d in padded_result.padded_lengths]
+    numbers = [facts.get_padded_value(a) for a in axes]
     if numbers and None not in numbers:
         known = [n for n in numbers if n is not None]
         return min(known), max(known)
@@ -221,10 +235,11 @@ def find_padded_range(padded_result: PaddedResult, operand: int) -> ValueRange:
 
 
 def _has_padding(padded_result: PaddedResult, operand: int) -> bool:
-    """Return True if an operand has padded positions with values of their own."""
-    value, rows = padded_result.node.args[operand], padded_result.given[operand]
+    """Return True if an operand has padded positions that do not repeat valid ones."""
+    value, facts = padded_result.node.args[operand], padded_result.operand_facts[operand]
     return value is not None and any(
-        d in padded_result.lengths and n not in rows.repeated for n, d in enumerate(value.shape)
+        d in padded_result.padded_lengths and n not in facts.repeated_axes
+        for n, d in enumerate(value.shape)
     )
 
 
@@ -232,19 +247,23 @@ def find_repeated_axes(padded_result: PaddedResult) -> frozenset[int]:
     """Return the axes along which padded positions repeat the last valid value, as a running sum
     of zeros does.
     """
-    node, given = padded_result.node, padded_result.given
+    node, operand_facts = padded_result.node, padded_result.operand_facts
     match node.op:
-        case ops.CumSum(axis) if padded_result.after and axis in given[0].zero:
+        case ops.CumSum(axis) if (
+            padded_result.is_padding_last and axis in operand_facts[0].zero_axes
+        ):
             return frozenset({axis})
     if not (node.op.view or isinstance(node.op, ELEMENTWISE_OPS)):
         return frozenset()
     return frozenset(
         axis
-        for axis in padded_result.axes()
+        for axis in padded_result.find_linked_axes()
         if all(
             known or not there
             for known, there in zip(
-                padded_result.at("repeated", axis), padded_result.along(axis), strict=True
+                padded_result.list_operands_with_fact("repeated_axes", axis),
+                padded_result.list_operands_with_axis(axis),
+                strict=True,
             )
         )
     )
@@ -259,12 +278,12 @@ def can_be_zero_at_padding(padded_result: PaddedResult, operand: int) -> bool:
 
 
 def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
-    """Return True if a result may divide by zero, or take a root or logarithm out of its domain,
-    at a padded position.
+    """Return True if a result may divide by zero, or evaluate a root or logarithm outside of its
+    domain, at a padded position.
     """
     node = padded_result.node
     match node.op:
-        case ops.Arith(fn) if fn in QUOTIENT_FUNCTIONS:
+        case ops.Arith(function_name) if function_name in QUOTIENT_FUNCTIONS:
             return can_be_zero_at_padding(padded_result, 1)
         case ops.Arith("pow"):
             return _can_power_be_undefined(padded_result)
@@ -272,8 +291,10 @@ def _can_be_undefined_at_padding(padded_result: PaddedResult) -> bool:
             return can_be_zero_at_padding(padded_result, 0)
         case ops.Pointwise("sqrt") if _has_padding(padded_result, 0):
             return find_padded_range(padded_result, 0)[0] < 0
-        case ops.Pointwise(fn) if fn in LOGARITHM_POLES and _has_padding(padded_result, 0):
-            return find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[fn]
+        case ops.Pointwise(function_name) if function_name in LOGARITHM_POLES and _has_padding(
+            padded_result, 0
+        ):
+            return find_padded_range(padded_result, 0)[0] <= LOGARITHM_POLES[function_name]
         case ops.LayerNorm(eps) | ops.RMSNorm(eps) | ops.GroupNorm(eps=eps):
             return eps == 0
     return False
@@ -295,14 +316,14 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
     """Return True if infinite operands do not make an op NaN: a maximum is safe, `inf - inf` and
     `0 * inf` are not.
     """
-    node, signs = padded_result.node, [r.infinite_signs for r in padded_result.given]
+    node, signs = padded_result.node, [r.infinity_signs for r in padded_result.operand_facts]
     match node.op:
         case ops.Arith("max" | "min") | ops.Reduce("max" | "min"):
             return True
         case ops.Arith("add"):
-            return not _have_opposite_signs(signs[0], signs[1])
+            return not _can_have_opposite_signs(signs[0], signs[1])
         case ops.Arith("sub"):
-            return not _have_opposite_signs(signs[0], _negate_signs(signs[1]))
+            return not _can_have_opposite_signs(signs[0], _negate_signs(signs[1]))
         case ops.Arith("mul"):
             return not any(signs[n] and _can_be_zero(padded_result, 1 - n) for n in range(2))
         case ops.Arith("div"):
@@ -311,16 +332,16 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
             return len(signs[0]) == 1
         case ops.Where() | ops.Pointwise() | ops.MaskedSoftmax():
             return True
-    return _is_moving(node.op)
+    return _is_data_movement(node.op)
 
 
-def _is_moving(op: Op) -> bool:
+def _is_data_movement(op: Op) -> bool:
     """Return True if the results of an op are elements of its operands."""
     nearest = isinstance(op, ops.Resize) and not op.interpolates
     return op.view or nearest or isinstance(op, MOVING_OPS)
 
 
-def _have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
+def _can_have_opposite_signs(left: InfinitySigns, right: InfinitySigns) -> bool:
     """Return True if infinities of both signs may meet in a sum."""
     return bool((left and right) and len(left | right) > 1)
 

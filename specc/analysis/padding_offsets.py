@@ -27,48 +27,51 @@ in float32: `1 / k` is never rounded down so far that `k * (1 / k)` is below 1.
 
 @dataclass(frozen=True)
 class PaddingOffsets:
-    """The number of positions before padded ones, by the length of the axis; `rows` is the
-    padded length, `side` the side of the padding, `least` lower bounds of lengths.
+    """The number of positions before the padded ones, by the length of the axis. `padded_length` is
+    the length of the padding mask, `padding_side` its side, `min_lengths` are lower bounds of
+    lengths.
     """
 
-    rows: Dim
-    least: Mapping[str, int]
-    side: str
-    before: Mapping[Dim, Dim] = field(default_factory=dict)
-    merged: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
+    padded_length: Dim
+    min_lengths: Mapping[str, int]
+    padding_side: str
+    offsets: Mapping[Dim, Dim] = field(default_factory=dict)
+    merged_lengths: Mapping[Dim, tuple[Dim, ...]] = field(default_factory=dict)
     """Merged axes that contain a padded one, with the lengths of the axes that were merged."""
 
     @cached_property
     def concatenated_lengths(self) -> frozenset[Dim]:
-        """The lengths of axes that also hold other positions."""
-        return frozenset(self.before) - {self.rows}
+        """The lengths of axes that also contain other positions."""
+        return frozenset(self.offsets) - {self.padded_length}
 
-    def behind(self, length: Dim) -> Dim:
+    def count_positions_after(self, length: Dim) -> Dim:
         """Return the number of positions after those that may be padded."""
-        return self._after.get(length, Dim.of(0))
+        return self._counts_after.get(length, Dim.of(0))
 
     @cached_property
-    def _after(self) -> Mapping[Dim, Dim]:
-        return {length: length - self.rows - before for length, before in self.before.items()}
+    def _counts_after(self) -> Mapping[Dim, Dim]:
+        return {
+            length: length - self.padded_length - before for length, before in self.offsets.items()
+        }
 
-    def separates_valid_positions(self, length: Dim) -> bool:
+    def is_separated(self, length: Dim) -> bool:
         """Return True if padding may separate always-valid positions from the others."""
-        if length in self.merged:
+        if length in self.merged_lengths:
             return True
-        first = self.before.get(length, 0) != 0 and self.side != "right"
-        return first or (self.behind(length) != 0 and self.side != "left")
+        first = self.offsets.get(length, 0) != 0 and self.padding_side != "right"
+        return first or (self.count_positions_after(length) != 0 and self.padding_side != "left")
 
-    def leads_to_separated_axis(self, node: Node, link: Dependence) -> bool:
-        """Return True if a link leads to an axis on which padding separates valid positions."""
+    def is_result_separated(self, node: Node, link: Dependence) -> bool:
+        """Return True if a dependence leads to an axis on which padding separates valid
+        positions.
+        """
         if link.result_axis is None or link.kind == "all":
             return False
-        return self.separates_valid_positions(
-            _infer_types(node)[link.result].shape[link.result_axis]
-        )
+        return self.is_separated(_infer_types(node)[link.result].shape[link.result_axis])
 
-    def link(self, node: Node, link: Dependence) -> Dependence | None:
-        """Return a link restricted to padded positions: those of a part go where the part goes;
-        None if none is read.
+    def restrict_dependence(self, node: Node, link: Dependence) -> Dependence | None:
+        """Return a dependence restricted to padded positions, which move together with the part
+        that contains them; None if no padded position is read.
         """
         if link.kind != "all":
             return link
@@ -77,26 +80,26 @@ class PaddingOffsets:
             to_axis = self._regroup_offsets(node, link.operand_axis)
             kept = to_axis is not None
             return replace(link, kind="same", result_axis=to_axis) if kept else link
-        if self.repeats_positions(node, link.operand_axis):
+        if self.is_repeating_positions(node, link.operand_axis):
             return replace(link, kind="same", result_axis=link.operand_axis)
         if _get_op_axis(node.op) != link.operand_axis:
             return link
-        if length in self.before:
-            if self._passes_by(node, self.before[length]):
+        if length in self.offsets:
+            if self._is_outside_padding(node, self.offsets[length]):
                 return None
-            to = _find_result_axis(node, link.operand, self.before[length])
-            if to is not None and self.before.get(to[0]) == to[1]:
+            to = _find_result_axis(node, link.operand, self.offsets[length])
+            if to is not None and self.offsets.get(to[0]) == to[1]:
                 return replace(link, kind="same", result_axis=link.operand_axis)
         return make_shift_dependence(node, link) or link
 
-    def repeats_positions(self, node: Node, axis: int) -> bool:
-        """Return True for a nearest `resize` of an axis to a multiple of its length, whose
-        result has no other positions of a concatenated or merged axis.
+    def is_repeating_positions(self, node: Node, axis: int) -> bool:
+        """Return True for a nearest `resize` of an axis to a multiple of its length, if no
+        concatenated or merged axis has the result's length.
         """
         match node.op:
             case ops.Resize(first, sizes) if 0 <= axis - first < len(sizes):
                 length = sizes[axis - first]
-                known = length in self.before or length in self.merged
+                known = length in self.offsets or length in self.merged_lengths
                 return not known and get_repeat_count(node, axis) is not None
         return False
 
@@ -109,34 +112,34 @@ class PaddingOffsets:
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
                 parts = shape[first : first + count]
-                return first if self.merged.get(multiply_dims(parts)) == parts else None
+                return first if self.merged_lengths.get(multiply_dims(parts)) == parts else None
             case ops.Split(first, sizes) if first == axis:
-                if self.merged.get(shape[axis]) != sizes:
+                if self.merged_lengths.get(shape[axis]) != sizes:
                     return None
-                return first + next(n for n, d in enumerate(sizes) if d in self.before)
+                return first + next(n for n, d in enumerate(sizes) if d in self.offsets)
         return None
 
-    def _passes_by(self, node: Node, before: Dim) -> bool:
-        """Return True if positions are selected by index and none of them may be padded."""
+    def _is_outside_padding(self, node: Node, before: Dim) -> bool:
+        """Return True if positions are selected by index and none of them can be padded."""
         match node.op:
             case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
                 pass
             case _:
                 return False
         # With left padding the last position is valid, with right padding the first.
-        first, last = int(self.side == "right"), int(self.side == "left")
-        ends = before + first - stop, start - before - self.rows + last
-        return any(is_never_negative(d, self.least) for d in ends)
+        first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
+        ends = before + first - stop, start - before - self.padded_length + last
+        return any(is_never_negative(d, self.min_lengths) for d in ends)
 
 
-def find_padded_lengths(graph: Graph, places: PaddingOffsets) -> frozenset[Dim]:
-    """Return the lengths of padded axes, also behind windows and slices."""
-    found = {places.rows, *places.concatenated_lengths, *places.merged}
+def find_padded_lengths(graph: Graph, offsets: PaddingOffsets) -> frozenset[Dim]:
+    """Return the lengths of padded axes, including those after windows and slices."""
+    found = {offsets.padded_length, *offsets.concatenated_lengths, *offsets.merged_lengths}
     for node, results in iterate_nested_nodes(graph):
         for link in find_dependences(node, results):
             if link.kind == "all":
-                link = places.link(node, link) or link
-            repeats = places.repeats_positions(node, link.operand_axis)
+                link = offsets.restrict_dependence(node, link) or link
+            repeats = offsets.is_repeating_positions(node, link.operand_axis)
             if link.kind == "strided" or repeats:
                 assert link.result_axis is not None, "windows have rows"
                 if get_read_length(node, link) in found:
@@ -151,8 +154,8 @@ def _infer_types(node: Node) -> tuple[Type, ...]:
 
 
 def get_repeat_count(node: Node, axis: int) -> int | None:
-    """Return how many times a nearest `resize` repeats each position of an axis; None if
-    rounding in float32 may select others, and for another op.
+    """Return how many times a nearest `resize` repeats each position of an axis; None for another
+    op, or if rounding in float32 may select other positions.
     """
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
@@ -166,8 +169,8 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
 
 
 def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:
-    """Return the link of an op that drops or adds a constant number of positions at the
-    ends of an axis, as a window of one position; None for another op.
+    """Return the dependence of an op that drops or adds a constant number of positions at the ends
+    of an axis, as a window of one position; None for another op.
     """
     axis = link.operand_axis
     ends = _count_added_positions(node, link.operand, axis) or ()
@@ -179,8 +182,8 @@ def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
-    """Return how many positions an op adds before and after those of an operand, negative
-    where it drops them; None for another op.
+    """Return how many positions an op adds before and after those of an operand, negative if it
+    drops positions; None for another op.
     """
     lengths = [a.shape[axis] for a in node.operands]
     match node.op:
@@ -195,11 +198,11 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
 
 def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets:
     """Return the offsets of the positions that the padding mask `keep` describes."""
-    rows = keep.shape[-1]
-    before, twice = {rows: Dim.of(0)}, set[Dim]()
+    padded_length = keep.shape[-1]
+    before, twice = {padded_length: Dim.of(0)}, set[Dim]()
     merged: dict[Dim, tuple[Dim, ...]] = {}
     for node, _ in iterate_nested_nodes(graph):
-        for length, place in _iterate_result_axes(node, before, rows, graph.min_lengths):
+        for length, place in _iterate_result_axes(node, before, padded_length, graph.min_lengths):
             if before.setdefault(length, place) != place:
                 twice.add(length)
         if (parts := _find_merged_lengths(node, before)) is not None:
@@ -208,7 +211,7 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
                 twice.add(whole)
     known = {d: p for d, p in before.items() if d not in twice}
     one_axis = {d: p for d, p in merged.items() if d not in twice}
-    return PaddingOffsets(rows, graph.min_lengths, side, known, one_axis)
+    return PaddingOffsets(padded_length, graph.min_lengths, side, known, one_axis)
 
 
 def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
@@ -221,10 +224,10 @@ def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ..
 
 
 def _iterate_result_axes(
-    node: Node, before: Mapping[Dim, Dim], rows: Dim, least: Mapping[str, int]
+    node: Node, before: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
-    """Yield each result axis that comes from a padded axis, with the offset of its padded
-    positions.
+    """Yield the length of each result axis that comes from a padded axis, with the offset of its
+    padded positions.
     """
     for n, operand in enumerate(node.args):
         axis = _get_op_axis(node.op)
@@ -233,13 +236,15 @@ def _iterate_result_axes(
         length = operand.shape[axis]
         to = _find_result_axis(node, n, before[length]) if length in before else None
         # All positions that may be padded are still there.
-        if to and all(is_never_negative(d, least) for d in (to[1], to[0] - to[1] - rows)):
+        if to and all(
+            is_never_negative(d, min_lengths) for d in (to[1], to[0] - to[1] - padded_length)
+        ):
             yield to
 
 
 def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] | None:
-    """Return the length of the result axis and the number of positions before those that may be
-    padded.
+    """Return the length of the result axis and the number of positions before those that can be
+    padded; None for other ops.
     """
     axis = _get_op_axis(node.op)
     added = None if axis is None else _count_added_positions(node, operand, axis)

@@ -26,34 +26,34 @@ if it differs between positions."""
 
 @dataclass(frozen=True, slots=True)
 class OrderedPositions:
-    """A count for position ids of an axis on which padding lies between valid positions: those
-    after it count it, those before it do not. Only the order is preserved.
+    """The padding count of position ids of an axis with padding between valid positions: positions
+    after the padding count it, positions before it do not. Only the order is preserved.
     """
 
     length: Dim
-    before: Dim
-    end: Dim
-    inside: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
+    padding_start: Dim
+    padding_end: Dim
+    padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...] = ()
     """The amount that padding adds at positions which may be padded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelativePositions:
-    """A count for position ids relative to the end of the positions before them: negative for
-    those, and from there on with what padding adds.
+    """The padding count of position ids relative to the end of the positions before the padding:
+    negative before it, and with `padding_terms` added from there on.
     """
 
-    added: tuple[tuple[tuple[object, ...], Fraction], ...]
+    padding_terms: tuple[tuple[tuple[object, ...], Fraction], ...]
 
     @property
     def count(self) -> "PaddingCount":
-        """The padding count that starts there."""
-        return dict(self.added)
+        """The padding count from that position on."""
+        return dict(self.padding_terms)
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedLength:
-    """A count for a length that includes padding."""
+    """The padding count of a length that includes padding."""
 
     length: Dim
 
@@ -63,21 +63,25 @@ EVERY_POSITION: PaddingCount = {(): Fraction(1)}
 LINEAR_OPS = (ops.Where, ops.Cast, ops.Arith)
 
 
-def merge_padding_counts(one: PaddingCount, other: PaddingCount) -> PaddingCount:
-    """Return the padding count of a value that is one or the other; None if they differ."""
-    return one if one == other else None
+def merge_padding_counts(left: PaddingCount, right: PaddingCount) -> PaddingCount:
+    """Return the padding count of a value that equals one of two values; None if their counts
+    differ.
+    """
+    return left if left == right else None
 
 
-def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim) -> PaddingCount:
+def infer_padding_count(
+    node: Node, counts: Sequence[PaddingCount], padded_length: Dim
+) -> PaddingCount:
     """Return what padding adds to a result, from what it adds to the operands."""
     if not any(counts):
         return NO_PADDING_COUNT
-    if None in counts or any(map(_is_ordered, counts)):
+    if None in counts or any(map(_is_order_only, counts)):
         return _infer_order_count(node, counts)
     first, second = (*(c or {} for c in counts[:2]), {})[:2]
     match node.op:
-        case ops.Arith(fn):
-            return _infer_arithmetic_count(node, fn, first, second, length)
+        case ops.Arith(function_name):
+            return _infer_arithmetic_count(node, function_name, first, second, padded_length)
         case ops.Where():
             # A condition that depends on the amount of padding selects other values.
             return merge_padding_counts(second, counts[2]) if not first else None
@@ -88,20 +92,20 @@ def infer_padding_count(node: Node, counts: Sequence[PaddingCount], length: Dim)
         case ops.Reduce("max" | "min"):
             return first
     if node.op.view and not isinstance(node.op, ops.Extent):
-        return _view_count(node, first)
+        return _apply_view_to_count(node, first)
     return NO_PADDING_COUNT
 
 
 def _infer_arithmetic_count(
-    node: Node, fn: str, first: PaddingTerms, second: PaddingTerms, length: Dim
+    node: Node, function_name: str, first: PaddingTerms, second: PaddingTerms, padded_length: Dim
 ) -> PaddingCount:
     """Return what padding adds to a sum, product or quotient."""
     left, right = ops.Arith.left(node), ops.Arith.right(node)
-    match fn:
+    match function_name:
         case "add" | "sub":
-            return _add_counts(first, second, 1 if fn == "add" else -1)
+            return _add_counts(first, second, 1 if function_name == "add" else -1)
         case "mul" if not (first and second):
-            return _scale_count(first or second, left if second else right, length)
+            return _scale_count(first or second, left if second else right, padded_length)
         case "div" if not second and (divisor := find_constant_fraction(right)):
             return _add_counts({}, first, 1 / divisor)
         case "min" | "max":
@@ -118,45 +122,47 @@ def _is_id_preserving_cast(node: Node, to: str) -> bool:
     return to != "bool" and (whole or to not in ("i64", "i32"))
 
 
-def _add_counts(one: PaddingTerms, other: PaddingTerms, by: Fraction | int) -> PaddingTerms:
-    """`one + by * other`."""
-    total = dict(one)
-    for product, number in other.items():
-        total[product] = total.get(product, Fraction(0)) + number * by
+def _add_counts(left: PaddingTerms, right: PaddingTerms, factor: Fraction | int) -> PaddingTerms:
+    """Return `left + factor * right`."""
+    total = dict(left)
+    for product, number in right.items():
+        total[product] = total.get(product, Fraction(0)) + number * factor
     return {p: n for p, n in total.items() if n}
 
 
-def _scale_count(count: PaddingTerms, factor: Value | None, length: Dim) -> PaddingCount:
+def _scale_count(count: PaddingTerms, factor: Value | None, padded_length: Dim) -> PaddingCount:
     """Return a padding count times another operand; None if that operand varies along the padded
     axis.
     """
     number = find_constant_fraction(factor)
     if number is not None:
         return _add_counts({}, count, number)
-    if factor is None or length in factor.shape:
+    if factor is None or padded_length in factor.shape:
         return None
     return {(*p, factor): n for p, n in count.items()}
 
 
-def _view_count(node: Node, count: PaddingTerms) -> PaddingCount:
+def _apply_view_to_count(node: Node, count: PaddingTerms) -> PaddingCount:
     """Return the padding count after a view; factors that are values are viewed in the same way."""
     return {((node.op, p),) if p else p: n for p, n in count.items()}
 
 
 def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
-    """Return True if positions are compared with the length at which padding starts or ends: valid
-    positions then stay on their side.
+    """Return True if positions are compared with the position at which padding starts or ends; the
+    result is then the same with and without padding.
     """
-    for n, (count, other) in enumerate(zip(counts, reversed(node.args), strict=True)):
-        rows, length = _get_only_factor(count), _find_constant_length(other)
+    for n, (count, right) in enumerate(zip(counts, reversed(node.args), strict=True)):
+        rows, padded_length = _get_only_factor(count), _find_constant_length(right)
         if isinstance(rows, RelativePositions) and counts[1 - n] == rows.count:
             # Positions before it are negative, and the value they are compared with is not.
-            return _are_position_ids(other)
-        if isinstance(rows, OrderedPositions) and length is not None:
+            return _are_position_ids(right)
+        if isinstance(rows, OrderedPositions) and padded_length is not None:
             # Padded positions are between the first edge and the first valid position.
             apart = ("gt", "le") if n else ("lt", "ge")
-            fits = node.op in [ops.Compare(fn) for fn in apart]
-            return length == rows.end or (length == rows.before and fits)
+            fits = node.op in [ops.Compare(function_name) for function_name in apart]
+            return padded_length == rows.padding_end or (
+                padded_length == rows.padding_start and fits
+            )
     return False
 
 
@@ -167,16 +173,16 @@ def _get_only_factor(count: PaddingCount) -> object:
 
 
 def _infer_relative_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count of position ids relative to the positions before them, which starts
-    at an edge.
+    """Return the padding count of position ids minus the length at which padding starts or ends;
+    None for other ops.
     """
-    rows, length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
+    rows, padded_length = _get_only_factor(counts[0]), _find_constant_length(node.args[-1])
     if node.op != ops.Arith("sub") or not isinstance(rows, OrderedPositions):
         return None
-    if length == rows.end:
+    if padded_length == rows.padding_end:
         return {(RelativePositions(()),): Fraction(1)}
-    if length == rows.before:
-        return {(RelativePositions(rows.inside),): Fraction(1)}
+    if padded_length == rows.padding_start:
+        return {(RelativePositions(rows.padding_terms),): Fraction(1)}
     return None
 
 
@@ -186,17 +192,17 @@ def _are_position_ids(value: Value | None) -> bool:
 
 
 def _find_constant_length(value: Value | None) -> Dim | None:
-    """Return the length that a value is everywhere, or None."""
+    """Return the length that a value equals everywhere, or None."""
     match get_viewed_op(value):
-        case ops.Size(length):
-            return length
+        case ops.Size(padded_length):
+            return padded_length
         case ops.Constant(int() as number, "i64" | "i32"):
             return Dim.of(number)
     return None
 
 
 def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCount:
-    """Return the padding count where only the order of positions is preserved."""
+    """Return the padding count of an op that preserves only the order of positions."""
     if isinstance(node.op, ops.Compare):
         return NO_PADDING_COUNT
     if None in counts:
@@ -205,7 +211,7 @@ def _infer_order_count(node: Node, counts: Sequence[PaddingCount]) -> PaddingCou
     return counts[0] if kept or node.op.view else _infer_relative_count(node, counts)
 
 
-def _is_ordered(count: PaddingCount) -> bool:
+def _is_order_only(count: PaddingCount) -> bool:
     return any(
         isinstance(f, OrderedPositions | PaddedLength | RelativePositions)
         for product in count or ()
@@ -213,8 +219,8 @@ def _is_ordered(count: PaddingCount) -> bool:
     )
 
 
-def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) -> bool:
-    """Return True if an op uses position ids for more than their differences."""
+def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
+    """Return True if an op depends on position ids and not only on their differences."""
     if None in counts:
         return True
     if not any(counts):
@@ -222,23 +228,23 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], length: Dim) 
     match node.op:
         case ops.Compare():
             return counts[0] != counts[1] and not _is_compared_with_edge(node, counts)
-        case _ if any(map(_is_ordered, counts)):
-            return infer_padding_count(node, counts, length) is None
+        case _ if any(map(_is_order_only, counts)):
+            return infer_padding_count(node, counts, padded_length) is None
         case ops.RopeAngles() | ops.Extent():
             return False
         case ops.ArgMax() | ops.Reduce("max" | "min"):
             # the argmax does not change if all scores shift equally
             return set(counts[0] or {}) != {()}
         case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Softmax():
-            return not _is_uniform_shift(node, counts, length)
+            return not _is_uniform_shift(node, counts, padded_length)
     if isinstance(node.op, LINEAR_OPS) or node.op == ops.Pointwise("neg"):
-        return infer_padding_count(node, counts, length) is None
+        return infer_padding_count(node, counts, padded_length) is None
     return not node.op.view
 
 
-def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -> bool:
-    """Return True if padding adds the same number to every score of a softmax over the padded
-    axis, and to nothing else.
+def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:
+    """Return True if padding adds the same number to every score of a softmax over the padded axis,
+    and to no other operand.
     """
     scores, keys, fixed = 0, node.first, None
     match node.op:
@@ -250,4 +256,4 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], length: Dim) -
         case _:
             axis = -1
     alone = not any(c for n, c in enumerate(counts) if n != scores)
-    return alone and keys is not None and keys.shape[axis] == length and fixed is None
+    return alone and keys is not None and keys.shape[axis] == padded_length and fixed is None

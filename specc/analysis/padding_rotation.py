@@ -15,15 +15,15 @@ from specc.ir.graph import Node, Value
 
 @dataclass(frozen=True, slots=True)
 class RotationFact:
-    """The angles and feature pairs of a rotation (`key`), and the feature axis; None for the
-    angles themselves. Values with equal keys are rotated alike.
+    """The angles and feature pairs of a rotation (`key`), and the axis of the rotated features;
+    `feature_axis` is None for the angles themselves. Values with equal keys have the same rotation.
     """
 
     key: object
-    axis: int | None
+    feature_axis: int | None
 
     @property
-    def shown(self) -> bool:
+    def is_exposed(self) -> bool:
         """True if a result depends on the absolute angles."""
         return self.key is EXPOSED_ROTATION.key
 
@@ -32,71 +32,71 @@ EXPOSED_ROTATION = RotationFact("shown", None)
 
 
 def infer_rotation(
-    node: Node, turned: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
+    node: Node, rotations: Sequence[RotationFact | None], counts: Sequence[PaddingCount]
 ) -> RotationFact | None:
-    """Return the rotation that a result carries, or None."""
+    """Return the rotation of a result, or None if it has none."""
     if isinstance(node.op, ops.RopeAngles):
         # Angles of positions that count padding change with it; others do not.
         return RotationFact((tuple(node.args), node.op), None) if any(counts) else None
     # An extent creates position indices and does not read its operand's values.
-    if not any(turned) or isinstance(node.op, ops.Extent):
+    if not any(rotations) or isinstance(node.op, ops.Extent):
         return None
-    if (free := _is_rotation_cancelled(node, turned)) is not None:
+    if (free := _is_rotation_cancelled(node, rotations)) is not None:
         return None if free else EXPOSED_ROTATION
     match node.op:
         case ops.Rotate(pairs):
-            return _infer_rotate(turned, pairs)
+            return _infer_rotate(rotations, pairs)
         case ops.Concat(axis):
-            return _infer_concat_rotation(node, turned, axis)
-        case ops.Arith(fn):
-            return _infer_scaled_rotation(node, fn, turned[0], turned[1])
-    return _infer_unary_rotation(node, turned[0])
+            return _infer_concat_rotation(node, rotations, axis)
+        case ops.Arith(function_name):
+            return _infer_scaled_rotation(node, function_name, rotations[0], rotations[1])
+    return _infer_unary_rotation(node, rotations[0])
 
 
-def _infer_unary_rotation(node: Node, turned: RotationFact | None) -> RotationFact:
-    """Return the rotation after a unary op; other ops with several operands expose the angles."""
-    if turned is None:
+def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> RotationFact:
+    """Return the rotation after an op with one operand; other ops expose the angles."""
+    if rotations is None:
         return EXPOSED_ROTATION
     match node.op:
         case ops.Cast(to):
             # After rounding, equally rotated values need not be equal.
-            return turned if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
+            return rotations if to.startswith(("f", "b")) and to != "bool" else EXPOSED_ROTATION
         case ops.Pointwise("neg"):
             # -x is x rotated by 180° more, the same at all positions.
-            return turned if turned.axis is not None else EXPOSED_ROTATION
+            return rotations if rotations.feature_axis is not None else EXPOSED_ROTATION
     if node.op.view or isinstance(node.op, ops.Slice | ops.Stride):
-        return _infer_view_rotation(node, turned)
+        return _infer_view_rotation(node, rotations)
     return EXPOSED_ROTATION
 
 
-def _is_rotation_cancelled(node: Node, turned: Sequence[RotationFact | None]) -> bool | None:
-    """Return True if a sum of products does not depend on the angles because both factors are
-    rotated alike; None for other ops.
+def _is_rotation_cancelled(node: Node, rotations: Sequence[RotationFact | None]) -> bool | None:
+    """Return True if a sum of products does not depend on the angles because both factors have the
+    same rotation; None for other ops.
     """
     match node.op:
         case ops.Attend():
             # A rotated value or mask reaches the result; rotations of queries and keys cancel.
-            alone = not any(turned[2:])
-            return alone and _is_matched_product(turned[0], turned[1], 3, 3)
+            alone = not any(rotations[2:])
+            return alone and _is_matched_product(rotations[0], rotations[1], 3, 3)
         case ops.MatMul():
             left, right = (a.rank for a in node.operands)
-            return _is_matched_product(turned[0], turned[1], left - 1, right - 2)
+            return _is_matched_product(rotations[0], rotations[1], left - 1, right - 2)
         case ops.Einsum(equation):
-            return _is_matched_einsum(equation, turned)
+            return _is_matched_einsum(equation, rotations)
     return None
 
 
-def _infer_rotate(turned: Sequence[RotationFact | None], pairs: str) -> RotationFact:
+def _infer_rotate(rotations: Sequence[RotationFact | None], pairs: str) -> RotationFact:
     """Return the rotation by cosine and sine of the same angles, if not rotated before."""
-    x, cosines, sines = turned
+    x, cosines, sines = rotations
     alike = x is None and cosines is not None and cosines == sines
-    if not alike or cosines is None or cosines.axis is not None:
+    if not alike or cosines is None or cosines.feature_axis is not None:
         return EXPOSED_ROTATION
     return RotationFact((cosines, pairs), 3)
 
 
 def _is_matched_product(
-    left: RotationFact | None, right: RotationFact | None, at: int, to: int
+    left: RotationFact | None, right: RotationFact | None, left_axis: int, right_axis: int
 ) -> bool:
     """Return True if two factors with the same rotation are multiplied and summed over their
     features.
@@ -105,92 +105,105 @@ def _is_matched_product(
         left is not None
         and right is not None
         and left.key == right.key
-        and (left.axis, right.axis) == (at, to)
+        and (left.feature_axis, right.feature_axis) == (left_axis, right_axis)
     )
 
 
-def _is_matched_einsum(equation: str, turned: Sequence[RotationFact | None]) -> bool:
+def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) -> bool:
     terms, result = equation.split("->")
     names = [t.split() for t in terms.split(",")]
-    if len(turned) != 2 or turned[0] is None or turned[1] is None or turned[0].key != turned[1].key:
+    if (
+        len(rotations) != 2
+        or rotations[0] is None
+        or rotations[1] is None
+        or rotations[0].key != rotations[1].key
+    ):
         return False
-    letters = {n[t.axis] for n, t in zip(names, turned, strict=True) if t and t.axis is not None}
+    letters = {
+        n[t.feature_axis]
+        for n, t in zip(names, rotations, strict=True)
+        if t and t.feature_axis is not None
+    }
     return (
         len(letters) == 1
-        and None not in (turned[0].axis, turned[1].axis)
+        and None not in (rotations[0].feature_axis, rotations[1].feature_axis)
         and not letters & set(result.split())
     )
 
 
 def _infer_concat_rotation(
-    node: Node, turned: Sequence[RotationFact | None], axis: int
+    node: Node, rotations: Sequence[RotationFact | None], axis: int
 ) -> RotationFact:
     """Return the rotation of concatenated features, some of them rotated, or of concatenated
-    positions rotated alike.
+    positions with the same rotation.
     """
-    features = {t.axis for t in turned if t}
+    features = {t.feature_axis for t in rotations if t}
     if len(features) != 1 or None in features:
         return EXPOSED_ROTATION
     (at,) = features
     if axis != at:
         # More positions, or heads, of vectors rotated by the same angles.
-        return turned[0] if turned[0] and len(set(turned)) == 1 else EXPOSED_ROTATION
+        return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
     # Half of the features rotated, half not, as in GPT-J: only vectors with the same layout are
     # rotated equally.
-    parts = zip(turned, node.args, strict=True)
+    parts = zip(rotations, node.args, strict=True)
     return RotationFact(tuple(t.key if t else str(a and a.shape[axis]) for t, a in parts), axis)
 
 
 def _infer_scaled_rotation(
-    node: Node, fn: str, first: RotationFact | None, second: RotationFact | None
+    node: Node, function_name: str, first: RotationFact | None, second: RotationFact | None
 ) -> RotationFact:
-    """Return the rotation after scaling all features alike, or of the sum of two values rotated
-    alike.
+    """Return the rotation after scaling all features by one factor, or of the sum of two values
+    with the same rotation.
     """
     # Rotation is linear: the sum of two vectors rotated by one angle is rotated by it.
-    alike = first is not None and first == second and first.axis is not None
-    if first and alike and fn in ("add", "sub"):
+    alike = first is not None and first == second and first.feature_axis is not None
+    if first and alike and function_name in ("add", "sub"):
         return first
-    if (first and second) or fn not in ("mul", "div"):
+    if (first and second) or function_name not in ("mul", "div"):
         return EXPOSED_ROTATION
     left, right = ops.Arith.left(node), ops.Arith.right(node)
     if first:
         return _infer_product_rotation(first, left, right)
     # A scalar divided by a rotated vector is not a rotated vector.
-    if second and fn == "mul":
+    if second and function_name == "mul":
         return _infer_product_rotation(second, right, left)
     return EXPOSED_ROTATION
 
 
-def _infer_product_rotation(turned: RotationFact, own: Value, factor: Value) -> RotationFact:
-    """Return the rotation of `own * factor`. The factor must be the same for all features of a
-    vector: per-feature weights do not commute with the rotation.
+def _infer_product_rotation(rotations: RotationFact, rotated: Value, factor: Value) -> RotationFact:
+    """Return the rotation of `rotated * factor`. The factor must be the same for all features of a
+    vector, because per-feature weights do not commute with the rotation.
     """
-    if turned.axis is None or own.rank < factor.rank:
+    if rotations.feature_axis is None or rotated.rank < factor.rank:
         return EXPOSED_ROTATION
-    place = turned.axis - (own.rank - factor.rank)
-    return turned if place < 0 or factor.shape[place] == 1 else EXPOSED_ROTATION
+    place = rotations.feature_axis - (rotated.rank - factor.rank)
+    return rotations if place < 0 or factor.shape[place] == 1 else EXPOSED_ROTATION
 
 
-def _infer_view_rotation(node: Node, turned: RotationFact) -> RotationFact:
+def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must keep the feature axis intact."""
-    at = turned.axis
-    if turned.shown or at is None:
+    at = rotations.feature_axis
+    if rotations.is_exposed or at is None:
         # Each view of angles is a separate set: cosines of all positions, and those of a half.
-        return replace(turned, key=(node.op, turned.key)) if not turned.shown else EXPOSED_ROTATION
+        return (
+            replace(rotations, key=(node.op, rotations.key))
+            if not rotations.is_exposed
+            else EXPOSED_ROTATION
+        )
     match node.op:
         case ops.Transpose(order):
-            return replace(turned, axis=order.index(at))
+            return replace(rotations, feature_axis=order.index(at))
         case ops.Insert(axis):
-            return replace(turned, axis=at + (axis <= at))
+            return replace(rotations, feature_axis=at + (axis <= at))
         case ops.Squeeze(axis):
-            return replace(turned, axis=at - (axis < at))
+            return replace(rotations, feature_axis=at - (axis < at))
         case ops.Split(axis, sizes) if axis != at:
-            return replace(turned, axis=at + (len(sizes) - 1 if axis < at else 0))
+            return replace(rotations, feature_axis=at + (len(sizes) - 1 if axis < at else 0))
         case ops.Merge(axis, count) if not axis <= at < axis + count:
-            return replace(turned, axis=at - (count - 1 if axis < at else 0))
+            return replace(rotations, feature_axis=at - (count - 1 if axis < at else 0))
         case ops.Expand(axis) if axis != at:
-            return turned
+            return rotations
         case ops.Slice(axis) | ops.Stride(axis) if axis != at:
-            return turned
+            return rotations
     return EXPOSED_ROTATION

@@ -20,11 +20,11 @@ the values that it weighs may be anything:
     output "y" %6
     end
     gives
-    %1 zero along 1
-    %2 has_extremes, extreme_padding
-    %3 low along 1, floor along 1, finite_axes along 1, extreme_padding
-    %4 zero along 1
-    %5 zero along 1
+    %1 zero_axes 1
+    %2 has_extremes, has_extreme_padding
+    %3 low_axes 1, minimum_axes 1, finite_axes 1, has_extreme_padding
+    %4 zero_axes 1
+    %5 zero_axes 1
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ from specc.analysis.masked_scores import (
     iterate_ordinary_axes,
 )
 from specc.analysis.padding_constants import (
-    find_rank_axes,
+    find_sorted_axes,
     infer_fill_constants,
     infer_padding_constants,
 )
@@ -76,110 +76,122 @@ ZERO_PRESERVING_REDUCTIONS = ("sum", "any", "max", "min", "mean")
 
 def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     """Return the facts of a result at padded positions, except its padding count."""
-    axes = padded_result.axes()
-    numbers = infer_padding_constants(padded_result)
-    zero = _find_zero_axes(padded_result, numbers)
+    axes = padded_result.find_linked_axes()
+    constants = infer_padding_constants(padded_result)
+    zero = _find_zero_axes(padded_result, constants)
     lowest = {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=True)}
     highest = {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=False)}
-    least = {a for a, n in numbers.items() if n == -inf}
-    rows = PaddingFacts(
-        zero=frozenset(zero),
-        low=frozenset(least.union(a for a in axes if is_low_at_padding(padded_result, a))),
-        floor=frozenset(least | lowest),
-        ceiling=frozenset(highest),
-        held=numbers,
-        fill=infer_fill_constants(padded_result, {**dict.fromkeys(zero, 0.0), **numbers}),
-        ranked=find_rank_axes(padded_result),
-        repeated=find_repeated_axes(padded_result),
-        behind=find_infinity_mask(padded_result),
+    least = {a for a, n in constants.items() if n == -inf}
+    facts = PaddingFacts(
+        zero_axes=frozenset(zero),
+        low_axes=frozenset(least.union(a for a in axes if is_low_at_padding(padded_result, a))),
+        minimum_axes=frozenset(least | lowest),
+        maximum_axes=frozenset(highest),
+        constants=constants,
+        fill_constants=infer_fill_constants(
+            padded_result, {**dict.fromkeys(zero, 0.0), **constants}
+        ),
+        sorted_axes=find_sorted_axes(padded_result),
+        repeated_axes=find_repeated_axes(padded_result),
+        infinity_mask=find_infinity_mask(padded_result),
         finite_axes=frozenset(iterate_ordinary_axes(padded_result, axes)),
         has_extremes=can_hold_low_scores(padded_result),
-        extreme_padding=can_hold_low_values(padded_result),
-        infinite_signs=find_infinity_signs(padded_result),
-        broken=can_be_nan_at_padding(padded_result),
-        count=NO_PADDING_COUNT,
+        has_extreme_padding=can_hold_low_values(padded_result),
+        infinity_signs=find_infinity_signs(padded_result),
+        can_be_nan=can_be_nan_at_padding(padded_result),
+        padding_count=NO_PADDING_COUNT,
         # Indices of valid positions stay valid in any view.
-        points=padded_result.op.view and any(r.points for r in padded_result.given),
+        is_valid_index=padded_result.op.view
+        and any(r.is_valid_index for r in padded_result.operand_facts),
     )
     if isinstance(padded_result.op, ops.Merge | ops.Split):
         # If batch and positions are merged, neither the last position nor "at least one" is known.
-        rows = replace(rows, repeated=frozenset(), finite_axes=frozenset())
-    return rows
+        facts = replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
+    return facts
 
 
-def _find_zero_axes(padded_result: PaddedResult, numbers: Mapping[int, float]) -> set[int]:
+def _find_zero_axes(padded_result: PaddedResult, constants: Mapping[int, float]) -> set[int]:
     """Return the axes along which a result is zero at padded positions."""
-    zero = {a for a in padded_result.axes() if is_zero_at_padding(padded_result, a)}
+    zero = {a for a in padded_result.find_linked_axes() if is_zero_at_padding(padded_result, a)}
     if is_zero_everywhere(padded_result.value):
-        zero |= padded_result.padded()
+        zero |= padded_result.find_padded_axes()
     return zero.union(
-        (a for a, n in numbers.items() if n == 0), _iterate_masked_axes(padded_result)
+        (a for a, n in constants.items() if n == 0), _iterate_masked_axes(padded_result)
     )
 
 
 def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
-    """Yield the axes along which an op gives zeros where its mask, or `keep`, is false."""
-    node, value, given = padded_result.node, padded_result.value, padded_result.given
+    """Yield the axes along which an op returns zeros where its mask, or `keep`, is false."""
+    node, value, operand_facts = (
+        padded_result.node,
+        padded_result.value,
+        padded_result.operand_facts,
+    )
     last = value.rank - 1
     match node.op:
         case ops.MaskedWeights():
             # The keys are the last axis of mask and weights, however many axes precede it.
             mask = node.op.mask
-            if mask(node).rank - 1 in mask.select(given).zero:
+            if mask(node).rank - 1 in mask.select(operand_facts).zero_axes:
                 yield last
-        case ops.Attend(mask=mask) if value.shape[-1] in padded_result.lengths:
+        case ops.Attend(mask=mask) if value.shape[-1] in padded_result.padded_lengths:
             # The second result, the weights: the first has features, not keys, as its last axis.
-            hidden = mask.select(given)
-            if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero:
+            hidden = mask.select(operand_facts)
+            if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero_axes:
                 yield last
-        case ops.Softmax(axis) if is_softmax_ignoring(node, given[0], axis):
+        case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
             # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
             # all scores might be low, and each of n keys would get 1/n.
             yield axis
         case ops.Pointwise("exp"):
-            yield from given[0].low
-        case ops.Scan(masked=True, axis=axis) if 1 in given[0].zero:
+            yield from operand_facts[0].low_axes
+        case ops.Scan(masked=True, axis=axis) if 1 in operand_facts[0].zero_axes:
             # A masked loop collects zeros at skipped positions; a carry has no such axis.
-            if value.rank > axis and value.shape[axis] in padded_result.lengths:
+            if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
-        case ops.Route() as op if (keep := op.split_operands(given).keep) is not None:
-            yield from keep.zero  # positions that are not kept go to no expert
-        case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, given):
+        case ops.Route() as op if (keep := op.split_operands(operand_facts).keep) is not None:
+            yield from keep.zero_axes  # positions that are not kept go to no expert
+        case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, operand_facts):
             yield 1
 
 
 def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
-    """Return True if a softmax gives zero at padded positions of its axis: their scores are low,
-    or so far below the others that the exponential is zero.
+    """Return True if a softmax is zero at padded positions of its axis: their scores are low, or so
+    far below the others that the exponential is zero.
     """
-    low = scores.low or (scores.floor if is_fill_underflowing(node.first) else frozenset())
+    low = scores.low_axes or (
+        scores.minimum_axes if is_fill_underflowing(node.first) else frozenset()
+    )
     return axis in low & scores.finite_axes
 
 
-def is_padding_skipped(node: Node, given: Sequence[PaddingFacts]) -> bool:
+def is_padding_skipped(node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
     """Return True if a recurrent layer has a padding mask."""
     if not isinstance(node.op, ops.RecurrentLayer):
         return False
-    keep = node.op.keep.select(given)
-    return keep is not None and 1 in keep.zero
+    keep = node.op.keep.select(operand_facts)
+    return keep is not None and 1 in keep.zero_axes
 
 
 def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     """Return True if a result is zero where `axis` is padded."""
-    zero, along = padded_result.at("zero", axis), padded_result.along(axis)
+    zero, has_padding = (
+        padded_result.list_operands_with_fact("zero_axes", axis),
+        padded_result.list_operands_with_axis(axis),
+    )
     if isinstance(padded_result.op, ops.Concat):
         # A part without padded positions covers other positions of the axis.
-        zero = [z or not there for z, there in zip(zero, along, strict=True)]
+        zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
     if isinstance(padded_result.op, PRODUCT_OPS):
-        others = [r for r, z in zip(padded_result.given, zero, strict=True) if not z]
+        others = [r for r, z in zip(padded_result.operand_facts, zero, strict=True) if not z]
         if not all(r.is_finite for r in others):
             return False  # zero times infinity or NaN is NaN
-    return _is_zero_result(padded_result, zero, along)
+    return _is_zero_result(padded_result, zero, has_padding)
 
 
-def _is_zero_result(padded_result: PaddedResult, zero: list[bool], along: list[bool]) -> bool:
-    """Return True if the operands marked in `zero` make the result zero at padded positions;
-    `along` marks operands that have padded positions.
+def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
+    """Return True if the result is zero at padded positions, given which operands are zero there
+    (`zero`) and which have padded positions (`has_padding`).
     """
     node = padded_result.node
     match node.op:
@@ -191,7 +203,7 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], along: list[b
             return _are_operands_zero(node, zero)
         case ops.Arith("div" | "floordiv"):
             # Zero divided by zero is NaN: a divisor with padded positions may be zero.
-            return zero[0] and (not along[1] or not can_be_zero_at_padding(padded_result, 1))
+            return zero[0] and (not has_padding[1] or not can_be_zero_at_padding(padded_result, 1))
     return (zero[0] and _is_zero_preserving(node)) or (node.op.view and any(zero))
 
 
@@ -213,7 +225,7 @@ def _is_zero_preserving(node: Node) -> bool:
 
 
 def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
-    """Return True if every operand that may be selected is zero at padded positions, or zero
+    """Return True if every operand that may be selected is zero at padded positions or
     everywhere.
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]

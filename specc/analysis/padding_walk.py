@@ -21,7 +21,7 @@ from specc.analysis.padding_facts import (
     find_reversed_axes,
     find_rolled_axes,
     is_order_mixed,
-    join_padding_facts,
+    merge_padding_facts,
     shift_fact_axes,
 )
 from specc.analysis.padding_invariance import can_keep_padding_facts, is_unaffected_by_padding
@@ -44,190 +44,222 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Node, Value
 
 
-def make_padding_walk(graph: Graph, keep: Value, side: str) -> "PaddingWalk":
-    """Return the walk along the axis of the padding mask `keep`."""
-    places = find_padding_offsets(graph, keep, side)
-    lengths = find_padded_lengths(graph, places)
-    return PaddingWalk(keep=keep, side=side, lengths=lengths, places=places)
+def make_padding_walk(graph: Graph, padding_mask: Value, padding_side: str) -> "PaddingWalk":
+    """Return the walk along the axis of the padding mask `padding_mask`."""
+    offsets = find_padding_offsets(graph, padding_mask, padding_side)
+    lengths = find_padded_lengths(graph, offsets)
+    return PaddingWalk(
+        padding_mask=padding_mask,
+        padding_side=padding_side,
+        padded_lengths=lengths,
+        offsets=offsets,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaddingWalk:
-    """The walk along one padded axis: its mask `keep`, the `side` of the padding, and all
-    `lengths` that the axis has after strides and next to other positions, where `places`
-    gives their offsets. Masks that are `settled` are true. With `finite`, as if no value were
-    NaN or infinite. `inside`: in the body of a loop along another axis.
+    """The walk along one padded axis with the mask `padding_mask` and padding on `padding_side`.
+    `padded_lengths` are all lengths that the axis has after strides and next to other positions;
+    `offsets` are the offsets of the padded positions. `true_masks` are assumed to be true. With
+    `assume_finite`, no value is assumed to be NaN or infinite. `is_in_loop`: the walk is in the
+    body of a loop along another axis.
     """
 
-    keep: Value
-    side: str
-    lengths: frozenset[Dim]
-    places: PaddingOffsets
-    settled: frozenset[Value] = frozenset()
-    finite: bool = False
-    inside: bool = False
+    padding_mask: Value
+    padding_side: str
+    padded_lengths: frozenset[Dim]
+    offsets: PaddingOffsets
+    true_masks: frozenset[Value] = frozenset()
+    assume_finite: bool = False
+    is_in_loop: bool = False
 
-    def run(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value."""
-        return self.states(
-            graph, {self.keep: replace(NO_PADDING_FACTS, zero=frozenset({self.keep.rank - 1}))}
+    def infer_graph_facts(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
+        """Return the facts of every value of a graph."""
+        return self.infer_values(
+            graph,
+            {
+                self.padding_mask: replace(
+                    NO_PADDING_FACTS, zero_axes=frozenset({self.padding_mask.rank - 1})
+                )
+            },
         )
 
-    def states(
-        self, graph: Graph, known: Mapping[Value, PaddingFacts]
+    def infer_values(
+        self, graph: Graph, input_facts: Mapping[Value, PaddingFacts]
     ) -> Mapping[Value, PaddingFacts]:
-        """Return the facts of every value of a graph or loop body, `known` those of its inputs."""
-        states = dict(known)
+        """Return the facts of every value of a graph or loop body, given the facts of its
+        inputs.
+        """
+        states = dict(input_facts)
         for node, results in graph.nodes:
-            given = [states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
-            if isinstance(node.op, ops.Scan) and not self._runs_along_padding(node, node.op):
-                looped = self._follow_loop(node, node.op, given, states)
+            operand_facts = [
+                states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args
+            ]
+            if isinstance(node.op, ops.Scan) and not self._is_padded_loop(node, node.op):
+                looped = self._follow_loop(node, node.op, operand_facts, states)
                 states.update(zip(results, looped, strict=True))
                 continue
             found = find_dependences(node, results)
             for r, value in enumerate(results):
                 links_here = (k for k in found if k.result == r)
-                here = [k for x in links_here if (k := self.places.link(node, x))]
-                states[value] = self.visit(node, value, given, here)
+                links = [k for x in links_here if (k := self.offsets.restrict_dependence(node, x))]
+                states[value] = self.infer_result(node, value, operand_facts, links)
         return states
 
-    def _runs_along_padding(self, node: Node, op: ops.Scan) -> bool:
+    def _is_padded_loop(self, node: Node, op: ops.Scan) -> bool:
         """Return True if a loop runs along the padded axis."""
-        return op.get_first_scanned(node).shape[op.axis] in self.lengths
+        return op.get_first_scanned(node).shape[op.axis] in self.padded_lengths
 
     def _follow_loop(
         self,
         node: Node,
         op: ops.Scan,
-        given: list[PaddingFacts],
+        operand_facts: list[PaddingFacts],
         outside_body: Mapping[Value, PaddingFacts],
     ) -> list[PaddingFacts]:
-        """Return the facts of the results of a loop along another axis (a fixed point)."""
-        parts, body = op.split_operands(given), inline_loop_captures(node, op)
-        rows = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
+        """Return the facts of the results of a loop along another axis, iterated to a
+        fixed point.
+        """
+        parts, body = op.split_operands(operand_facts), inline_loop_captures(node, op)
+        facts = [shift_fact_axes(r, op.axis, -1) for r in parts.scanned]
         carries = list(parts.initial_carries)
         inputs, outputs = list(body.inputs.values()), list(body.outputs.values())
         while True:
-            own = dict(zip(inputs, (*rows, *carries), strict=True))
-            found = replace(self, inside=True).states(body, {**outside_body, **own})
+            own = dict(zip(inputs, (*facts, *carries), strict=True))
+            found = replace(self, is_in_loop=True).infer_values(body, {**outside_body, **own})
             made = [found.get(v, NO_PADDING_FACTS) for v in outputs]
             after = [
-                join_padding_facts(old, new)
+                merge_padding_facts(old, new)
                 for old, new in zip(carries, made[: op.carries], strict=True)
             ]
             if after == carries:
                 break
             carries = after
-        outside = {r.padding_source for r in given}
+        outside = {r.padding_source for r in operand_facts}
         collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carries :])
         return [attach_loop_body(r, body, outside) for r in (*carries, *collected)]
 
     @property
     def length(self) -> Dim:
         """The length of the padded axis."""
-        return self.keep.shape[-1]
+        return self.padding_mask.shape[-1]
 
     @property
     def _has_equal_ranks(self) -> bool:
         """True if ranks of valid positions equal their indices: padding comes last."""
-        return self.side == "right" and not self.places.concatenated_lengths
+        return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
-    def padded(self, node: Node, link: Dependence) -> bool:
-        """Return True if a link reads a padded axis."""
-        return get_read_length(node, link) in self.lengths
+    def is_reading_padded_axis(self, node: Node, link: Dependence) -> bool:
+        """Return True if a dependence reads a padded axis."""
+        return get_read_length(node, link) in self.padded_lengths
 
-    def reading(self, node: Node, link: Dependence, given: Sequence[PaddingFacts]) -> PaddedRead:
-        """Return how a link reads padded positions."""
+    def make_padded_read(
+        self, node: Node, link: Dependence, operand_facts: Sequence[PaddingFacts]
+    ) -> PaddedRead:
+        """Return the description of a dependence that reads padded positions."""
         length = get_read_length(node, link)
-        before = self.places.before.get(length, Dim.of(0))
+        before = self.offsets.offsets.get(length, Dim.of(0))
         return PaddedRead(
             node=node,
             link=link,
-            given=given,
-            side=given[link.operand].get_side(link.operand_axis, self.side),
-            merged=length in self.places.merged,
-            is_separated=self.places.separates_valid_positions(length),
-            ends=(before.number, self.places.behind(length).number),
-            leads_to_separated=self.places.leads_to_separated_axis(node, link),
+            operand_facts=operand_facts,
+            padding_side=operand_facts[link.operand].get_side(link.operand_axis, self.padding_side),
+            is_merged=length in self.offsets.merged_lengths,
+            is_separated=self.offsets.is_separated(length),
+            end_counts=(before.number, self.offsets.count_positions_after(length).number),
+            is_result_separated=self.offsets.is_result_separated(node, link),
         )
 
-    def visit(
-        self, node: Node, value: Value, given: list[PaddingFacts], here: list[Dependence]
+    def infer_result(
+        self, node: Node, value: Value, operand_facts: list[PaddingFacts], links: list[Dependence]
     ) -> PaddingFacts:
         """Return the facts of one result."""
         if isinstance(node.op, ops.Flip | ops.Roll):
-            here = [replace(k, result_axis=k.operand_axis) for k in here]
-        padded = [k for k in here if k.result_axis is not None and self.padded(node, k)]
-        keeps = {k for k in padded if can_keep_padding_facts(self.reading(node, k, given))}
+            links = [replace(k, result_axis=k.operand_axis) for k in links]
+        padded_links = [
+            k for k in links if k.result_axis is not None and self.is_reading_padded_axis(node, k)
+        ]
+        keeps = {
+            k
+            for k in padded_links
+            if can_keep_padding_facts(self.make_padded_read(node, k, operand_facts))
+        }
         padded_result = PaddedResult(
             node=node,
             value=value,
-            given=given,
-            keeps=keeps,
-            keep=self.keep,
-            settled=self.settled,
-            lengths=self.lengths,
-            joined=self.places.concatenated_lengths,
-            after=self._has_equal_ranks and not any(r.reversed for r in given),
+            operand_facts=operand_facts,
+            elementwise_links=keeps,
+            padding_mask=self.padding_mask,
+            true_masks=self.true_masks,
+            padded_lengths=self.padded_lengths,
+            concatenated_lengths=self.offsets.concatenated_lengths,
+            is_padding_last=self._has_equal_ranks
+            and not any(r.reversed_axes for r in operand_facts),
         )
         counts = _collect_padding_counts(padded_result)
-        turned = infer_rotation(node, [s.turned for s in given], counts)
-        padding_source = self._find_source(padded_result, here, counts, turned)
+        rotation = infer_rotation(node, [s.rotation for s in operand_facts], counts)
+        padding_source = self._find_source(padded_result, links, counts, rotation)
         count = self._count_padding(padded_result, counts)
-        rows = infer_padding_facts(padded_result)
-        if self.finite:
-            rows = replace(rows, broken=False, infinite_signs=frozenset())
+        facts = infer_padding_facts(padded_result)
+        if self.assume_finite:
+            facts = replace(facts, can_be_nan=False, infinity_signs=frozenset())
         return replace(
-            rows,
-            count=count,
-            turned=None if padding_source else turned,
-            points=rows.points or self._is_valid_index(node, count),
-            reversed=find_reversed_axes(node, given, padded),
-            rolled=self._find_rolled_axes(node, given, padded),
+            facts,
+            padding_count=count,
+            rotation=None if padding_source else rotation,
+            is_valid_index=facts.is_valid_index or self._is_valid_index(node, count),
+            reversed_axes=find_reversed_axes(node, operand_facts, padded_links),
+            rolled_axes=self._find_rolled_axes(node, operand_facts, padded_links),
             padding_source=padding_source,
         )
 
     def _find_rolled_axes(
-        self, node: Node, given: Sequence[PaddingFacts], padded: Sequence[Dependence]
+        self, node: Node, operand_facts: Sequence[PaddingFacts], padded_links: Sequence[Dependence]
     ) -> Mapping[int, PaddingSource]:
-        """Return the axes of a result that `roll` rotated: this one, or one before it."""
+        """Return the axes of a result that were rotated by `roll`, in this op or an earlier one."""
         match node.op:
             case ops.Roll(axis):
-                along = (k for k in padded if k.operand_axis == axis)
+                along = (k for k in padded_links if k.operand_axis == axis)
                 return {
-                    k.operand_axis: PaddingSource(node, reading=self.reading(node, k, given))
+                    k.operand_axis: PaddingSource(
+                        node, read=self.make_padded_read(node, k, operand_facts)
+                    )
                     for k in along
                 }
-        return find_rolled_axes(given, padded)
+        return find_rolled_axes(operand_facts, padded_links)
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
-        """Return True for an argmax that counts the padding before it, or has none before it."""
+        """Return True for an argmax that counts the padding before it, or that has no padding
+        before it.
+        """
         if not isinstance(node.op, ops.ArgMax) or node.first is None:
             return False
         length = node.first.shape[node.op.axis]
-        counted = length in self.lengths and length not in self.places.concatenated_lengths
-        return count == EVERY_POSITION or (self.side == "right" and counted)
+        counted = length in self.padded_lengths and length not in self.offsets.concatenated_lengths
+        return count == EVERY_POSITION or (self.padding_side == "right" and counted)
 
     def _find_source(
         self,
         padded_result: PaddedResult,
-        here: list[Dependence],
+        links: list[Dependence],
         counts: list[PaddingCount],
-        turned: RotationFact | None,
+        rotation: RotationFact | None,
     ) -> PaddingSource | None:
-        """Return the op that lets padded positions in: an earlier one, or this one."""
-        node, given = padded_result.node, padded_result.given
-        if (earlier := self._find_earlier_source(node, given)) is not None:
+        """Return the op through which padded positions affect the result: an earlier op or this
+        one, or None.
+        """
+        node, operand_facts = padded_result.node, padded_result.operand_facts
+        if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
-        padded = [k for k in here if self.padded(node, k)]
-        if self._is_counted(node, given, counts) or (turned and turned.shown):
-            return PaddingSource(node, counted=True)
-        if is_order_mixed(node, given, padded, self.inside):
+        padded_links = [k for k in links if self.is_reading_padded_axis(node, k)]
+        if self._is_counted(node, operand_facts, counts) or (rotation and rotation.is_exposed):
+            return PaddingSource(node, is_counted=True)
+        if is_order_mixed(node, operand_facts, padded_links, self.is_in_loop):
             return PaddingSource(node)
-        for link in padded:  # dependences along other axes never reach a padded position
-            reading = self.reading(node, link, given)
+        for link in padded_links:  # dependences along other axes never reach a padded position
+            reading = self.make_padded_read(node, link, operand_facts)
             if not is_unaffected_by_padding(reading):
-                return PaddingSource(node, shifted=reading.shifted, reading=reading)
+                return PaddingSource(node, is_shifted=reading.is_shifted, read=reading)
         return (
             None
             if self._has_equal_ranks or not has_mixed_ranks(padded_result)
@@ -235,39 +267,41 @@ class PaddingWalk:
         )
 
     def _find_earlier_source(
-        self, node: Node, given: Sequence[PaddingFacts]
+        self, node: Node, operand_facts: Sequence[PaddingFacts]
     ) -> PaddingSource | None:
-        """Return the first op that leaked, as everything after it depends on padding; also a
-        roll whose positions are told apart here.
+        """Return the first op that leaked, because every later value depends on padding; also a
+        roll whose positions are distinguished here.
         """
-        for rows in given:
-            if rows.padding_source:
-                return rows.padding_source
-        reads = (k for k in find_dependences(node) if self.padded(node, k))
-        return find_exposed_roll(node, given, reads)
+        for facts in operand_facts:
+            if facts.padding_source:
+                return facts.padding_source
+        reads = (k for k in find_dependences(node) if self.is_reading_padded_axis(node, k))
+        return find_exposed_roll(node, operand_facts, reads)
 
     def _is_counted(
-        self, node: Node, given: Sequence[PaddingFacts], counts: list[PaddingCount]
+        self, node: Node, operand_facts: Sequence[PaddingFacts], counts: list[PaddingCount]
     ) -> bool:
         """Return True if the result of an op depends on the number of padded positions."""
         match node.op:
             case ops.Gather(axis) if node.args[0] and (
-                given[1].points or is_gather_in_sort_order(node, given)
+                operand_facts[1].is_valid_index or is_gather_in_sort_order(node, operand_facts)
             ):
                 # A valid position that is indexed within the padded axis itself is the same one
                 # wherever it is; in a table it is another one.
-                elsewhere = node.args[0].shape[axis] not in self.lengths
+                elsewhere = node.args[0].shape[axis] not in self.padded_lengths
                 return bool(counts[0]) or counts[0] is None or elsewhere
-            case ops.Scan() if self._runs_along_padding(node, node.op) and self._made_inside(
+            case ops.Scan() if self._is_padded_loop(node, node.op) and self._has_padded_values(
                 node.op.body
             ):
                 return True
         return is_padding_exposed(node, counts, self.length)
 
-    def _made_inside(self, body: Graph) -> bool:
-        """Return True if the body of a loop over the padded axis makes values with that axis."""
+    def _has_padded_values(self, body: Graph) -> bool:
+        """Return True if the body of a loop over the padded axis computes values with that axis."""
         return any(
-            not self.lengths.isdisjoint(r.shape) for _, results in body.nodes for r in results
+            not self.padded_lengths.isdisjoint(r.shape)
+            for _, results in body.nodes
+            for r in results
         )
 
     def _count_padding(
@@ -275,10 +309,10 @@ class PaddingWalk:
     ) -> PaddingCount:
         node, operand = padded_result.node, padded_result.node.first
         match node.op:
-            case ops.Extent(axis) if axis in padded_result.given[0].ranked:
+            case ops.Extent(axis) if axis in padded_result.operand_facts[0].sorted_axes:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
             case ops.Sort(axis) if padded_result.value.index and not self._has_equal_ranks:
-                if operand and operand.shape[axis] in self.lengths:
+                if operand and operand.shape[axis] in self.padded_lengths:
                     return None  # which positions are where, masked ones included
                 return infer_padding_count(node, counts, self.length)
             case ops.Extent(axis) | ops.ArgMax(axis) if operand:
@@ -290,22 +324,22 @@ class PaddingWalk:
                 return {(PaddedLength(length),): Fraction(1)}
             case _:
                 return infer_padding_count(node, counts, self.length)
-        return self._count_of_rows(length)
+        return self._count_axis_padding(length)
 
-    def _count_of_rows(self, length: Dim) -> PaddingCount:
+    def _count_axis_padding(self, length: Dim) -> PaddingCount:
         """Return what padding adds to the position ids of an axis."""
-        if length not in self.lengths:
+        if length not in self.padded_lengths:
             return {}
-        if length in self.places.merged:
+        if length in self.offsets.merged_lengths:
             return None
-        if length in self.places.concatenated_lengths and (
-            self.side != "right" or self.places.separates_valid_positions(length)
+        if length in self.offsets.concatenated_lengths and (
+            self.padding_side != "right" or self.offsets.is_separated(length)
         ):
-            before = self.places.before[length]
-            own = () if self.side == "right" else tuple((EVERY_POSITION or {}).items())
-            rows = OrderedPositions(length, before, before + self.length, own)
-            return {(rows,): Fraction(1)}
-        if self.side == "right":
+            before = self.offsets.offsets[length]
+            own = () if self.padding_side == "right" else tuple((EVERY_POSITION or {}).items())
+            facts = OrderedPositions(length, before, before + self.length, own)
+            return {(facts,): Fraction(1)}
+        if self.padding_side == "right":
             return {}  # right padding comes after all positions: it moves none
         # Of other lengths, e.g. of repeated positions, each padded position moves several.
         return EVERY_POSITION if (length - self.length).number is not None else None
@@ -313,7 +347,7 @@ class PaddingWalk:
 
 def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:
     """Return what padding adds to each operand, as the result uses it."""
-    counts = [s.count for s in padded_result.given]
+    counts = [s.padding_count for s in padded_result.operand_facts]
     if is_where_always_taken(padded_result):
         counts[2] = counts[1]  # no valid position depends on the other operand
     for operand in find_rank_counting_operands(padded_result):

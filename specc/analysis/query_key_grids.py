@@ -26,56 +26,62 @@ GridSide: TypeAlias = Literal["keys", "queries"]
 
 @dataclass(frozen=True, slots=True)
 class QueryKeyGrid:
-    """A value seen as a grid, with its query and key axes if it has them.
+    """A value viewed as a grid, with its query and key axes if it has them.
 
-    With a `clock` positions are counted in time, from the end of the prefix. Positions before
-    time 0 of one `side` are ignored.
+    With a `time_axis`, positions are counted in time, from the end of the prefix. Positions before
+    time 0 on one `side` are ignored.
     """
 
     value: Value
-    query: int | None
-    key: int | None
-    clock: TimeAxis | None = field(default=None, compare=False)
+    query_axis: int | None
+    key_axis: int | None
+    time_axis: TimeAxis | None = field(default=None, compare=False)
     side: GridSide = field(default="keys", compare=False)
 
-    def at(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
-        """Return an operand with these axes; an axis of length 1 is broadcast and dropped."""
+    def view_operand(self, operand: Value, query: int | None, key: int | None) -> "QueryKeyGrid":
+        """Return the grid of an operand with these axes; an axis of length 1 is broadcast and
+        dropped.
+        """
         return replace(
             self,
             value=operand,
-            query=_keep_axis_of(operand, query),
-            key=_keep_axis_of(operand, key),
+            query_axis=_drop_broadcast_axis(operand, query),
+            key_axis=_drop_broadcast_axis(operand, key),
         )
 
-    def operands(self) -> list["QueryKeyGrid"]:
-        """Return the operands of its op, aligned from the right (broadcasting)."""
+    def align_operands(self) -> list["QueryKeyGrid"]:
+        """Return the operands of the op as grids, aligned from the right (broadcasting)."""
         node = self.value.node
         return [align_operand(self, a) for a in node.operands] if node else []
 
-    def head(self, axis: int) -> Dim | None:
+    def get_prefix_length(self, axis: int) -> Dim | None:
         """Return the number of prefix positions along an axis; None if it is not a time axis."""
-        if self.clock is None:
+        if self.time_axis is None:
             return Dim.of(0)
-        return self.clock.get_prefix_length(self.value.shape[axis])
+        return self.time_axis.get_prefix_length(self.value.shape[axis])
 
 
 def has_equal_rates(grid: QueryKeyGrid) -> bool:
-    """Return True if both axes gain equally many positions per chunk: `q - k` is defined."""
-    if grid.clock is None:
+    """Return True if both axes gain the same number of positions per chunk, so that `q - k` is
+    defined.
+    """
+    if grid.time_axis is None:
         return True
     shape = grid.value.shape
-    axes = [a for a in (grid.query, grid.key) if a is not None]
-    return len({grid.clock.get_rate(shape[axis]) for axis in axes} - {0}) < 2
+    axes = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
+    return len({grid.time_axis.get_rate(shape[axis]) for axis in axes} - {0}) < 2
 
 
 def make_grid(
-    value: Value, query: int | None, key: int | None, clock: TimeAxis | None = None
+    value: Value, query: int | None, key: int | None, time_axis: TimeAxis | None = None
 ) -> QueryKeyGrid:
     """Return a value as a grid over a query and a key axis."""
-    return QueryKeyGrid(value, _keep_axis_of(value, query), _keep_axis_of(value, key), clock)
+    return QueryKeyGrid(
+        value, _drop_broadcast_axis(value, query), _drop_broadcast_axis(value, key), time_axis
+    )
 
 
-def _keep_axis_of(value: Value, axis: int | None) -> int | None:
+def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
     if axis is None or not 0 <= axis < value.rank or value.shape[axis] == 1:
         return None
     return axis
@@ -84,124 +90,129 @@ def _keep_axis_of(value: Value, axis: int | None) -> int | None:
 def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
     """Return the operand of an op that moves axes or works along another axis, or None."""
     node = grid.value.node
-    x = node.first if node is not None else None
-    if node is None or x is None:
+    operand = node.first if node is not None else None
+    if node is None or operand is None:
         return None
-    q, k = grid.query, grid.key
+    q, k = grid.query_axis, grid.key_axis
     match node.op:
         case ops.Insert(axis):
-            return grid.at(x, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis))
+            return grid.view_operand(
+                operand, _remove_inserted_axis(q, axis), _remove_inserted_axis(k, axis)
+            )
         case ops.Squeeze(axis) | ops.Index(axis) | ops.Last(axis):
-            return grid.at(x, shift_axis(q, axis), shift_axis(k, axis))
+            return grid.view_operand(operand, shift_axis(q, axis), shift_axis(k, axis))
         case ops.Transpose(order):
             query, key = (None if a is None else order[a] for a in (q, k))
-            return grid.at(x, query, key)
+            return grid.view_operand(operand, query, key)
         case ops.Expand(axis):
             # Along a broadcast axis there was one position, the same for all.
             query, key = (None if a == axis else a for a in (q, k))
-            return grid.at(x, query, key)
+            return grid.view_operand(operand, query, key)
         case ops.Split(axis, sizes):
-            return _match_reshape(grid, x, axis, len(sizes), 1)
+            return _follow_reshape(grid, operand, axis, len(sizes), 1)
         case ops.Merge(axis, count):
-            return _match_reshape(grid, x, axis, 1, count)
-    return grid.at(x, q, k) if _is_transparent_view(grid, node, x) else None
+            return _follow_reshape(grid, operand, axis, 1, count)
+    return grid.view_operand(operand, q, k) if _is_transparent_view(grid, node, operand) else None
 
 
 def is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
-    """Return True if both sides are the same value at the query's and the key's position, as in
-    `segment[:, i] == segment[:, j]`: equal for a position and itself.
+    """Return True if both sides are the same value, one at the query position and one at the key
+    position, as in `segment[:, i] == segment[:, j]`; they are equal if both positions are equal.
     """
-    a, b = _follow_grid_views(left), _follow_grid_views(right)
-    apart = (a.query is None) != (a.key is None)
-    return a.value is b.value and (a.query, a.key) == (b.key, b.query) and apart
+    a, b = _skip_grid_views(left), _skip_grid_views(right)
+    apart = (a.query_axis is None) != (a.key_axis is None)
+    return a.value is b.value and (a.query_axis, a.key_axis) == (b.key_axis, b.query_axis) and apart
 
 
-def _follow_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
+def _skip_grid_views(grid: QueryKeyGrid) -> QueryKeyGrid:
     while (inner := follow_view(grid)) is not None:
         grid = inner
     return grid
 
 
-def _match_reshape(
-    grid: QueryKeyGrid, x: Value, axis: int, made: int, read: int
+def _follow_reshape(
+    grid: QueryKeyGrid, operand: Value, axis: int, result_count: int, operand_count: int
 ) -> QueryKeyGrid | None:
-    """Return the grid of `x`, of which `read` axes at `axis` became `made`; None if one of them is
-    the query or key axis.
+    """Return the grid of `operand` if a reshape at `axis` turns `operand_count` of its axes into
+    `result_count`; None if one of these is the query or key axis.
     """
-    rows = [a for a in (grid.query, grid.key) if a is not None]
-    if any(axis <= a < axis + made for a in rows):
+    rows = [a for a in (grid.query_axis, grid.key_axis) if a is not None]
+    if any(axis <= a < axis + result_count for a in rows):
         return None
-    query, key = (a if a is None or a < axis else a - made + read for a in (grid.query, grid.key))
-    return grid.at(x, query, key)
+    query, key = (
+        a if a is None or a < axis else a - result_count + operand_count
+        for a in (grid.query_axis, grid.key_axis)
+    )
+    return grid.view_operand(operand, query, key)
 
 
-def _is_transparent_view(grid: QueryKeyGrid, node: Node, x: Value) -> bool:
+def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool:
     """Return True if a node keeps the axes of the grid and its values."""
     match node.op:
-        case ops.Slice(axis) | ops.Stride(axis) if axis not in (grid.query, grid.key):
+        case ops.Slice(axis) | ops.Stride(axis) if axis not in (grid.query_axis, grid.key_axis):
             return True
         case ops.Slice():
             return _is_time_preserving_slice(grid, node.op)
         case ops.Cast():
-            return not _is_rounding_cast(x.type, grid.value.type)
+            return not _is_rounding_cast(operand.type, grid.value.type)
     return False
 
 
 def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     """Return True if a slice drops prefix positions only, so that time `t` stays time `t`."""
     node = grid.value.node
-    x = node.first if node is not None else None
-    if grid.clock is None or x is None or op.stop != x.shape[op.axis]:
+    operand = node.first if node is not None else None
+    if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
         return False
     # Both lengths must have a head: they differ by what was sliced off.
-    lengths = x.shape[op.axis], grid.value.shape[op.axis]
-    return None not in [grid.clock.get_prefix_length(n) for n in lengths]
+    lengths = operand.shape[op.axis], grid.value.shape[op.axis]
+    return None not in [grid.time_axis.get_prefix_length(n) for n in lengths]
 
 
 def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
     """Return the parts of a concatenation along the query or key axis; None for other ops.
 
     The part with the time axis keeps its times. Prefix parts get no query or key axis, since they
-    have no time; on the side that does not read prefix positions they are left out.
+    have no time; they are omitted on the side that does not read prefix positions.
     """
     node = grid.value.node
-    if node is None or not isinstance(node.op, ops.Concat) or grid.clock is None:
+    if node is None or not isinstance(node.op, ops.Concat) or grid.time_axis is None:
         return None
     axis = node.op.axis
-    if axis not in (grid.query, grid.key):
+    if axis not in (grid.query_axis, grid.key_axis):
         return None
-    hidden = axis == (grid.key if grid.side == "keys" else grid.query)
+    hidden = axis == (grid.key_axis if grid.side == "keys" else grid.query_axis)
     parts = []
     for part in node.args:
         assert part is not None, "a concatenation has no optional operands"
-        if grid.clock.get_prefix_length(part.shape[axis]) is not None:
-            parts.append(grid.at(part, grid.query, grid.key))
+        if grid.time_axis.get_prefix_length(part.shape[axis]) is not None:
+            parts.append(grid.view_operand(part, grid.query_axis, grid.key_axis))
         elif not hidden:
-            query, key = (None if n == axis else n for n in (grid.query, grid.key))
-            parts.append(grid.at(part, query, key))
+            query, key = (None if n == axis else n for n in (grid.query_axis, grid.key_axis))
+            parts.append(grid.view_operand(part, query, key))
     return parts
 
 
-def _is_rounding_cast(given: Type, to: Type) -> bool:
+def _is_rounding_cast(answer: Type, to: Type) -> bool:
     """Return True for a cast from float to integer: 0.5 becomes 0, which is false."""
-    return given.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
+    return answer.dtype.startswith(("f", "bf")) and to.dtype in ("i64", "i32")
 
 
-def _remove_inserted_axis(axis: int | None, inserted: int) -> int | None:
-    return None if axis is None or axis == inserted else axis - (axis > inserted)
+def _remove_inserted_axis(axis: int | None, inserted_axis: int) -> int | None:
+    return None if axis is None or axis == inserted_axis else axis - (axis > inserted_axis)
 
 
-def shift_axis(axis: int | None, removed: int) -> int | None:
-    """Return the index of an axis in a value that has one more axis, at `removed`."""
-    return None if axis is None else axis + (axis >= removed)
+def shift_axis(axis: int | None, removed_axis: int) -> int | None:
+    """Return the index of an axis in a value that has one more axis, at `removed_axis`."""
+    return None if axis is None else axis + (axis >= removed_axis)
 
 
 def align_operand(grid: QueryKeyGrid, operand: Value) -> QueryKeyGrid:
     """Return an operand with its axes aligned to the result's from the right (broadcasting)."""
     shift = grid.value.rank - operand.rank
-    query = None if grid.query is None else grid.query - shift
-    key = None if grid.key is None else grid.key - shift
-    return grid.at(operand, query, key)
+    query = None if grid.query_axis is None else grid.query_axis - shift
+    key = None if grid.key_axis is None else grid.key_axis - shift
+    return grid.view_operand(operand, query, key)
 
 
 MAX_TRAVERSAL_STEPS = 50_000
@@ -216,52 +227,52 @@ TraversalRule: TypeAlias = Callable[[Q], Generator[Q, A, A]]
 class TraversalBudget:
     """A limit on the number of values inspected for one band."""
 
-    steps: int = MAX_TRAVERSAL_STEPS
+    remaining_steps: int = MAX_TRAVERSAL_STEPS
 
     @property
-    def spent(self) -> bool:
-        """True once more values were requested than the budget allows."""
-        return self.steps < 0
+    def is_spent(self) -> bool:
+        """True if more values were requested than the budget allows."""
+        return self.remaining_steps < 0
 
-    def take(self) -> bool:
+    def spend_step(self) -> bool:
         """Count a query against the budget; return whether it may be evaluated."""
-        self.steps -= 1
-        return not self.spent
+        self.remaining_steps -= 1
+        return not self.is_spent
 
 
 def solve_memoized(
-    question: Q, rule: TraversalRule[Q, A], known: dict[Q, A], budget: TraversalBudget, otherwise: A
+    question: Q, rule: TraversalRule[Q, A], answers: dict[Q, A], budget: TraversalBudget, default: A
 ) -> A:
-    """Return the answer to a question, and store in `known` the answers to all questions it asked.
-    Beyond the budget the answer is `otherwise`, which must hold of every value.
+    """Return the answer to a question, and store the answers to all questions that it asked in
+    `answers`. If the budget is exhausted the answer is `default`, which must hold for every value.
     """
-    if question in known:
-        return known[question]
-    if not budget.take():
-        return otherwise
+    if question in answers:
+        return answers[question]
+    if not budget.spend_step():
+        return default
     # A stack of open queries, each above the one that asked it. `given` is sent to the top; a new
     # generator takes nothing yet.
     open_ = [(question, rule(question))]
-    given, fresh = otherwise, True
+    answer, fresh = default, True
     while open_:
         here, work = open_[-1]
         try:
-            asked = next(work) if fresh else work.send(given)
+            asked = next(work) if fresh else work.send(answer)
         except StopIteration as done:
-            known[here] = given = done.value
+            answers[here] = answer = done.value
             open_.pop()
             fresh = False
             continue
-        fresh = asked not in known and budget.take()
+        fresh = asked not in answers and budget.spend_step()
         if fresh:
             open_.append((asked, rule(asked)))
         else:
-            given = known.get(asked, otherwise)
-    return known[question]
+            answer = answers.get(asked, default)
+    return answers[question]
 
 
 def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
-    """Return the answers to several questions, for a rule that needs them all."""
+    """Return the answers to several questions, for a rule that needs all of them."""
     answers: list[A] = []
     for question in questions:
         answers.append((yield question))
@@ -269,7 +280,7 @@ def solve_each(questions: Iterable[Q]) -> Generator[Q, A, list[A]]:
 
 
 def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the answer to any question is; the rest is not asked then."""
+    """Return True if the answer to any question is True; stop at the first such answer."""
     for question in questions:
         if (yield question):
             return True
@@ -277,7 +288,7 @@ def solve_any(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
 
 
 def solve_all(questions: Iterable[Q]) -> Generator[Q, bool, bool]:
-    """Return True if the answers to all questions are; the rest is not asked otherwise."""
+    """Return True if the answers to all questions are True; stop at the first other answer."""
     for question in questions:
         if not (yield question):
             return False

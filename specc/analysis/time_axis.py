@@ -91,7 +91,7 @@ class TimeAxis:
         return None if track is None else track.prefix_length
 
     def get_rate(self, length: Dim) -> int:
-        """Return the positions that an axis of this length gains per chunk, or 0."""
+        """Return how many positions an axis of this length gains per chunk, or 0."""
         track = self.get_layout(length)
         return 0 if track is None else track.rate
 
@@ -101,8 +101,8 @@ class TimeAxis:
 
     def has_prefix(self, length: Dim) -> bool:
         """Return whether an axis of this length certainly has a prefix position."""
-        head = self.get_prefix_length(length)
-        return head is not None and self.is_non_negative(head - 1)
+        prefix_length = self.get_prefix_length(length)
+        return prefix_length is not None and self.is_non_negative(prefix_length - 1)
 
     def is_non_negative(self, length: Dim) -> bool:
         """Return whether a length is certainly non-negative."""
@@ -131,10 +131,10 @@ def find_time_axis(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeAxis:
     return TimeAxis(Dim.symbol(symbol), related, least, chunk_size)
 
 
-def collect_related_symbols(facts: Mapping[str, Dim], symbol: str) -> frozenset[str]:
-    """Return the symbol and those that facts define in terms of it."""
+def collect_related_symbols(length_equations: Mapping[str, Dim], symbol: str) -> frozenset[str]:
+    """Return the symbol and all symbols that length equations define in terms of it."""
     found = {symbol}
-    while more := {n for n, dim in facts.items() if dim.symbols() & found} - found:
+    while more := {n for n, dim in length_equations.items() if dim.symbols() & found} - found:
         found |= more
     return frozenset(found)
 
@@ -149,14 +149,14 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 """Only the first position is read, which is never in the future."""
 
 
-def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | None:
-    """Return how positions of the time axis are read by an op that joins or selects positions by
-    index; None for other ops, or if the result has no time axis.
+def resolve_splice(node: Node, link: Dependence, time_axis: TimeAxis) -> TimeRead | None:
+    """Return how an op that concatenates positions or selects them by index reads the time axis;
+    None for other ops, or if the result has no time axis.
     """
     length = get_read_length(node, link)
-    head = clock.get_prefix_length(length)
+    prefix_length = time_axis.get_prefix_length(length)
     match node.op:
-        case _ if head is None:
+        case _ if prefix_length is None:
             return None
         case ops.Concat(axis) if axis == link.operand_axis:
             behind = node.args[link.operand + 1 :]
@@ -165,62 +165,71 @@ def resolve_splice(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead | 
         case ops.Pad(axis=axis, after=after, mode="constant") if axis == link.operand_axis:
             return (axis, SAME_POSITION) if after == 0 else None
         case ops.Slice(axis) | ops.Index(axis) if axis == link.operand_axis:
-            return _resolve_slice(node, length, head, clock)
+            return _resolve_slice(node, length, prefix_length, time_axis)
     return None
 
 
-def _resolve_slice(node: Node, length: Dim, head: Dim, clock: TimeAxis) -> TimeRead | None:
-    """Return what is read by positions selected by index from an axis of `length` with a prefix."""
-    if is_prefix_slice(node, clock):
+def _resolve_slice(
+    node: Node, length: Dim, prefix_length: Dim, time_axis: TimeAxis
+) -> TimeRead | None:
+    """Return the positions that a selection by index reads from an axis of `length` with
+    a prefix.
+    """
+    if is_prefix_slice(node, time_axis):
         return PREFIX_READ
-    if is_first_position_slice(node, clock):
+    if is_first_position_slice(node, time_axis):
         return FIRST_POSITION_READ
     match node.op:
         case ops.Slice(axis, start, stop) if stop == length:
-            return (axis, SAME_POSITION) if clock.is_non_negative(head - start) else None
+            return (
+                (axis, SAME_POSITION) if time_axis.is_non_negative(prefix_length - start) else None
+            )
     return None
 
 
-def is_first_position_slice(node: Node, clock: TimeAxis) -> bool:
+def is_first_position_slice(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if a node selects time 0 of a value with one time axis."""
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
         return False
-    heads = [clock.get_prefix_length(d) for d in node.operand().shape]
-    return heads[op.axis] == op.start and sum(head is not None for head in heads) == 1
+    heads = [time_axis.get_prefix_length(d) for d in node.operand().shape]
+    return (
+        heads[op.axis] == op.start
+        and sum(prefix_length is not None for prefix_length in heads) == 1
+    )
 
 
-def is_prefix_slice(node: Node, clock: TimeAxis) -> bool:
+def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if a node selects prefix positions of a time axis."""
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index):
         return False
-    head = clock.get_prefix_length(node.operand().shape[op.axis])
-    return head is not None and clock.is_non_negative(head - op.stop)
+    prefix_length = time_axis.get_prefix_length(node.operand().shape[op.axis])
+    return prefix_length is not None and time_axis.is_non_negative(prefix_length - op.stop)
 
 
-def count_positions_ahead(node: Node, link: Dependence, clock: TimeAxis) -> int | None:
-    """Return how many positions the operand has before those of result position 0; None if they do
-    not form whole chunks.
+def count_positions_ahead(node: Node, link: Dependence, time_axis: TimeAxis) -> int | None:
+    """Return how many positions the operand has before the first position that result position 0
+    reads; None if positions do not form complete chunks.
     """
     if link.result_axis is None:
         return None
-    made = clock.get_layout(node.infer_types()[link.result].shape[link.result_axis])
-    read = clock.get_layout(get_read_length(node, link))
+    made = time_axis.get_layout(node.infer_types()[link.result].shape[link.result_axis])
+    read = time_axis.get_layout(get_read_length(node, link))
     if made is None or read is None or read.rate != made.rate * link.stride:
         return None
     # Positions that a window consumes before its first output are different.
     return read.prefix_length.number if made.prefix_length == 0 else None
 
 
-def resolve_stride(node: Node, link: Dependence, clock: TimeAxis) -> TimeRead:
-    """Return the result axis and the positions that its position `t` reads, counted from the last
-    one of its chunk; the full interval if there are no chunks.
+def resolve_stride(node: Node, link: Dependence, time_axis: TimeAxis) -> TimeRead:
+    """Return the result axis and the positions that its position `t` reads, relative to the last
+    position of its chunk; the full interval if there are no chunks.
     """
-    head = count_positions_ahead(node, link, clock)
-    if head is None:
+    prefix_length = count_positions_ahead(node, link, time_axis)
+    if prefix_length is None:
         return None, FULL_INTERVAL
-    return link.result_axis, link.reach.shift(head + link.stride - 1)
+    return link.result_axis, link.reach.shift(prefix_length + link.stride - 1)
 
 
 CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
@@ -228,15 +237,15 @@ CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
 
 
 def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int:
-    """Return how many positions of `symbol` become one position after all strides on the way to
-    these outputs; 1 without strides.
+    """Return how many positions of `symbol` become one position after all strides before these
+    outputs; 1 without strides.
     """
-    clock = find_time_axis(graph, symbol)
+    time_axis = find_time_axis(graph, symbol)
     parts = {
         (value, axis): 1
         for value in graph.inputs.values()
         for axis, length in enumerate(value.shape)
-        if clock.get_prefix_length(length) is not None
+        if time_axis.get_prefix_length(length) is not None
     }
     live = collect_needed_nodes(graph.outputs[name] for name in outputs)
     for node, results in graph.nodes:
@@ -259,26 +268,32 @@ def _find_result_axis(node: Node, link: Dependence) -> int | None:
     return link.operand_axis if spliced else None
 
 
-def substitute_chunked_length(graph: Graph, symbol: str, chunk: int) -> Graph:
+def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
     """Return the graph with `symbol` as the number of chunks."""
-    if chunk == 1:
+    if chunk_size == 1:
         return graph
-    return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk})
+    return substitute_graph_symbols(graph, {symbol: Dim.symbol(symbol) * chunk_size})
 
 
-def find_chunk_symbol(value: Value, axis: int, chunk: int) -> str | None:
+def find_chunk_symbol(value: Value, axis: int, chunk_size: int) -> str | None:
     """Return the symbol that counts the chunks of an axis; None for another length."""
     length = value.shape[axis]
     symbols = length.symbols()
     if len(symbols) != 1:
         return None
     (name,) = symbols
-    return name if length == Dim.symbol(name) * chunk else None
+    return name if length == Dim.symbol(name) * chunk_size else None
 
 
 def find_padding_strides(graph: Graph) -> dict[str, int]:
-    """Return how many positions of each padding mask become one after all strides, if several."""
-    keeps = {n: graph.inputs[n] for n, facts in graph.input_facts.items() if facts.keep}
+    """Return by padding mask how many of its positions become one after all strides, if more than
+    one.
+    """
+    keeps = {
+        n: graph.inputs[n]
+        for n, length_equations in graph.input_facts.items()
+        if length_equations.keep
+    }
     found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.rank}
     return {name: stride for name, stride in found.items() if stride > 1}
 

@@ -70,109 +70,115 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, SAME_POSITION, Interva
 
 
 @lru_cache(maxsize=4)
-def trace_time_dataflow(graph: Graph, symbol: str, chunk: int = 1) -> TimeFlow:
-    """Follow the axis `symbol` through `graph`; `chunk` positions of the input
-    are one time step (`specc.analysis.time_axis`).
+def trace_time_dataflow(graph: Graph, symbol: str, chunk_size: int = 1) -> TimeFlow:
+    """Follow the axis `symbol` through `graph`; `chunk_size` positions of the input are one time
+    step (`specc.analysis.time_axis`).
     """
-    along = TimeFlow(find_time_axis(graph, symbol, chunk))
+    flow = TimeFlow(find_time_axis(graph, symbol, chunk_size))
     for value in graph.inputs.values():
         # In an input of `n + 1` positions it is undefined which belongs to a new one.
         shape = value.shape
         axes = {
-            n: SAME_POSITION for n, d in enumerate(shape) if along.clock.get_prefix_length(d) == 0
+            n: SAME_POSITION
+            for n, d in enumerate(shape)
+            if flow.time_axis.get_prefix_length(d) == 0
         }
-        whole = not axes and any(d.symbols() & along.related for d in shape)
-        along.states[value] = TimeState(axes, whole=whole)
+        whole = not axes and any(d.symbols() & flow.dependent_symbols for d in shape)
+        flow.states[value] = TimeState(axes, is_all=whole)
     for node, results in graph.nodes:
-        _visit_node(node, results, along)
-    return along
+        _visit_node(node, results, flow)
+    return flow
 
 
 @dataclass
 class _TimeReads:
     """The positions that a result reads along each time axis: interval, newest, all, or first."""
 
-    before: dict[int, Interval]
-    newest: bool = False
-    whole: bool = False
-    first: Interval = EMPTY_INTERVAL
+    intervals: dict[int, Interval]
+    is_newest: bool = False
+    is_all: bool = False
+    first_reach: Interval = EMPTY_INTERVAL
 
     @property
-    def mixed(self) -> bool:
+    def is_mixed(self) -> bool:
         """True if the newest position flows into earlier ones."""
-        return self.newest and bool(self.before)
+        return self.is_newest and bool(self.intervals)
 
-    def state(self) -> TimeState:
+    def make_state(self) -> TimeState:
         """Return the state of the result."""
-        newest = self.newest and not self.mixed
+        newest = self.is_newest and not self.is_mixed
         # Whatever depends on the first position is read at every position.
-        axes = {axis: reach | self.first for axis, reach in self.before.items()}
-        first = EMPTY_INTERVAL if axes else self.first
-        return TimeState(axes, newest, self.whole or self.mixed, first)
+        axes = {axis: reach | self.first_reach for axis, reach in self.intervals.items()}
+        first = EMPTY_INTERVAL if axes else self.first_reach
+        return TimeState(axes, newest, self.is_all or self.is_mixed, first)
 
 
-def _visit_node(node: Node, results: NodeResults, along: TimeFlow) -> None:
-    """Find the states of the results of a node, and note the first way in which it leaks."""
-    judge = _visit_loop if isinstance(node.op, ops.Scan) else _judge_node
-    states, found = judge(node, results, along)
+def _visit_node(node: Node, results: NodeResults, flow: TimeFlow) -> None:
+    """Infer the states of the results of a node, and record the most informative leak."""
+    judge = _visit_loop if isinstance(node.op, ops.Scan) else _compute_node_states
+    states, found = judge(node, results, flow)
     if found:
         # the most informative leak of the op
-        along.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.reach.lo)))
-    along.states.update(zip(results, states, strict=True))
+        flow.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.reach.lo)))
+    flow.states.update(zip(results, states, strict=True))
 
 
-def _judge_node(
-    node: Node, results: NodeResults, along: TimeFlow
+def _compute_node_states(
+    node: Node, results: NodeResults, flow: TimeFlow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the states of the results, by the dependences of the node, and its leaks."""
-    given = along.given(node)
-    newest, whole = any(s.newest for s in given), any(s.whole for s in given)
+    """Return the states of the results, computed from the dependences of the node, and
+    its leaks.
+    """
+    operand_states = flow.get_operand_states(node)
+    newest, whole = any(s.is_newest for s in operand_states), any(s.is_all for s in operand_states)
     first = EMPTY_INTERVAL
-    for s in given:
-        first = first | s.first
+    for s in operand_states:
+        first = first | s.first_reach
     reads = [
-        _TimeReads(dict.fromkeys(along.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
+        _TimeReads(dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
         for r in results
     ]
     found: list[Leak] = []
     for link in find_dependences(node, results):
-        if link.operand_axis in given[link.operand].axes:
+        if link.operand_axis in operand_states[link.operand].axes:
             found += _follow_dependence(
-                node, link, given[link.operand], reads[link.result], along.clock
+                node, link, operand_states[link.operand], reads[link.result], flow.time_axis
             )
-    states = [read.state() for read in reads]
-    found += _find_mixing_leaks(node, results, given, states, along)
-    if any(read.mixed for read in reads):
-        operand = next((n for n, s in enumerate(given) if s.newest), None)
+    states = [read.make_state() for read in reads]
+    found += _find_mixing_leaks(node, results, operand_states, states, flow)
+    if any(read.is_mixed for read in reads):
+        operand = next((n for n, s in enumerate(operand_states) if s.is_newest), None)
         found.append(Leak(node, "newest", operand))
     return states, found
 
 
 def _follow_dependence(
-    node: Node, link: Dependence, state: TimeState, read: _TimeReads, clock: TimeAxis
+    node: Node, link: Dependence, state: TimeState, read: _TimeReads, time_axis: TimeAxis
 ) -> list[Leak]:
-    """Join into `read` what a link reads along a time axis; the leak, if it is one."""
+    """Add the positions that a dependence reads along a time axis to `read`; return its leak, if
+    any.
+    """
     if link.kind == "extent":
         return []  # a length is read, no position
     if link.kind == "newest":
-        read.newest = True
+        read.is_newest = True
         return []
-    to, reach = resolve_dependence(node, link, clock)
+    to, reach = resolve_dependence(node, link, time_axis)
     if (to, reach) == PREFIX_READ:
         return []  # positions of a head do not move
     if (to, reach) == FIRST_POSITION_READ:
-        read.first = read.first | (state.axes[link.operand_axis] + reach)
+        read.first_reach = read.first_reach | (state.axes[link.operand_axis] + reach)
         return []
     unmasked = link.kind == "band" and not link.gates
-    if to is None or to not in read.before or unmasked:
+    if to is None or to not in read.intervals or unmasked:
         # The axis is gone, or every position of the result depends on every input position.
-        read.whole = True
+        read.is_all = True
         return [Leak(node, "all", link.operand)]
     # Dependences add up along a path, and joining paths are merged. They are counted in input
     # positions, of which one position after a stride is several.
-    rate = clock.get_rate(get_read_length(node, link))
-    rows = reach.scale(clock.chunk_size // max(rate, 1))
-    read.before[to] = read.before[to] | (state.axes[link.operand_axis] + rows)
+    rate = time_axis.get_rate(get_read_length(node, link))
+    rows = reach.scale(time_axis.chunk_size // max(rate, 1))
+    read.intervals[to] = read.intervals[to] | (state.axes[link.operand_axis] + rows)
     return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
 
 
@@ -185,88 +191,86 @@ LEAK_ORDER: tuple[LeakReason, ...] = (
 def _find_mixing_leaks(
     node: Node,
     results: NodeResults,
-    given: list[TimeState],
+    operand_states: list[TimeState],
     states: list[TimeState],
-    along: TimeFlow,
+    flow: TimeFlow,
 ) -> list[Leak]:
-    """Return the leaks of a node that no single read reveals."""
+    """Return the leaks of a node that no single dependence reveals."""
     found: list[Leak] = []
-    if has_time_axis_length(node, along.clock):
+    if has_time_axis_length(node, flow.time_axis):
         found.append(Leak(node, "length"))
-    elif not any(along.composite(a) for a in node.operands):
+    elif not any(flow.has_composite_axis(a) for a in node.operands):
         # Here positions are merged with another axis first.
-        made_here = any(along.composite(r) for r in results)
-        if made_here and not any(s.whole for s in states):
+        made_here = any(flow.has_composite_axis(r) for r in results)
+        if made_here and not any(s.is_all for s in states):
             found.append(Leak(node, "shape"))
-    found += iterate_capture_leaks(node, given, along.clock)
-    if has_prefix_leak(node, results, given, along.clock):
+    found += iterate_capture_leaks(node, operand_states, flow.time_axis)
+    if has_prefix_leak(node, results, operand_states, flow.time_axis):
         found.append(Leak(node, "first"))
     return found
 
 
 def _visit_loop(
-    node: Node, results: NodeResults, along: TimeFlow
+    node: Node, results: NodeResults, flow: TimeFlow
 ) -> tuple[list[TimeState], list[Leak]]:
-    """Return the states of the results of a loop, whose body is judged op by op as what
-    stands outside is, and its leaks.
-    """
+    """Return the states of the results of a loop, and its leaks. The body is analyzed op by op."""
     op = node.op
     assert isinstance(op, ops.Scan)
-    runs = is_time_loop(node, op, along.clock)
-    given = along.given(node)
+    runs = is_time_loop(node, op, flow.time_axis)
+    operand_states = flow.get_operand_states(node)
     body = inline_loop_captures(node, op)
-    inside = _enter_body(node, op, body, along)
+    body_flow = _enter_body(node, op, body, flow)
     if runs:
-        states, found = _judge_node(node, results, along)
+        states, found = _compute_node_states(node, results, flow)
     else:
         # Along another axis its body is analyzed, iteration by iteration.
-        states = _get_loop_results(op, body, inside)
-        found = _find_mixing_leaks(node, results, given, states, along)
-        along.inside.update({node: body, **inside.inside})
-        along.states.update(inside.states)
-    moves = any(s.axes for s in (*given, *states))
-    if (says := find_length_use(op.body, along.related)) and (runs or not moves):
-        return states, [Leak(node, "length", inside=(op.body, Leak(says, "length"))), *found]
-    within = [Leak(node, k.reason, None, k.reach, (body, k)) for k in inside.leaks]
+        states = _get_loop_results(op, body, body_flow)
+        found = _find_mixing_leaks(node, results, operand_states, states, flow)
+        flow.loop_bodies.update({node: body, **body_flow.loop_bodies})
+        flow.states.update(body_flow.states)
+    moves = any(s.axes for s in (*operand_states, *states))
+    if (says := find_length_use(op.body, flow.dependent_symbols)) and (runs or not moves):
+        return states, [Leak(node, "length", body_leak=(op.body, Leak(says, "length"))), *found]
+    within = [Leak(node, k.reason, None, k.reach, (body, k)) for k in body_flow.leaks]
     return states, [*within, *found]
 
 
-def _enter_body(node: Node, op: ops.Scan, body: Graph, along: TimeFlow) -> TimeFlow:
+def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFlow:
     """Return the states inside a loop body, for any number of iterations (a fixed point)."""
-    outer, inner = op.split_operands(along.given(node)), op.split_body_inputs()
+    outer, inner = op.split_operands(flow.get_operand_states(node)), op.split_body_inputs()
     start = {
-        v: _get_row_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
+        v: _get_element_state(s, op.axis) for v, s in zip(inner.scanned, outer.scanned, strict=True)
     }
     start |= dict(zip(inner.initial_carries, outer.initial_carries, strict=True))
     outputs = list(body.outputs.values())
-    for turn in count():
-        states = {**along.states, **start}
-        inside = TimeFlow(along.clock, states)
+    for iteration in count():
+        states = {**flow.states, **start}
+        body_flow = TimeFlow(flow.time_axis, states)
         for each, results in body.nodes:
-            _visit_node(each, results, inside)
+            _visit_node(each, results, body_flow)
         # A carry's state after an iteration may hold before the next one: repeated until a fixed
         # point. States only grow, so this terminates.
         grown = {
-            before: _join_carry(start[before], inside.state(after), turn)
-            for before, after in zip(inner.initial_carries, outputs, strict=False)
+            before: _merge_carry_states(start[before], body_flow.get_state(next_state), iteration)
+            for before, next_state in zip(inner.initial_carries, outputs, strict=False)
         }
         if all(start[v] == s for v, s in grown.items()):
             break
         start |= grown
-    return inside
+    return body_flow
 
 
-def _get_row_state(state: TimeState, axis: int) -> TimeState:
+def _get_element_state(state: TimeState, axis: int) -> TimeState:
     """Return the state of one element along `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return TimeState(axes, state.newest, state.whole, state.first)
+    return TimeState(axes, state.is_newest, state.is_all, state.first_reach)
 
 
-def _get_loop_results(op: ops.Scan, body: Graph, inside: TimeFlow) -> list[TimeState]:
+def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[TimeState]:
     """Return the states of the results of a loop over another axis, from those of its body."""
-    made = [inside.state(v) for v in body.outputs.values()]
-    carried = [inside.state(v) for v in op.split_body_inputs().initial_carries]
-    ends = [_join_carry(c, m, 0) for c, m in zip(carried, made, strict=False)]
+    made = [body_flow.get_state(v) for v in body.outputs.values()]
+    carried = [body_flow.get_state(v) for v in op.split_body_inputs().initial_carries]
+    ends = [_merge_carry_states(c, m, 0) for c, m in zip(carried, made, strict=False)]
     stacked = [
         replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})
         for s in made[op.carries :]
@@ -279,53 +283,57 @@ MAX_FOLLOWED_ITERATIONS = 3
 unbounded."""
 
 
-def _join_carry(carry: TimeState, after: TimeState, turn: int) -> TimeState:
+def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int) -> TimeState:
     """Return the state of a carry before any iteration: its initial value or a result."""
     axes: dict[int, Interval] = {}
-    for axis in {*carry.axes, *after.axes}:
+    for axis in {*carry.axes, *next_state.axes}:
         old = carry.axes.get(axis, EMPTY_INTERVAL)
-        new = old | after.axes.get(axis, EMPTY_INTERVAL)
-        if turn >= MAX_FOLLOWED_ITERATIONS and new != old:
+        new = old | next_state.axes.get(axis, EMPTY_INTERVAL)
+        if iteration >= MAX_FOLLOWED_ITERATIONS and new != old:
             lo = -inf if new.lo < old.lo else new.lo
             new = Interval(lo, inf if new.hi > old.hi else new.hi)
         axes[axis] = new
-    first = EMPTY_INTERVAL if axes else carry.first | after.first
-    return TimeState(axes, carry.newest or after.newest, carry.whole or after.whole, first)
+    first = EMPTY_INTERVAL if axes else carry.first_reach | next_state.first_reach
+    return TimeState(
+        axes, carry.is_newest or next_state.is_newest, carry.is_all or next_state.is_all, first
+    )
 
 
-def resolve_dependence(node: Node, link: Dependence, clock: TimeAxis | None = None) -> TimeRead:
-    """Return the result axis and interval of a dependence, in time if a clock is given; of several
-    gates, the tightest. A reduction over all keys reads elementwise where masked keys have no
-    effect. `PREFIX_READ` if no position on the time axis is read.
+def resolve_dependence(node: Node, link: Dependence, time_axis: TimeAxis | None = None) -> TimeRead:
+    """Return the result axis and interval of a dependence; with a time axis, in time. Of several
+    gates the tightest is used. A reduction over all keys is elementwise if masked keys have no
+    effect. Return `PREFIX_READ` if no position on the time axis is read.
     """
-    if link.kind == "all" and clock and (found := resolve_splice(node, link, clock)):
+    if link.kind == "all" and time_axis and (found := resolve_splice(node, link, time_axis)):
         return found
-    if link.kind == "strided" and clock:
-        return resolve_stride(node, link, clock)
+    if link.kind == "strided" and time_axis:
+        return resolve_stride(node, link, time_axis)
     best: TimeRead = (link.result_axis, link.reach)
     for to, reach in (
-        *_iterate_gate_reads(node, link, clock),
-        *iterate_neutral_reads(node, link, clock),
+        *_iterate_gate_reads(node, link, time_axis),
+        *iterate_neutral_reads(node, link, time_axis),
     ):
-        if _is_better_interval(reach, best[1]):
+        if _is_preferred_interval(reach, best[1]):
             best = to, reach
     return best
 
 
 def _iterate_gate_reads(
-    node: Node, link: Dependence, clock: TimeAxis | None
+    node: Node, link: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
-    """Yield what each gate of a dependence lets through."""
+    """Yield the result axis and interval that each gate of a dependence leaves visible."""
     for gate in link.gates:
         mask = node.operand(gate.operand)
-        yield gate.result_axis, find_nonzero_interval(mask, gate.query, gate.key, clock)
+        yield gate.result_axis, find_nonzero_interval(mask, gate.query, gate.key, time_axis)
         if isinstance(node.op, ops.MaskedSoftmax):
             # A score of minus infinity acts as a mask.
             query = node.operand().rank - 2
-            low = find_masked_values(node.operand(), query, query + 1, clock)
+            low = find_masked_values(node.operand(), query, query + 1, time_axis)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)
 
 
-def _is_better_interval(a: Interval, b: Interval) -> bool:
-    """Return True if an interval is better: causal first, then shorter, then less far ahead."""
+def _is_preferred_interval(a: Interval, b: Interval) -> bool:
+    """Return True if interval `a` is preferred to `b`: causal first, then shorter, then less far
+    ahead.
+    """
     return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)

@@ -25,127 +25,129 @@ class TimeState:
     """The state of a value along the time axis. `axes` maps each time axis to its accumulated
     receptive field.
 
-    A value without time axes may hold the `newest` position, something of the `whole` axis, or
-    only its `first` position; every position that reads it then depends on that.
+    A value without time axes may contain the newest position (`is_newest`), a reduction over all
+    positions (`is_all`), or only the first position (`first_reach`); every position that reads it
+    then depends on these.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
-    newest: bool = False
-    whole: bool = False
-    first: Interval = EMPTY_INTERVAL
+    is_newest: bool = False
+    is_all: bool = False
+    first_reach: Interval = EMPTY_INTERVAL
 
     @property
-    def moves(self) -> bool:
+    def is_time_dependent(self) -> bool:
         """True if the value depends on the time axis."""
-        return bool(self.axes) or self.newest or self.whole or not self.first.is_empty
+        return bool(self.axes) or self.is_newest or self.is_all or not self.first_reach.is_empty
 
     @property
-    def latched(self) -> bool:
-        """True if the value depends on the first position only and never changes afterwards."""
-        return not (self.axes or self.newest or self.whole or self.first.is_empty)
+    def is_first_only(self) -> bool:
+        """True if the value depends only on the first position and so never changes afterwards."""
+        return not (self.axes or self.is_newest or self.is_all or self.first_reach.is_empty)
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """`node` reads positions after the one it computes.
+    """A node that reads positions after the position that it computes.
 
-    `reason`: `ahead`, positions up to `-reach.lo` later; `all`, every position; `newest`, it mixes
-    the newest position into earlier ones; `length`, it needs the final length; `captured`, a
-    loop captures a moving value; `first`, prefix positions read the first position after them;
-    `shape`, the result has an axis whose positions are no longer those of the time axis.
-    `inside`: the leak in the body of the loop `node`, with that body.
+    `reason`: `ahead`, it reads positions up to `-reach.lo` later; `all`, it reads every position;
+    `newest`, it combines the newest position with earlier ones; `length`, it needs the final
+    length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read the
+    first position after them; `shape`, the result has an axis whose positions are not those of the
+    time axis. `body_leak`: the body of the loop `node` and the leak in it.
     """
 
     node: Node
     reason: LeakReason
     operand: int | None = None
     reach: Interval = EMPTY_INTERVAL
-    inside: "tuple[Graph, Leak] | None" = None
+    body_leak: "tuple[Graph, Leak] | None" = None
 
 
 @dataclass(frozen=True)
 class TimeFlow:
-    """The states of values along the time axis of `clock`, and the ops that leak, in graph order.
-    `inside` holds the body of every loop over another axis, whose values have states too.
+    """The states of values along the time axis, and the ops that leak, in graph order.
+    `loop_bodies` contains the body of every loop over another axis, whose values have states too.
     """
 
-    clock: TimeAxis
+    time_axis: TimeAxis
     states: dict[Value, TimeState] = field(default_factory=dict)
     leaks: list[Leak] = field(default_factory=list)
-    inside: dict[Node, Graph] = field(default_factory=dict)
+    loop_bodies: dict[Node, Graph] = field(default_factory=dict)
 
     @property
     def symbol(self) -> str:
         """The symbol of the time axis."""
-        return self.clock.symbol
+        return self.time_axis.symbol
 
     @property
-    def related(self) -> frozenset[str]:
+    def dependent_symbols(self) -> frozenset[str]:
         """The symbol of the time axis and those of lengths derived from it."""
-        return self.clock.dependent_symbols
+        return self.time_axis.dependent_symbols
 
-    def state(self, value: Value) -> TimeState:
+    def get_state(self, value: Value) -> TimeState:
         """Return the state of a value; parameters are constant."""
         return self.states.get(value, TimeState())
 
-    def given(self, node: Node) -> list[TimeState]:
+    def get_operand_states(self, node: Node) -> list[TimeState]:
         """Return the states of the operands of a node."""
-        return [self.state(a) if a else TimeState() for a in node.args]
+        return [self.get_state(a) if a else TimeState() for a in node.args]
 
     def find_time_axes(self, value: Value) -> list[int]:
         """Return the time axes of a value, with or without a prefix."""
         shape = value.shape
-        return [n for n, d in enumerate(shape) if self.clock.get_prefix_length(d) is not None]
+        return [n for n, d in enumerate(shape) if self.time_axis.get_prefix_length(d) is not None]
 
-    def composite(self, value: Value) -> bool:
+    def has_composite_axis(self, value: Value) -> bool:
         """Return True if an axis contains the symbol but is not a time axis."""
         shape = value.shape
         return any(
-            d.symbols() & self.related and self.clock.get_prefix_length(d) is None for d in shape
+            d.symbols() & self.dependent_symbols and self.time_axis.get_prefix_length(d) is None
+            for d in shape
         )
 
 
 def iterate_capture_leaks(
-    node: Node, given: Sequence[TimeState], clock: TimeAxis
+    node: Node, operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> Iterator[Leak]:
-    """Yield the initial values and captures of a time loop that depend on time and must not."""
+    """Yield a leak for each initial value or capture of a time loop that depends on time."""
     match node.op:
-        case ops.Scan() if is_time_loop(node, node.op, clock):
+        case ops.Scan() if is_time_loop(node, node.op, time_axis):
             starts = node.op.first_body_operand + node.op.scanned
             captured = starts + node.op.carries
             # Carries and captures are the same at all positions of a loop: if they depend on time,
             # a position sees later ones. What the first position determines is available at every
             # position, but not before the first.
-            for n, state in enumerate(given[starts:], starts):
-                if state.moves and not (n >= captured and state.latched):
+            for n, state in enumerate(operand_states[starts:], starts):
+                if state.is_time_dependent and not (n >= captured and state.is_first_only):
                     yield Leak(node, "captured", n)
         case ops.RecurrentLayer():
             # Dependences of other time-dependent states describe themselves.
             for place in (s.index for s in node.op.initial_states):
-                if place < len(given) and given[place].latched:
+                if place < len(operand_states) and operand_states[place].is_first_only:
                     yield Leak(node, "captured", place)
 
 
 def has_prefix_leak(
-    node: Node, results: Sequence[Value], given: Sequence[TimeState], clock: TimeAxis
+    node: Node, results: Sequence[Value], operand_states: Sequence[TimeState], time_axis: TimeAxis
 ) -> bool:
     """Return True if prefix positions may read the first position, which comes after them."""
-    if isinstance(node.op, ops.Extent) or not any(s.latched for s in given):
+    if isinstance(node.op, ops.Extent) or not any(s.is_first_only for s in operand_states):
         return False
-    if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, clock):
+    if isinstance(node.op, ops.Scan) and not is_time_loop(node, node.op, time_axis):
         return False  # each op of its body is checked
-    heads = (clock.get_prefix_length(d) for r in results for d in r.shape)
+    heads = (time_axis.get_prefix_length(d) for r in results for d in r.shape)
     return any(head is not None and head != 0 for head in heads)
 
 
-def is_time_loop(node: Node, op: ops.Scan, clock: TimeAxis) -> bool:
+def is_time_loop(node: Node, op: ops.Scan, time_axis: TimeAxis) -> bool:
     """Return True if a loop runs along the time axis."""
-    return clock.get_prefix_length(op.get_first_scanned(node).shape[op.axis]) is not None
+    return time_axis.get_prefix_length(op.get_first_scanned(node).shape[op.axis]) is not None
 
 
 def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
-    """Return the body of a loop with captures replaced by the values of the outer graph; its
-    inputs are scanned elements and carries.
+    """Return the body of a loop with captures replaced by the values of the outer graph. Its inputs
+    are scanned elements and carries.
     """
     inner, outer = op.split_body_inputs(), op.split_operands(node.args)
     now: dict[Value, Value | None] = {v: v for v in (*inner.scanned, *inner.initial_carries)}
@@ -172,37 +174,37 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
     )
 
 
-def find_length_use(body: Graph, related: frozenset[str]) -> Node | None:
-    """Return the first node of a body, or loop in it, with the length in an attribute."""
+def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
+    """Return the first node of a body, or of a nested loop, with the length in an attribute."""
     for node, _ in body.nodes:
-        inner = isinstance(node.op, ops.Scan) and find_length_use(node.op.body, related)
-        if inner or _mentions_symbol(node.op.iterate_lengths(), related):
+        inner = isinstance(node.op, ops.Scan) and find_length_use(node.op.body, dependent_symbols)
+        if inner or _has_symbol(node.op.iterate_lengths(), dependent_symbols):
             return node
     return None
 
 
-def has_time_axis_length(node: Node, clock: TimeAxis) -> bool:
-    """Return True if an op uses the length itself, other than to make an axis of that length or to
-    drop prefix positions.
+def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
+    """Return True if an op uses the length of the time axis, except to create an axis of that
+    length or to drop prefix positions.
     """
     match node.op:
         case ops.Range(dim) | ops.Expand(length=dim):
-            rows = clock.get_prefix_length(dim) is not None
+            rows = time_axis.get_prefix_length(dim) is not None
         case ops.Slice(axis, start, stop):
-            moved = _mentions_symbol((start,), clock.dependent_symbols)
+            moved = _has_symbol((start,), time_axis.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Stride(axis, start, stop, step):
-            moved = _mentions_symbol((start, step), clock.dependent_symbols)
+            moved = _has_symbol((start, step), time_axis.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Resize() | ops.Scan():
             return False  # `Resize` reads every position, which implies this
         case _:
             rows = False
-    return not rows and _mentions_symbol(node.op.iterate_lengths(), clock.dependent_symbols)
+    return not rows and _has_symbol(node.op.iterate_lengths(), time_axis.dependent_symbols)
 
 
-def _mentions_symbol(lengths: Iterable[Dim], related: frozenset[str]) -> bool:
-    return any(d.symbols() & related for d in lengths)
+def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bool:
+    return any(d.symbols() & dependent_symbols for d in lengths)
 
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
@@ -226,76 +228,78 @@ STATE_SIZE_REASON = "it resumes from a state with one entry for every position"
 class UnsupportedLoop:
     """The unsupported node, the graph or body that contains it, and the reason."""
 
-    place: Graph
+    graph: Graph
     node: Node
     reason: str
 
 
 def find_unsupported_loops(
-    graph: Graph, found: TimeFlow, live: set[Node]
+    graph: Graph, flow: TimeFlow, live_nodes: set[Node]
 ) -> Iterator[UnsupportedLoop]:
-    """Yield each unsupported node of `live`; for a loop, the first one in its body."""
+    """Yield each unsupported node of `live_nodes`; for a loop, the first one in its body."""
     for node, _ in graph.nodes:
-        if node not in live:
+        if node not in live_nodes:
             continue
-        inside = _find_in_body(node, found) if node in found.inside else None
+        inside = _find_unsupported_in_body(node, flow) if node in flow.loop_bodies else None
         if inside is not None:
             yield inside
-        elif why := _explain_running_sum(node, found):
+        elif why := _explain_running_sum(node, flow):
             yield UnsupportedLoop(graph, node, why)
 
 
-def _explain_running_sum(node: Node, found: TimeFlow) -> str:
-    """Return why a running sum has no state of fixed shape; "" if it has."""
+def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
+    """Return why a running sum has no state of fixed shape; "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
-    times, axis = found.state(node.operand()).axes, node.op.axis
-    if axis not in times or _is_sum_over_keys(node.operand(), times, axis, found.clock):
+    time_axes, axis = flow.get_state(node.operand()).axes, node.op.axis
+    if axis not in time_axes or _is_key_sum(node.operand(), time_axes, axis, flow.time_axis):
         return ""
     return STATE_SIZE_REASON
 
 
-def _is_sum_over_keys(x: Value, times: Iterable[int], axis: int, clock: TimeAxis) -> bool:
-    """Return True if a running sum has one time axis, or runs over grid keys of which the mask
-    shows none after the query; it is then recomputed in each step.
+def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAxis) -> bool:
+    """Return True if a running sum has one time axis, or runs over grid keys and the mask shows no
+    key after the query; it is then recomputed in each step.
     """
     return all(
-        any(reach.lo >= 0 for reach in find_masked_values(x, query, axis, clock).values())
-        for query in times
+        any(reach.lo >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())
+        for query in time_axes
         if query != axis
     )
 
 
-def _find_in_body(loop: Node, found: TimeFlow) -> UnsupportedLoop | None:
-    """Return the node in a loop body that cannot resume from cached states, or None."""
-    op, body = loop.op, found.inside[loop]
+def _find_unsupported_in_body(loop: Node, flow: TimeFlow) -> UnsupportedLoop | None:
+    """Return the first node of a loop body that cannot resume from cached states, or None."""
+    op, body = loop.op, flow.loop_bodies[loop]
     assert isinstance(op, ops.Scan), "no other op has a body"
     for node, results in body.nodes:
-        deeper = _find_in_body(node, found) if node in found.inside else None
+        deeper = _find_unsupported_in_body(node, flow) if node in flow.loop_bodies else None
         if deeper is not None:
             return deeper
-        if why := _explain_body_node(node, results, op.axis, found):
+        if why := _explain_unsupported_node(node, results, op.axis, flow):
             return UnsupportedLoop(body, node, why)
     return None
 
 
-def _explain_body_node(node: Node, results: tuple[Value, ...], axis: int, found: TimeFlow) -> str:
-    """Return why a node of such a body cannot resume from states; "" if it can."""
-    if _is_position_id_source(node, found.clock):
+def _explain_unsupported_node(
+    node: Node, results: tuple[Value, ...], axis: int, flow: TimeFlow
+) -> str:
+    """Return why a node of a loop body cannot resume from states; "" if it can."""
+    if _is_position_id_source(node, flow.time_axis):
         return POSITION_IDS_REASON
-    if is_prefix_slice(node, found.clock):
+    if is_prefix_slice(node, flow.time_axis):
         return PREFIX_REASON
     # States are stacked along the loop axis.
-    if any(found.state(r).axes and r.rank < axis for r in results):
+    if any(flow.get_state(r).axes and r.rank < axis for r in results):
         return MISSING_AXES_REASON
-    return _explain_running_sum(node, found)
+    return _explain_running_sum(node, flow)
 
 
-def _is_position_id_source(node: Node, clock: TimeAxis) -> bool:
+def _is_position_id_source(node: Node, time_axis: TimeAxis) -> bool:
     """Return True if a node makes position ids of the time axis."""
     match node:
         case Node(ops.Range(counted)):
-            return clock.get_prefix_length(counted) is not None
+            return time_axis.get_prefix_length(counted) is not None
         case Node(ops.Extent(axis), (Value() as x,)):
-            return clock.get_prefix_length(x.shape[axis]) is not None
+            return time_axis.get_prefix_length(x.shape[axis]) is not None
     return False

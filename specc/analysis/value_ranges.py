@@ -77,17 +77,19 @@ def find_value_range(value: Value | None) -> ValueRange:
         return UNBOUNDED_RANGE
     # Each value once, on an explicit stack: a residual stream is reached by twice as many paths
     # with each layer.
-    known: dict[Value, ValueRange] = {}
+    known_ranges: dict[Value, ValueRange] = {}
     todo = [value]
     while todo:
         at = todo[-1]
-        missing = [a for a in _list_range_operands(at) if a not in known]
-        if at in known or not missing or len(known) > MAX_RANGE_VALUES:
-            known.setdefault(at, UNBOUNDED_RANGE if missing else _compute_range(at, known))
+        missing = [a for a in _list_range_operands(at) if a not in known_ranges]
+        if at in known_ranges or not missing or len(known_ranges) > MAX_RANGE_VALUES:
+            known_ranges.setdefault(
+                at, UNBOUNDED_RANGE if missing else _compute_range(at, known_ranges)
+            )
             todo.pop()
         else:
             todo += missing
-    return known[value]
+    return known_ranges[value]
 
 
 def _list_range_operands(value: Value) -> list[Value]:
@@ -98,11 +100,11 @@ def _list_range_operands(value: Value) -> list[Value]:
     if isinstance(node.op, SELECTION_OPS):
         # the second result holds indices, whatever the first holds
         return [] if value.index or node.first is None else [node.first]
-    tells = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
-    return [*node.operands] if tells else []
+    is_bounding = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
+    return [*node.operands] if is_bounding else []
 
 
-def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRange:
+def _compute_range(value: Value, known_ranges: Mapping[Value, ValueRange]) -> ValueRange:
     node = value.node
     if value.dtype == "bool" or (node and isinstance(node.op, UNIT_RANGE_OPS)):
         return UNIT_RANGE
@@ -111,143 +113,157 @@ def _compute_range(value: Value, known: Mapping[Value, ValueRange]) -> ValueRang
     picked = isinstance(node.op, SELECTION_OPS)
     if isinstance(node.op, INDEX_RESULT_OPS) or (picked and value.index):
         return NONNEGATIVE_RANGE  # indices, also the second result of selecting ops
-    given = [known[a] for a in _list_range_operands(value)]
-    return given[0] if picked else _compute_op_range(node, value, given)
+    operand_range = [known_ranges[a] for a in _list_range_operands(value)]
+    return operand_range[0] if picked else _compute_op_range(node, value, operand_range)
 
 
-def _compute_op_range(node: Node, value: Value, given: list[ValueRange]) -> ValueRange:
+def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange]) -> ValueRange:
     """Return the range of an op's result from those of its operands."""
-    if node.op.view and given:
-        return given[0]
+    if node.op.view and operand_range:
+        return operand_range[0]
     match node.op:
         case ops.Constant(number):
             return float(number), float(number)
-        case ops.Pointwise(fn):
-            return _bound_function(fn, given[0])
-        case ops.Arith(fn):
-            return _compute_arithmetic_range(fn, node, *given)
+        case ops.Pointwise(function_name):
+            return _bound_function(function_name, operand_range[0])
+        case ops.Arith(function_name):
+            return _compute_arithmetic_range(function_name, node, *operand_range)
         case ops.Where():
-            return _merge_ranges([_refine_range(node, n, g) for n, g in enumerate(given) if n])
+            return _merge_ranges(
+                [_refine_range(node, n, g) for n, g in enumerate(operand_range) if n]
+            )
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
-            return NONNEGATIVE_RANGE if min(given)[0] >= 0 else UNBOUNDED_RANGE
+            return NONNEGATIVE_RANGE if min(operand_range)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            low, high = _merge_ranges(given)
+            low, high = _merge_ranges(operand_range)
             return convert_number(low, value.dtype), convert_number(high, value.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
-            return _bound_reduction(node, given[0])
+            return _bound_reduction(node, operand_range[0])
         case ops.Delay(first=first):
-            return _merge_ranges([given[0], (float(first), float(first))])
+            return _merge_ranges([operand_range[0], (float(first), float(first))])
     return UNBOUNDED_RANGE
 
 
-def _bound_reduction(node: Node, given: ValueRange) -> ValueRange:
+def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
     """Return the bounds of an op over several elements."""
     match node.op:
         case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first, axis):
             return 1.0, inf
         case ops.Reduce("mean") | ops.AveragePool():
-            return _merge_ranges([given, (0.0, 0.0)])  # the mean over nothing is zero
+            return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean over nothing is zero
         case ops.Reduce("max" | "min", axis) if node.first is not None:
-            return given if (node.first.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
+            return operand_range if (node.first.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
         case ops.Reduce("sum", axis) if (
             node.first is not None and (count := node.first.shape[axis].number) is not None
         ):
-            return _make_range(count * given[0], count * given[1])
+            return _make_range(count * operand_range[0], count * operand_range[1])
         case ops.Reduce("sum") | ops.CumSum():
             # A sum of nonnegative elements is nonnegative.
-            return NONNEGATIVE_RANGE if given[0] >= 0 else UNBOUNDED_RANGE
+            return NONNEGATIVE_RANGE if operand_range[0] >= 0 else UNBOUNDED_RANGE
     return UNBOUNDED_RANGE
 
 
-def _bound_function(fn: str, given: ValueRange) -> ValueRange:
+def _bound_function(function_name: str, operand_range: ValueRange) -> ValueRange:
     """Return bounds of an elementwise function."""
-    if fn == "neg":
-        return -given[1], -given[0]
-    if fn in INCREASING_FUNCTIONS:
-        return _bound_increasing(fn, given[0], FUNCTION_RANGES[fn][1])
-    if fn == "abs" and given[0] >= 0:
-        return given
-    return FUNCTION_RANGES.get(fn, UNBOUNDED_RANGE)
+    if function_name == "neg":
+        return -operand_range[1], -operand_range[0]
+    if function_name in INCREASING_FUNCTIONS:
+        return _bound_increasing(function_name, operand_range[0], FUNCTION_RANGES[function_name][1])
+    if function_name == "abs" and operand_range[0] >= 0:
+        return operand_range
+    return FUNCTION_RANGES.get(function_name, UNBOUNDED_RANGE)
 
 
-def _refine_range(node: Node, operand: int, given: ValueRange) -> ValueRange:
-    """Bound one side of a `where` whose condition compares it with a constant, also after adding a
-    constant: `where(x > 0, x + 1, …)`.
+def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueRange:
+    """Bound one branch of a `where` whose condition compares it with a constant, also after the
+    addition of a constant: `where(x > 0, x + 1, …)`.
     """
     match node.args[0], node.args[operand]:
         case Value(node=Node(ops.Compare("gt" | "ge"), (left, right))), Value() as x:
             least = find_constant_value(right)
         case _:
-            return given
+            return operand_range
     if least is None or operand != 1:
-        return given
+        return operand_range
     if x is left:
-        return max(given[0], least), given[1]
+        return max(operand_range[0], least), operand_range[1]
     match x.node:
         case Node(ops.Arith("add"), (a, b)) if a is left:
             added = find_constant_value(b)
-            return given if added is None else (max(given[0], least + added), given[1])
-    return given
+            return (
+                operand_range
+                if added is None
+                else (max(operand_range[0], least + added), operand_range[1])
+            )
+    return operand_range
 
 
-def _bound_increasing(fn: str, low: float, high: float) -> ValueRange:
+def _bound_increasing(function_name: str, low: float, high: float) -> ValueRange:
     """Return bounds of an increasing function. Below -80 the exponential underflows to 0 in
     float32.
     """
-    if fn == "sqrt":
+    if function_name == "sqrt":
         return sqrt(low) if low > 0 else 0.0, high
     if low < -80:
         return 0.0, high
     power = exp(min(low, 80.0))
-    return {"exp": power, "softplus": log1p(power)}.get(fn, power / (1 + power)), high
+    return {"exp": power, "softplus": log1p(power)}.get(function_name, power / (1 + power)), high
 
 
 def convert_number(number: float, dtype: str) -> float:
-    """Return what a `Cast` makes of a number: integers are truncated and clipped."""
+    """Return the result of a `Cast` of a number: integers are truncated and clipped."""
     if dtype not in FLOAT32_INTEGER_RANGES:
         return float(number != 0) if dtype == "bool" else number
     least, most = FLOAT32_INTEGER_RANGES[dtype]
     return float(trunc(min(max(number, least), most)))
 
 
-def _merge_ranges(given: list[ValueRange]) -> ValueRange:
-    return min(low for low, _ in given), max(high for _, high in given)
+def _merge_ranges(operand_range: list[ValueRange]) -> ValueRange:
+    return min(low for low, _ in operand_range), max(high for _, high in operand_range)
 
 
 def _compute_arithmetic_range(
-    fn: str, node: Node, one: ValueRange, other: ValueRange
+    function_name: str, node: Node, left: ValueRange, right: ValueRange
 ) -> ValueRange:
     """Return the range of arithmetic on two operands."""
-    match fn:
+    match function_name:
         case "mul" if node.args[0] is node.args[1]:
             return NONNEGATIVE_RANGE
         case "add":
-            return _make_range(one[0] + other[0], one[1] + other[1])
+            return _make_range(left[0] + right[0], left[1] + right[1])
         case "sub":
-            return _make_range(one[0] - other[1], one[1] - other[0])
-        case "mul" | "div" if _is_nonzero_constant(other):
-            return _scale_range(fn, one, other[0])
-        case "mul" if _is_nonzero_constant(one):
-            return _scale_range(fn, other, one[0])
-        case "mul" | "div" if one[0] >= 0 and other[0] >= 0:
-            return _make_range(one[0] * other[0], inf) if fn == "mul" else NONNEGATIVE_RANGE
+            return _make_range(left[0] - right[1], left[1] - right[0])
+        case "mul" | "div" if _is_nonzero_constant(right):
+            return _scale_range(function_name, left, right[0])
+        case "mul" if _is_nonzero_constant(left):
+            return _scale_range(function_name, right, left[0])
+        case "mul" | "div" if left[0] >= 0 and right[0] >= 0:
+            return (
+                _make_range(left[0] * right[0], inf)
+                if function_name == "mul"
+                else NONNEGATIVE_RANGE
+            )
         case "max" | "min":
-            pick: Callable[[float, float], float] = max if fn == "max" else min
-            return pick(one[0], other[0]), pick(one[1], other[1])
-        case "pow" if other[0] == other[1] and other[0] % 2 == 0:
+            pick: Callable[[float, float], float] = max if function_name == "max" else min
+            return pick(left[0], right[0]), pick(left[1], right[1])
+        case "pow" if right[0] == right[1] and right[0] % 2 == 0:
             return NONNEGATIVE_RANGE
     return UNBOUNDED_RANGE
 
 
-def _is_nonzero_constant(given: ValueRange) -> bool:
-    return given[0] == given[1] and isfinite(given[0]) and given[0] != 0
+def _is_nonzero_constant(operand_range: ValueRange) -> bool:
+    return (
+        operand_range[0] == operand_range[1]
+        and isfinite(operand_range[0])
+        and operand_range[0] != 0
+    )
 
 
-def _scale_range(fn: str, given: ValueRange, factor: float) -> ValueRange:
+def _scale_range(function_name: str, operand_range: ValueRange, factor: float) -> ValueRange:
     """Return the range of a product with a constant, or of a quotient by one."""
-    ends = [end * factor if fn == "mul" else end / factor for end in given]
+    ends = [end * factor if function_name == "mul" else end / factor for end in operand_range]
     return min(ends), max(ends)
 
 
@@ -256,38 +272,38 @@ def _make_range(low: float, high: float) -> ValueRange:
     return -inf if isnan(low) else low, inf if isnan(high) else high
 
 
-def skip_views(value: Value | None, *through: type[Op]) -> Value | None:
-    """Return the value behind views, and behind ops `through` of one operand. An `extent`
-    makes position ids of its own and is not passed.
+def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
+    """Return the value before views, and before ops `skipped_ops` of one operand. An `extent`
+    computes new position ids and is not skipped.
     """
     while value and value.node and value.node.args:
         op = value.node.op
-        if isinstance(op, ops.Extent) or not (op.view or isinstance(op, through)):
+        if isinstance(op, ops.Extent) or not (op.view or isinstance(op, skipped_ops)):
             break
         value = value.node.first
     return value
 
 
-def get_viewed_op(value: Value | None, *through: type[Op]) -> Op | None:
-    """Return the op that computes the value behind views (`skip_views`)."""
-    inner = skip_views(value, *through)
+def get_viewed_op(value: Value | None, *skipped_ops: type[Op]) -> Op | None:
+    """Return the op that computes the value before views (`skip_views`)."""
+    inner = skip_views(value, *skipped_ops)
     return inner.op if inner else None
 
 
 def find_constant_fraction(value: Value | None) -> Fraction | None:
-    """Return the finite constant that a value is everywhere, or None."""
+    """Return the finite constant that a value equals everywhere, or None."""
     number = find_constant_value(value)
     return None if number is None or not isfinite(number) else Fraction(number)
 
 
 def find_constant_value(value: Value | None) -> float | None:
-    """Return the constant that a value is everywhere, infinity included, or None."""
+    """Return the constant that a value equals everywhere, including infinity, or None."""
     # True is a number in Python, but not a score.
     return None if value is None or value.dtype == "bool" else find_uniform_value(value)
 
 
 def find_uniform_value(value: Value | None) -> float | None:
-    """Return the number or truth value that a value has at every position, or None."""
+    """Return the number or boolean that a value equals at every position, or None."""
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.dtype)

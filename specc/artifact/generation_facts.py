@@ -315,7 +315,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     most, taken = find_length_limits(graph), find_min_lengths(graph)
     # For several lengths together, under the text of their sum.
     bounds = {
-        text: LengthBound(0, limit.most, limit.reason)
+        text: LengthBound(0, limit.max_length, limit.reason)
         for text, limit in find_joint_length_limits(graph).items()
     }
     for text, quotient in find_divisibility_constraints(graph).items():
@@ -331,7 +331,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
             reasons.append(limit.reason)
         bounds[symbol] = LengthBound(
             max(graph.min_lengths.get(symbol, 0), rows),
-            limit.most if limit else None,
+            limit.max_length if limit else None,
             "; ".join(reasons),
         )
     return bounds

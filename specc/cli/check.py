@@ -32,7 +32,11 @@ def run_check(args: Namespace) -> int:
     if terminal.print_json_result(_report_as_json(spec, checked, report)):
         return 0
     terminal.print_done(f"{spec.program.name}: ok")
-    for line in (*_format_trials(spec, checked), *report.lines(), *_list_other_graphs(spec, model)):
+    for line in (
+        *_format_trials(spec, checked),
+        *report.format_lines(),
+        *_list_other_graphs(spec, model),
+    ):
         terminal.print_done(f"  {line}")
     return 0
 
@@ -42,11 +46,11 @@ def _report_as_json(
 ) -> dict[str, object]:
     """Return the proved facts as JSON values."""
     axes = [
-        {"axis": each.symbol, "causal": each.causal, "reason": each.reason}
-        for each in report.others
+        {"axis": each.symbol, "causal": each.is_causal, "reason": each.reason}
+        for each in report.other_axes
     ]
-    if report.growing:
-        axes.insert(0, {"axis": report.growing, "causal": report.causal, "reason": ""})
+    if report.time_symbol:
+        axes.insert(0, {"axis": report.time_symbol, "causal": report.is_causal, "reason": ""})
     return {
         "model": spec.program.name,
         "trial_values": _list_trial_values(checked),
@@ -54,9 +58,9 @@ def _report_as_json(
         "missing_config": [missing.title for missing in checked.missing],
         "notes": list(spec.remarks),
         "axes": axes,
-        "batch_axis": report.batch,
+        "batch_axis": report.batch_symbol,
         "batch_independent": report.is_batch_independent,
-        "padding_masks": list(report.padded),
+        "padding_masks": list(report.padding_masks),
     }
 
 
@@ -86,7 +90,7 @@ def _analyze_model(model: ModelDefinition) -> AnalysisReport:
         return analyze_graph(model.graph, generation.growing, generation.source, model.defaults)
     if (stream := model.streaming) is not None:
         return analyze_graph(
-            model.graph, stream.growing, defaults=model.defaults, streamed=stream.sources
+            model.graph, stream.growing, defaults=model.defaults, streamed_outputs=stream.sources
         )
     return analyze_graph(model.graph)
 

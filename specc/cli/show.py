@@ -102,14 +102,14 @@ def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str,
 
 def _convert_part(part: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to JSON; its totals count all `repeats` layers."""
-    work = part.sum_parts("work")
+    work = part.sum_parts("multiply_adds")
     return {
         "name": part.name,
         "op": part.op if not part.parts else "",
         "repeats": part.repeats,
         "shape": [_format_dim(d, sizes) for d in part.type.shape] if part.type else None,
-        "weights": _format_dim(part.sum_parts("weights"), sizes),
-        "multiply_adds": _format_dim(work - part.sum_parts("saved_work"), sizes),
+        "weights": _format_dim(part.sum_parts("parameter_count"), sizes),
+        "multiply_adds": _format_dim(work - part.sum_parts("saved_multiply_adds"), sizes),
         "dense_multiply_adds": _format_dim(work, sizes),
         "children": [_convert_part(inner, sizes) for inner in part.parts.values()],
     }
@@ -289,7 +289,7 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
     rows = [("", "output", "weights", "multiply-adds", "if dense")]
     tree = summarize_graph(graph, sizes)
     rows += [_format_row(graph, depth, part, sizes) for depth, part in walk_summary(tree)]
-    if not tree.sum_parts("saved_work").terms:
+    if not tree.sum_parts("saved_multiply_adds").terms:
         rows = [(*row[:4], "") for row in rows]
     lines = [
         f"input   {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.inputs.items()
@@ -298,7 +298,9 @@ def format_tree(graph: Graph, sizes: Mapping[str, int], count: str) -> list[str]
     lines += [
         f"result  {n}: {format_type_with_sizes(v.type, sizes)}" for n, v in graph.outputs.items()
     ]
-    done = evaluate_dim_at(tree.sum_parts("work") - tree.sum_parts("saved_work"), sizes).number
+    done = evaluate_dim_at(
+        tree.sum_parts("multiply_adds") - tree.sum_parts("saved_multiply_adds"), sizes
+    ).number
     return [*lines, count, *([f"{format_magnitude(done)} multiply-adds"] if done else [])]
 
 
@@ -306,7 +308,9 @@ def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str,
     op = f" ({part.op})" if part.op and not part.parts else ""
     repeats = f" × {part.repeats}" if part.repeats > 1 else ""
     shape = format_dims(part.type.shape, sizes) if part.type else ""
-    weights, work, saved_work = map(part.sum_parts, ("weights", "work", "saved_work"))
+    weights, work, saved_work = map(
+        part.sum_parts, ("parameter_count", "multiply_adds", "saved_multiply_adds")
+    )
     return (
         f"{'  ' * depth}{part.name or graph.name}{repeats}{op}",
         shape,
@@ -385,10 +389,10 @@ def parse_sizes(text: str, graph: Graph) -> Mapping[str, int]:
                 helps=[f"it has {', '.join(sorted(names))}"],
             )
         sizes_by_name[name] = int(number)
-        if name in limits and sizes_by_name[name] > limits[name].most:
+        if name in limits and sizes_by_name[name] > limits[name].max_length:
             raise_error(
                 "E0407",
-                f"`--dims {part}`: this model takes at most {limits[name].most}",
+                f"`--dims {part}`: this model takes at most {limits[name].max_length}",
                 notes=[limits[name].reason],
             )
     return sizes_by_name

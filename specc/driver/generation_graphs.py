@@ -174,8 +174,8 @@ def step_facts(
         states=derived.states,
         static_inputs=derived.static_inputs,
         whole=derived.full_length_inputs,
-        context=limit.most if limit else None,
-        table=limit.table if limit else "",
+        context=limit.max_length if limit else None,
+        table=limit.table_name if limit else "",
         # the seed of random weights also seeds sampling
         random_init=random_weights_of(job),
         bounds=_fixed_lengths(job, graph),
@@ -222,7 +222,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
     }
     return {
         **recorded,
-        "context": limit.most if limit else None,
+        "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
         "bounds": bounds_to_json(_fixed_lengths(job, graph)),
         "strides": {**find_padding_strides(graph)},

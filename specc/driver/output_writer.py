@@ -84,7 +84,7 @@ def _pointwise_defaults(defaults: Graph | None, growing: str) -> tuple[str, ...]
     return tuple(
         name
         for name, value in defaults.outputs.items()
-        if [*states.state(value).axes.values()] == [SAME_POSITION]
+        if [*states.get_state(value).axes.values()] == [SAME_POSITION]
     )
 
 

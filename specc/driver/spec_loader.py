@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from specc.analysis.length_limits import uses_context_length
+from specc.analysis.length_limits import has_context_length
 from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr, render_html_table
 from specc.diagnostics.source import Source
@@ -334,7 +334,7 @@ def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
 
 def _check_context_used(spec: OpenedSpec, model: ModelDefinition) -> None:
     """Raise E0435 if the given context length affects nothing in the model."""
-    if (wanted := spec.reader.max_length) and not uses_context_length(wanted, model.graph):
+    if (wanted := spec.reader.max_length) and not has_context_length(wanted, model.graph):
         title = (
             f"`--context-length {wanted}` has no effect: the rotary frequencies of this model do "
             "not depend on the sequence length"

@@ -75,8 +75,8 @@ LastPosition: TypeAlias = tuple[Value, int]
 
 def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
     """Return True if a result has a last position even with an empty time axis."""
-    value, clock = graph.outputs[source], flow.clock
-    axes = [*flow.state(value).axes]
+    value, clock = graph.outputs[source], flow.time_axis
+    axes = [*flow.get_state(value).axes]
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
     # Then each newest position on the way is one of a head.
@@ -88,7 +88,9 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
         for link in find_dependences(node, results)
         if link.kind == "newest" and (operand := node.args[link.operand])
     ]
-    return all(clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.state(x).axes)
+    return all(
+        clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
+    )
 
 
 @dataclass(kw_only=True)
@@ -301,7 +303,7 @@ class EncoderBuilder:
 
     def _at_most(self, rows: Dim, most: int) -> Dim:
         """Return the minimum of both lengths, simplified where it is known."""
-        clock = self.plan.flow.clock
+        clock = self.plan.flow.time_axis
         if clock.is_non_negative(rows - most):
             return Dim.of(most)
         return rows if clock.is_non_negative(most - rows) else min_dims(rows, most)

@@ -87,7 +87,7 @@ def _propagate_demand(
     for node, results in reversed(graph.nodes):
         if node not in live or is_fixed_prefix_slice(node, setting.flow):
             continue
-        if node in setting.flow.inside:
+        if node in setting.flow.loop_bodies:
             _propagate_into_body(setting, node, results, needs)
         asked = compute_node_demand(setting, node, results, needs)
         for operand, axes in zip(node.args, asked.operands, strict=True):
@@ -132,17 +132,17 @@ def collect_step_nodes(values: Iterable[Value], flow: TimeFlow) -> set[Node]:
 
 def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
     """Return True if a node selects prefix positions only, which stay constant."""
-    if not is_prefix_slice(node, flow.clock):
+    if not is_prefix_slice(node, flow.time_axis):
         return False
     x = node.first
-    return x is not None and len(flow.state(x).axes) == 1
+    return x is not None and len(flow.get_state(x).axes) == 1
 
 
 def compute_node_demand(
     setting: DemandContext, node: Node, results: NodeResults, needs: PositionNeeds
 ) -> Demand:
     """Return the positions that a node works on, by axis name, for what its results need."""
-    if node in setting.flow.inside:
+    if node in setting.flow.loop_bodies:
         return CrossAxisLoop.of(setting, node).compute_demand(results, needs)
     names = assign_axis_names(node, results)
     if isinstance(node.op, ops.Extent):
@@ -163,7 +163,7 @@ def compute_node_demand(
         name = operands[link.operand].get(link.operand_axis)
         if name is None or link.kind == "extent":
             continue
-        asked = _get_operand_demand(node, link, made, given, fold, setting.flow.clock)
+        asked = _get_operand_demand(node, link, made, given, fold, setting.flow.time_axis)
         if asked > 0 and link.kind in ("band", "all") and not setting.bounded:
             asked = inf
         rows[name] = max(rows[name], round_up_to_chunks(asked, tracks[name]))

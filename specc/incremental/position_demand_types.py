@@ -62,11 +62,11 @@ class DemandContext:
 
     def find_time_axes(self, value: Value | None) -> tuple[int, ...]:
         """Return the time axes of a value."""
-        return tuple(sorted(self.flow.state(value).axes)) if value else ()
+        return tuple(sorted(self.flow.get_state(value).axes)) if value else ()
 
     def track(self, value: Value, axis: int) -> TimeAxisLayout:
         """Return the layout of a time axis of a value."""
-        found = self.flow.clock.get_layout(value.shape[axis])
+        found = self.flow.time_axis.get_layout(value.shape[axis])
         assert found is not None, "a time axis has a dynamic length"
         return found
 
@@ -78,7 +78,7 @@ class DemandContext:
         """Return True if the node resumes from a state; recomputed nodes start at row 0."""
         if any(r in self.free for r in results):
             return False
-        if is_first_position_slice(node, self.flow.clock):
+        if is_first_position_slice(node, self.flow.time_axis):
             return self._moves(node)
         if not isinstance(node.op, STATEFUL_OPS):
             return False
@@ -200,7 +200,7 @@ class CrossAxisLoop:
     @classmethod
     def of(cls, setting: DemandContext, node: Node) -> "CrossAxisLoop":
         """Return the loop at `node`."""
-        body, op = setting.flow.inside[node], node.op
+        body, op = setting.flow.loop_bodies[node], node.op
         assert isinstance(op, ops.Scan), "no other op has a body"
         inner = op.split_body_inputs()
         return cls(

@@ -158,11 +158,13 @@ def estimate_recompute_cost(node: Node, value: Value) -> float:
 
 def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
     """Return time-dependent values that are free to recompute: positions, inputs, light ops."""
-    free = {v for n, v in graph.inputs.items() if n != growing and flow.state(v).moves}
+    free = {
+        v for n, v in graph.inputs.items() if n != growing and flow.get_state(v).is_time_dependent
+    }
     for node, results in iterate_flow_nodes(graph, flow):
-        if node in flow.inside:
+        if node in flow.loop_bodies:
             free.update(v for v, x in _list_scanned_operands(node) if x in free)
-        moves = flow.state(results[0]).moves
+        moves = flow.get_state(results[0]).is_time_dependent
         if moves and not node.op.heavy and _find_moving_operands(node, flow) <= free:
             free.update(results)
     return free
@@ -172,7 +174,7 @@ def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:
     """Return the operands of a node that depend on the time axis."""
     if isinstance(node.op, ops.Extent):
         return set()
-    return {a for a in node.operands if flow.state(a).moves}
+    return {a for a in node.operands if flow.get_state(a).is_time_dependent}
 
 
 def select_kept_values(setting: DemandContext, outputs: Mapping[Value, float]) -> list[Value]:
@@ -197,8 +199,8 @@ def iterate_flow_nodes(graph: Graph, flow: TimeFlow) -> Iterator[tuple[Node, tup
     """Yield the nodes of a graph, each loop over another axis before the nodes of its body."""
     for node, results in graph.nodes:
         yield node, results
-        if node in flow.inside:
-            yield from iterate_flow_nodes(flow.inside[node], flow)
+        if node in flow.loop_bodies:
+            yield from iterate_flow_nodes(flow.loop_bodies[node], flow)
 
 
 def _list_scanned_operands(node: Node) -> list[tuple[Value, Value]]:
@@ -214,8 +216,8 @@ def _find_history_values(setting: DemandContext, needs: PositionNeeds) -> list[V
     every = list(setting.graph.inputs.values())
     for node, results in iterate_flow_nodes(setting.graph, setting.flow):
         every += results
-        if node in setting.flow.inside:
-            every += setting.flow.inside[node].inputs.values()
+        if node in setting.flow.loop_bodies:
+            every += setting.flow.loop_bodies[node].inputs.values()
     return [
         v
         for v in every
@@ -230,7 +232,7 @@ class _RecomputeSources:
 
     def __init__(self, setting: DemandContext, known: frozenset[Value]) -> None:
         self.setting, self.known = setting, known
-        loops = setting.flow.inside
+        loops = setting.flow.loop_bodies
         self.rows = {row: x for node in loops for row, x in _list_scanned_operands(node)}
 
     def of(self, value: Value) -> list[Value]:
@@ -256,7 +258,7 @@ def select_encoder_values(graph: Graph, flow: TimeFlow, used: Iterable[Value]) -
     compute all of `used`. Values that depend on no input are weights and constants, and are
     not passed.
     """
-    inputs = {v for v in graph.inputs.values() if not flow.state(v).moves}
+    inputs = {v for v in graph.inputs.values() if not flow.get_state(v).is_time_dependent}
     reached = set(inputs)
     # an input is passed as it is, if equal
     choices = {v: CutChoice[Value](estimate_value_bytes(v) - 0.5, inf) for v in inputs}

@@ -126,7 +126,7 @@ class StepGraphBuilder:
 
     def __init__(self, plan: StepPlan, names: StateNames | None = None) -> None:
         self.plan = plan
-        self.names = names or StateNames.of(plan.graph, plan.flow.inside)
+        self.names = names or StateNames.of(plan.graph, plan.flow.loop_bodies)
         self.draft = StepDraft(plan)
         self.states = StepStates(draft=self.draft, names=self.names)
         self.static_inputs: dict[str, Value] = {}
@@ -227,7 +227,7 @@ class StepGraphBuilder:
         counted = _build_counted_op(self.states, node, results, asked)
         if counted is not None:
             return counted
-        if node in self.plan.flow.inside:
+        if node in self.plan.flow.loop_bodies:
             loop = CrossAxisLoop.of(self.plan, node)
             inner = StepGraphBuilder(self.plan.make_body_plan(loop.body), self.names)
             return build_loop_step(self, inner, loop, asked, results)

@@ -158,7 +158,7 @@ class StepPlan(DemandContext):
 
     def depends_on_time(self, value: Value) -> bool:
         """Return True if a value depends on the time axis."""
-        return self.flow.state(value).moves
+        return self.flow.get_state(value).is_time_dependent
 
     def known_lengths(self) -> tuple[dict[str, int], dict[str, Dim]]:
         """Return the bounds and equations of lengths other than the time axis."""
@@ -178,7 +178,9 @@ def _count_needs(
     setting = replace(open_, kept=kept)
     needs = compute_position_demand(setting, asked)
     inputs = {
-        n: v for n, v in open_.graph.inputs.items() if n != growing and open_.flow.state(v).moves
+        n: v
+        for n, v in open_.graph.inputs.items()
+        if n != growing and open_.flow.get_state(v).is_time_dependent
     }
     whole = tuple(
         n for n, v in inputs.items() if max(needs.get(v, {}).values(), default=NEWEST_ONLY) > 0
@@ -194,7 +196,7 @@ def _count_lacking_positions(setting: DemandContext, need: float, head: Dim) -> 
         return max(need, 0.0)
     if head.number is not None:
         return max(need - head.number, 0.0)
-    return 0.0 if setting.flow.clock.is_non_negative(head - int(need)) else need
+    return 0.0 if setting.flow.time_axis.is_non_negative(head - int(need)) else need
 
 
 def _count_chunks(setting: DemandContext, need: float, track: TimeAxisLayout) -> float:
@@ -218,7 +220,7 @@ def _find_max_chunks(
 def _count_firsts(setting: DemandContext) -> float:
     """Return 1 if any first position is cached, else 0."""
     nodes = iterate_flow_nodes(setting.graph, setting.flow)
-    clock = setting.flow.clock
+    clock = setting.flow.time_axis
     return float(
         any(
             is_first_position_slice(n, clock) and setting.resumes_from_state(n, r) for n, r in nodes

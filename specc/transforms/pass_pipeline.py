@@ -164,7 +164,7 @@ def _run_causality_check(work: PassState) -> PassState:
     for name, value in graph.outputs.items():
         # Besides logits, a step can return every causal result with one time axis: attention maps
         # have two.
-        once = len(states.state(value).axes) == 1
+        once = len(states.get_state(value).axes) == 1
         if name in outputs or not once:
             continue
         if not check_causality(graph, symbol, growing, [name], chunk):

@@ -6,10 +6,10 @@ from typing import TypeAlias
 
 from specc.analysis.length_limits import (
     LengthThreshold,
+    compute_length_thresholds,
     find_length_thresholds,
     find_max_lengths,
     find_min_lengths,
-    thresholds_of,
 )
 from specc.analysis.linear_recurrence import match_linear_recurrence
 from specc.analysis.local_attention import plan_local_attention
@@ -61,12 +61,12 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     found: dict[str, set[LengthThreshold]] = {}
 
     def add(length: Dim, number: int) -> None:
-        for symbol, threshold in thresholds_of(length, number).items():
+        for symbol, threshold in compute_length_thresholds(length, number).items():
             found.setdefault(symbol, set()).add(threshold)
 
     for node, _ in graph.nodes:
         if local := plan_local_attention(node, padded):
-            add(node.operand().type.shape[2], local.above)
+            add(node.operand().type.shape[2], local.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
             add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
     most = find_max_lengths(graph)
@@ -102,11 +102,11 @@ def _choose_lengths(constants: Thresholds, blocks: Thresholds) -> Iterator[list[
     """Yield alternatives in order of preference, the first of which that is affordable is used."""
 
     def at_once(symbol: str, threshold: LengthThreshold) -> int:
-        length = threshold.beyond(POSITIONS_BEYOND_THRESHOLD)
+        length = threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
         return min([length, *(b.length for b in blocks.get(symbol, ()))])
 
     def in_blocks(symbol: str, threshold: LengthThreshold) -> int:
-        return threshold.beyond(POSITIONS_BEYOND_THRESHOLD)
+        return threshold.compute_length_beyond(POSITIONS_BEYOND_THRESHOLD)
 
     constants = _limit_thresholds(constants)
     every = {

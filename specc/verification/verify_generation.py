@@ -76,7 +76,7 @@ def _find_max_prompt(writer: Generator, graph: Graph) -> dict[str, int]:
     """Return the maximum length of a prompt that leaves room for `MAX_TOKENS`, by its symbol."""
     symbols = graph.inputs[writer.input_signature.growing].type.shape[1].symbols()
     limits = find_length_limits(graph)
-    return {s: max(limits[s].most - MAX_TOKENS, 1) for s in symbols if s in limits}
+    return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
 
 
 def _choose_sizes(

@@ -107,9 +107,9 @@ class _BlockBuilder:
             kind=classify_block(nodes),
             op="" if inner else part.op,
             output_type=format_dims(part.type.shape, self.sizes) if part.type else "",
-            weights=part.sum_parts("weights"),
-            work=part.sum_parts("work"),
-            saved_work=part.sum_parts("saved_work"),
+            weights=part.sum_parts("parameter_count"),
+            work=part.sum_parts("multiply_adds"),
+            saved_work=part.sum_parts("saved_multiply_adds"),
             repeats=part.repeats,
             meaning="" if inner else _get_meaning(part.op, nodes),
             lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],
@@ -127,7 +127,9 @@ class _BlockBuilder:
         """Create the block of a part; a part with a single child is merged with it."""
         merged_names, repeats, members_of_part = [part.name], 1, part.members
         outer = first = f"{path}.{part.members[0]}".lstrip(".")
-        while len(part.parts) == 1 and not part.weights.terms and not part.work.terms:
+        while (
+            len(part.parts) == 1 and not part.parameter_count.terms and not part.multiply_adds.terms
+        ):
             repeats *= part.repeats
             (part,) = part.parts.values()
             merged_names.append(part.name)

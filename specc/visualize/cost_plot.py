@@ -49,7 +49,7 @@ class CostCurves:
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
     """Return the cost of a graph by length; None if it depends on none."""
     root = summarize_graph(graph)
-    work = root.sum_parts("work")
+    work = root.sum_parts("multiply_adds")
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
     symbols = tuple(sorted(work.symbols() - examples))
     if not symbols:
@@ -73,7 +73,8 @@ def _make_curves(
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
     saved_work = [
-        _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_work"), sizes) or 0
+        _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_multiply_adds"), sizes)
+        or 0
         for sizes in sizes_by_length
     ]
     none = [0.0] * len(sizes_by_length)
@@ -123,10 +124,10 @@ def _choose_lengths(max_length: int) -> Iterator[int]:
 def _find_max_length(graph: Graph, symbols: tuple[str, ...]) -> tuple[int, str]:
     """Return the maximum length and its reason."""
     found = [find_length_limits(graph)[s] for s in symbols if s in find_length_limits(graph)]
-    limit = min(found, key=lambda limit: limit.most, default=None)
-    if limit is None or limit.most >= MAX_LENGTH:
+    limit = min(found, key=lambda limit: limit.max_length, default=None)
+    if limit is None or limit.max_length >= MAX_LENGTH:
         return MAX_LENGTH, ""
-    return limit.most, f"{limit.symbol} is at most {limit.most}: {limit.reason}"
+    return limit.max_length, f"{limit.symbol} is at most {limit.max_length}: {limit.reason}"
 
 
 def _evaluate_formula(dim: Dim, sizes: Mapping[str, int]) -> int | None:

@@ -57,7 +57,7 @@ def test_a_causal_attention_is_proved_and_its_field_is_the_window() -> None:
     )
     y = attention(build, x, build.one(ops.And(), build.one(ops.Compare("le"), j, i), near))
     assert faults(build, y) == []
-    assert str(trace_time_dataflow(finish(build, y), "tgt").state(y).axes[1]) == "[0, 2]"
+    assert str(trace_time_dataflow(finish(build, y), "tgt").get_state(y).axes[1]) == "[0, 2]"
 
 
 def test_an_attention_without_a_mask() -> None:

@@ -10,7 +10,7 @@ SMALL = {"bert": ["layers=1", "d=16", "heads=2"], "gpt2": ["layers=1", "d=16", "
 
 def lines(name: str, *, growing: str | None = None, source: str | None = None) -> list[str]:
     graph = elaborate_spec(open_spec(name, sets=SMALL.get(name, []))).graph
-    return analyze_graph(graph, growing, source).lines()
+    return analyze_graph(graph, growing, source).format_lines()
 
 
 def test_an_encoder_is_not_causal_and_is_told_where() -> None:

@@ -18,4 +18,4 @@ def test_a_part_of_a_gathered_table() -> None:
     """Positions gathered from the first eight rows of a table: eight, of which it is named."""
     graph = elaborate_spec(open_spec(Source("m.specc", SPEC))).graph
     (limit,) = find_length_limits(graph).values()
-    assert (limit.symbol, limit.most, limit.table) == ("n", 8, "table")
+    assert (limit.symbol, limit.max_length, limit.table_name) == ("n", 8, "table")

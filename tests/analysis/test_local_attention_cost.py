@@ -16,7 +16,9 @@ WIDE = 4 * (8 + 6)
 def counted(setup: LocalAttentionCase, **at: int) -> tuple[Dim, Dim]:
     """What is executed, and what all at once would be."""
     root = summarize_graph(setup.graph(), at)
-    return root.sum_parts("work") - root.sum_parts("saved_work"), root.sum_parts("work")
+    return root.sum_parts("multiply_adds") - root.sum_parts("saved_multiply_adds"), root.sum_parts(
+        "multiply_adds"
+    )
 
 
 def test_a_window_counts_the_keys_of_its_blocks() -> None:

@@ -128,10 +128,10 @@ def test_where_upon_where_takes_steps_in_proportion() -> None:
     budget = query_key_grids.TraversalBudget()
     grid = make_grid(gate, 0, 1)
     assert str(find_mask_band(gate, 0, 1).interval) == "[0, ∞]"
-    assert not find_mask_band(gate, 0, 1).spent
+    assert not find_mask_band(gate, 0, 1).is_budget_spent
     search = mask_bands._BandSearch(budget)
-    search.holds(grid, False)
-    assert query_key_grids.MAX_TRAVERSAL_STEPS - budget.steps < 5_000
+    search.find_true_interval(grid, False)
+    assert query_key_grids.MAX_TRAVERSAL_STEPS - budget.remaining_steps < 5_000
 
 
 def test_what_was_not_looked_through_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,10 @@ def test_what_was_not_looked_through_is_said_to_be_so(monkeypatch: pytest.Monkey
     for width in range(400):
         near = rows.compare("lt", rows.apart(), rows.number(width))
         mask = rows.build.one(ops.And(), mask, near)
-    assert not find_mask_band(mask, 0, 1).spent
+    assert not find_mask_band(mask, 0, 1).is_budget_spent
     find_mask_band.cache_clear()
     monkeypatch.setattr(query_key_grids.TraversalBudget.__init__, "__defaults__", (100,))
     found = find_mask_band(mask, 0, 1)
     find_mask_band.cache_clear()
-    assert found.spent
+    assert found.is_budget_spent
     assert found.interval.lo == -float("inf")

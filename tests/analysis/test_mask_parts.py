@@ -70,7 +70,7 @@ class Masks:
 
 def unseen(masks: Masks, mask: Value, found: MaskParts) -> int:
     """How many pairs a mask shows that no part holds, for one drawing of the inputs."""
-    alone = [*found.keys, *found.queries]
+    alone = [*found.key_conditions, *found.query_conditions]
     outputs = {"mask": mask, **{f"{n}": a.value for n, a in enumerate(alone)}}
     graph = masks.b.finish("mask", outputs)
     rng = np.random.default_rng(masks.random.randint(0, 99))
@@ -79,9 +79,9 @@ def unseen(masks: Masks, mask: Value, found: MaskParts) -> int:
     i, j = np.arange(7)[:, None], np.arange(7)
     covered = (i - j >= found.band.lo) & (i - j <= found.band.hi)
     for n, one in enumerate(alone):
-        value = np.asarray(results[str(n)], bool) != one.negated
+        value = np.asarray(results[str(n)], bool) != one.is_negated
         value = value.any(tuple(a for a in range(value.ndim) if a != one.axis))
-        covered = covered | (value if n < len(found.keys) else value[:, None])
+        covered = covered | (value if n < len(found.key_conditions) else value[:, None])
     return int((np.asarray(results["mask"], bool) & ~covered).sum())
 
 
@@ -123,7 +123,7 @@ def test_a_window_with_rows_that_see_all_and_are_seen_by_all() -> None:
     assert decompose_mask(one(ops.And(), keep, union), 0, 1, [keep]) == wanted
     only = one(ops.And(), queries, keep)
     assert decompose_mask(only, 0, 1) == MaskParts(
-        EMPTY_INTERVAL, queries=(GlobalTokenCondition(queries, 0, False),)
+        EMPTY_INTERVAL, query_conditions=(GlobalTokenCondition(queries, 0, False),)
     )
     padding = one(ops.And(), one(ops.Insert(1), keep), keep)
     assert decompose_mask(padding, 0, 1, [keep]) == MaskParts(FULL_INTERVAL)

@@ -109,5 +109,5 @@ def test_streamed_chunks_may_split_a_group(tmp_path: Path) -> None:
 
 def test_check_names_the_condition(tmp_path: Path) -> None:
     graph = elaborate_spec(spec_of(tmp_path)).graph
-    lines = analyze_graph(graph, "ids", "logits").lines()
+    lines = analyze_graph(graph, "ids", "logits").format_lines()
     assert "  positions of a group arrive in one step (same_group)" in lines

@@ -48,7 +48,7 @@ def format_report(found: AnalysisReport) -> Any:
         (d.code, d.title, d.primary and (d.primary.span.start, d.primary.span.end))
         for d in (*found.errors, *found.warnings)
     ]
-    return found.lines(), faults
+    return found.format_lines(), faults
 
 
 def compute_results(graph: Graph, weights: dict[str, Any], seed: int = 0) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_most_score_matrices_have_a_proved_fact() -> None:
 
 
 MISTAKES: dict[str, tuple[object, str, object]] = {
-    "infinity absorbs all": (module, "compute_absorbed_result", lambda fn, n, least, turned: n),
+    "infinity absorbs all": (module, "compute_absorbing_result", lambda fn, n, least, turned: n),
     "an exponential leaves numbers": (grid_constants.EXACT_UNARY_FUNCTIONS, "exp", lambda x: x),
     "zeros sort last": (module, "is_sorted_last", lambda node, number: True),
     "a rank is a key": (module, "bound_visible_ranks", lambda reach: reach),

@@ -94,7 +94,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "sorts are clean": (padding_invariance, "_is_neutral_full_read", lambda reading: True),
     "zero whatever it meets": (
         padding_constants,
-        "compute_absorbed_result",
+        "compute_absorbing_result",
         lambda fn, n, least, turned: 0.0,
     ),
     "all is held": (

@@ -213,7 +213,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "any resize repeats positions": (padding_offsets, "get_repeat_count", lambda node, axis: 2),
     "repeated positions count one each": (
         padding_walk.PaddingWalk,
-        "_count_of_rows",
+        "_count_axis_padding",
         lambda self, length: padding_walk.EVERY_POSITION,
     ),
     "rolled positions are in place": (padding_walk, "find_exposed_roll", lambda *_: None),
@@ -239,7 +239,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "masks settle each other": (
         padding_walk,
         "PaddedResult",
-        lambda settled, **kw: PaddedResult(settled=AnyValue(), **kw),
+        lambda settled, **kw: PaddedResult(true_masks=AnyValue(), **kw),
     ),
 }
 

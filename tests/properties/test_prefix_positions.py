@@ -53,7 +53,7 @@ MEMORIES = (1, 3)
 def find_leak(graph: Graph, seed: int) -> str:
     """Return positions that change although a proof excludes it; "" if there are none."""
     proved = not check_causality(graph, "seq", "x", ["y"])
-    state = follow(graph, "seq").state(graph.outputs["y"])
+    state = follow(graph, "seq").get_state(graph.outputs["y"])
     for memory in MEMORIES:
         inputs, weights = sample_prefix_values(graph, seed, ROWS, memory)
         head = count_prefix_positions(graph, memory)
@@ -250,8 +250,8 @@ def test_without_a_warning_padding_after_a_prefix_has_no_effect(
         padded = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]
         places = find_padding_offsets(graph, graph.inputs["keep"], side)
         length = graph.outputs["y"].type.shape[1]
-        before = places.before[length].evaluate({"mem": 2})
-        behind = places.behind(length).evaluate({"mem": 2})
+        before = places.offsets[length].evaluate({"mem": 2})
+        behind = places.count_positions_after(length).evaluate({"mem": 2})
         there = np.pad(inputs["keep"], [(0, 0), (before, behind)], constant_values=True)
         np.testing.assert_allclose(
             padded[there], alone[0], rtol=1e-9, atol=1e-12, err_msg=f"graph {seed}"
@@ -280,9 +280,9 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
 
 def _use_times_as_indices(grid: QueryKeyGrid) -> affine_indices.AffineIndex | None:
     """Mutation: uses times instead of indices."""
-    if (grid.query, grid.key) == (0, None):
-        return affine_indices.AffineIndex(query=affine_indices.ONE)
-    return affine_indices.AffineIndex(key=affine_indices.ONE) if grid.key == 0 else None
+    if (grid.query_axis, grid.key_axis) == (0, None):
+        return affine_indices.AffineIndex(query_slope=affine_indices.ONE)
+    return affine_indices.AffineIndex(key_slope=affine_indices.ONE) if grid.key_axis == 0 else None
 
 
 def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.InitialValue) -> Value:
@@ -317,7 +317,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "lengths in masks are taken for 0": (
         affine_indices,
-        "make_affine_length",
+        "split_length_constant",
         lambda length: affine_indices.AffineIndex(),
     ),
     "only the side of the queries is looked at": (

@@ -49,11 +49,11 @@ def find_failure(seed: int, draw: Callable[[int], Graph] = make_random_graph) ->
     """Return how graph `seed` contradicts a proof; "" if it does not."""
     graph = draw(seed)
     proved = not check_causality(graph, "seq", "x", ["y"])
-    state = follow(graph, "seq").state(graph.outputs["y"])
+    state = follow(graph, "seq").get_state(graph.outputs["y"])
     for row, token in iterate_effects(graph, seed):
         if proved and token > row:
             return f"graph {seed} is proved causal, token {token} moves row {row}"
-        if not (state.whole or state.newest) and row - token not in state.axes.get(
+        if not (state.is_all or state.is_newest) and row - token not in state.axes.get(
             1, Interval(1, 0)
         ):
             return f"graph {seed}: token {token} moves row {row}, outside {state.axes}"

@@ -66,7 +66,7 @@ def test_a_padding_mask_does_not_skip_sorted_positions() -> None:
 MISTAKES: dict[str, tuple[object, str, object]] = {
     "added positions stay beside those that exist": (
         padding_offsets.PaddingOffsets,
-        "separates_valid_positions",
+        "is_separated",
         lambda self, length: False,
     ),
     "a slice loses nothing that is known": (
@@ -91,7 +91,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "valid positions stay in place when sorted": (
         padding_check,
-        "is_order_exposed",
+        "is_output_order_changed",
         lambda graph, name, value, rows: False,
     ),
     "zero times NaN is zero": (

@@ -199,13 +199,13 @@ MISTAKES: dict[str, tuple[str, object, str, object]] = {
     "axes of the batch are read anyhow": (
         "examples",
         batch_independence._BatchAxis,
-        "_crosses_batch",
+        "_is_crossing_batch",
         lambda *_: False,
     ),
     "lengths of the batch are numbers": (
         "examples",
         batch_independence._BatchAxis,
-        "_mentions_batch",
+        "_has_batch_attribute",
         lambda *_: False,
     ),
 }
@@ -239,7 +239,7 @@ def test_a_disabled_rule_is_detected(mistake: str, monkeypatch: pytest.MonkeyPat
     if place is time_dataflow:
         # the search for loops without steps detects the same in loop bodies
         # too
-        monkeypatch.setattr(time_dataflow_facts, "_find_in_body", lambda *_: "")
+        monkeypatch.setattr(time_dataflow_facts, "_find_unsupported_in_body", lambda *_: "")
     missed = is_detected(LAWS[law], first=FIRST_SEEDS.get(mistake, 0))
     monkeypatch.undo()
     time_dataflow.trace_time_dataflow.cache_clear()
@@ -282,5 +282,5 @@ def test_a_loop_over_batch_elements_is_detected(monkeypatch: pytest.MonkeyPatch)
         for s in range(40)
     )
     assert kept > 8
-    monkeypatch.setattr(batch_independence._BatchAxis, "_scan_mixes", lambda *_: False)
+    monkeypatch.setattr(batch_independence._BatchAxis, "_is_mixing_scan", lambda *_: False)
     assert is_detected(LAWS["examples"], 100)

@@ -74,7 +74,7 @@ def find_leak(seed: int) -> str:
     whole, chunk = make_chunked_graph(graph)
     if check_causality(whole, "seq", "x", ["y"], chunk):
         return ""
-    reach = trace_time_dataflow(whole, "seq", chunk).state(whole.outputs["y"]).axes[1]
+    reach = trace_time_dataflow(whole, "seq", chunk).get_state(whole.outputs["y"]).axes[1]
     total = 3 * chunk
     inputs, weights = sample_graph_values(graph, seed, total)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)["y"]

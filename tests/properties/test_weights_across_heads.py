@@ -224,10 +224,10 @@ def test_steps_equal_the_full_pass(many: int) -> None:
 
 MISTAKES = {
     "axes after a split keep their numbers": (
-        "_match_reshape",
+        "_follow_reshape",
         lambda grid, x, axis, made, read: grid.at(x, grid.query, grid.key),
     ),
-    "a bias adds nothing": ("_is_biased", lambda node: False),
+    "a bias adds nothing": ("_has_bias", lambda node: False),
 }
 
 

@@ -183,7 +183,7 @@ class MutantJudge:
         """
         session = _open(mutant.apply(self.model))
         rng = np.random.default_rng(7)
-        bounds = {s: limit.most for s, limit in find_length_limits(self.graph).items()}
+        bounds = {s: limit.max_length for s, limit in find_length_limits(self.graph).items()}
         for n in range(tries):
             least = sizes_for(self.graph, 0)
             long = rng.choice(list(least)) if least else ""

@@ -160,10 +160,10 @@ def _flow(graphs: Graphs, words: Words) -> Iterable[str]:
     graph = get_main_graph(graphs)
     found = trace_time_dataflow(graph, words[0])
     for name, value in number_values(graph):
-        state = found.state(value)
-        if state.moves:
+        state = found.get_state(value)
+        if state.is_time_dependent:
             said = [f"axis {a} reads {format_interval(r)}" for a, r in state.axes.items()]
-            said += ["the newest row"] * state.newest + ["all rows"] * state.whole
+            said += ["the newest row"] * state.is_newest + ["all rows"] * state.is_all
             yield f"{name} {', '.join(said)}"
     for leak in found.leaks:
         result = dict(graph.nodes)[leak.node][0]
@@ -223,24 +223,32 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ padded KEEP`: values at padded positions of each value."""
     graph = get_main_graph(graphs)
     keep = graph.inputs[words[0]]
-    states = make_padding_walk(graph, keep, graph.input_facts[words[0]].keep).run(graph)
+    states = make_padding_walk(graph, keep, graph.input_facts[words[0]].keep).infer_graph_facts(
+        graph
+    )
     for name, value in number_values(graph):
         if said := ", ".join(_rows(states.get(value, NO_PADDING_FACTS))):
             yield f"{name} {said}"
 
 
 def _rows(rows: PaddingFacts) -> Iterator[str]:
-    for word in ("zero", "low", "floor", "finite_axes"):
+    for word in ("zero_axes", "low_axes", "minimum_axes", "finite_axes"):
         if axes := getattr(rows, word):
-            yield f"{word} along {', '.join(map(str, sorted(axes)))}"
-    for word in ("has_extremes", "extreme_padding", "infinite_signs", "broken", "points"):
+            yield f"{word} {', '.join(map(str, sorted(axes)))}"
+    for word in (
+        "has_extremes",
+        "has_extreme_padding",
+        "infinity_signs",
+        "can_be_nan",
+        "is_valid_index",
+    ):
         if getattr(rows, word):
             yield word
-    if rows.count is None:
+    if rows.padding_count is None:
         yield "counts unevenly"
-    elif rows.count:
+    elif rows.padding_count:
         yield "counts padding"
-    if rows.turned:
+    if rows.rotation:
         yield "turned"
     if rows.padding_source:
         yield f"reached by padding through {rows.padding_source.node.op.name}"

@@ -88,7 +88,7 @@ def test_the_report_puts_the_facts_together() -> None:
         "keep", Input(Type.of("bool", Dim.symbol("batch"), Dim.symbol("seq")), keep="right")
     )
     graph = build.finish("main", {"y": build.one(ops.Delay(1, 2, 0.0), x)})
-    assert analyze_graph(graph, "x", "y").lines() == [
+    assert analyze_graph(graph, "x", "y").format_lines() == [
         "causal along seq",
         "  y[t] depends on positions t-2 to t",
         "batch elements are independent",

@@ -39,7 +39,7 @@ def test_blocks_hold_and_cost_what_the_graph_does(name: str) -> None:
     graph = graph_of(name, *([] if name in SOME else sets))
     root = build_block_tree(graph)
     assert root.weights == count_parameters(graph)
-    assert root.work == summarize_graph(graph).sum_parts("work")
+    assert root.work == summarize_graph(graph).sum_parts("multiply_adds")
     for block in root.all():
         for a, b in block.flow.edges:
             assert {a, b} <= {*range(len(block.flow.items))}

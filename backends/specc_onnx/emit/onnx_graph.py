@@ -159,7 +159,7 @@ def build_model(
         names=NameTable({*types, *graph.outputs}, graph=graph.name),
     )
     limits = find_length_limits(graph)
-    g.facts.max_lengths = {symbol: limit.most for symbol, limit in limits.items()}
+    g.facts.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
     for name, value in graph.inputs.items():
         g.values.tensors[value] = Tensor(name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].keep

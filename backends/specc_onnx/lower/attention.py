@@ -87,8 +87,10 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
         return "its mask shows keys that are far away"
     # A position table may limit the length.
     longest = g.facts.max_lengths.get(queries.name or "", inf)
-    if longest <= blocks.above:
-        return f"blocks are faster above {blocks.above} positions, the maximum is {longest}"
+    if longest <= blocks.length_threshold:
+        return (
+            f"blocks are faster above {blocks.length_threshold} positions, the maximum is {longest}"
+        )
     return blocks
 
 

@@ -67,7 +67,7 @@ def emit_local_attention(
     is_packed = can_fuse_attention(op, g, parts) and find_packed_heads(g, parts) is not None
     result_type = Type(parts.q.dtype, (b, n, h * e) if is_packed else (b, h, n, e))
     with _enter_blocks_scope(g):
-        keys, queries = local.parts.keys, local.parts.queries
+        keys, queries = local.parts.key_conditions, local.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
     long = emit_is_long_enough(g, b, n, local, global_tokens)
     short_parts, notes = prepare_short_parts(op, g, parts, long)
@@ -166,9 +166,9 @@ def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
 ) -> str:
     """Emit whether blocks apply: a long sequence, few global tokens, a nonempty batch."""
-    g.facts.add_branch_length(queries, local.above)
+    g.facts.add_branch_length(queries, local.length_threshold)
     with g.outside("lengths"):
-        long = g.node("Greater", g.dim(queries), local.above)
+        long = g.node("Greater", g.dim(queries), local.length_threshold)
         if not g.lengths.is_positive(batch):
             has_batch = g.node("Greater", g.dim(batch), 0)
             long = g.node("And", long, has_batch)
@@ -185,7 +185,7 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
     any_condition = ""
     for condition in conditions:
         x = g.values.tensors[condition.value]
-        name = g.node("Not", x) if condition.negated else x.name
+        name = g.node("Not", x) if condition.is_negated else x.name
         other_axes = [axis for axis in range(x.rank) if axis != condition.axis]
         if other_axes:
             # A sum, since the batch may be empty.
@@ -227,7 +227,7 @@ def _emit_attention_blocks(
 ) -> str:
     """Emit the blocks of an attention, concatenated."""
     b, h, n, _ = parts.grid
-    e, size = parts.v.shape[3], Dim.of(local.block)
+    e, size = parts.v.shape[3], Dim.of(local.block_size)
 
     def emit_partial(queries: PositionSpan, keys: PositionSpan) -> Tensor:
         made = _emit_partial_attention(op, g, parts, queries, keys)
@@ -245,9 +245,9 @@ def emit_block_loop(
     global_keys: str,
 ) -> str:
     """Emit `[…, n, e]` block by block; `emit_block` attends from some queries to their keys."""
-    block = [local.block]
+    block = [local.block_size]
     length = g.shape([n])
-    rounded_up = g.node("Add", length, [local.block - 1])
+    rounded_up = g.node("Add", length, [local.block_size - 1])
     count = g.node("Div", rounded_up, block)
     with g.body() as body:
         block_index, condition = g.new_loop_inputs("block")
@@ -269,10 +269,10 @@ def _emit_query_span(
     g: Emitter, block_index: str, rows: str, local: LocalAttention
 ) -> PositionSpan:
     """Emit the query positions of a block; the last block ends at the end of the sequence."""
-    first = g.node("Mul", g.node("Unsqueeze", block_index, [0]), [local.block])
-    start = g.node("Min", first, g.node("Sub", rows, [local.block]))
-    stop = g.node("Add", start, [local.block])
-    return PositionSpan(start, stop, Dim.of(local.block))
+    first = g.node("Mul", g.node("Unsqueeze", block_index, [0]), [local.block_size])
+    start = g.node("Min", first, g.node("Sub", rows, [local.block_size]))
+    stop = g.node("Add", start, [local.block_size])
+    return PositionSpan(start, stop, Dim.of(local.block_size))
 
 
 def _emit_key_span(
@@ -286,11 +286,11 @@ def _emit_key_span(
     if back != inf:
         start = g.node("Sub", queries.start, [int(back)])
         start = g.node("Max", start, zero)
-    if local.keys is not None:
+    if local.keys_per_block is not None:
         # Equal spans for all blocks: near the end the span starts earlier and the mask hides more.
-        start = g.node("Min", start, g.node("Sub", rows, [local.keys]))
-        stop = g.node("Add", start, [local.keys])
-        return PositionSpan(start, stop, Dim.of(local.keys))
+        start = g.node("Min", start, g.node("Sub", rows, [local.keys_per_block]))
+        stop = g.node("Add", start, [local.keys_per_block])
+        return PositionSpan(start, stop, Dim.of(local.keys_per_block))
     # If the band excludes the position itself, a block at an end may see nothing.
     if back < 0:
         start = g.node("Min", start, g.node("Sub", rows, one))
@@ -339,7 +339,7 @@ def _emit_joined_blocks(
     order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
     batch_first = g.node("Transpose", blocks, perm=order)
     side_by_side = g.node("Reshape", batch_first, [*[0] * lead, -1, width])
-    block_length, axis = [local.block], [lead]
+    block_length, axis = [local.block_size], [lead]
     # All blocks but the last have `before` positions. The last block starts at position
     # `overlap_start`, and at index `before` of the concatenation: its position `before`, the first
     # new one, is at index `last_start`.

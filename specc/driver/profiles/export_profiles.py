@@ -82,7 +82,7 @@ def _max_sequence_length(model: ModelDefinition, generation: GenerateSection) ->
     """
     symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
-        return limit.most
+        return limit.max_length
     context = as_exact_integer(model.config.get("context"))
     return context if context is not None and context > 0 else DEFAULT_MAX_LENGTH
 

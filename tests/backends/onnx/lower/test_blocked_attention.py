@@ -86,8 +86,8 @@ def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: 
     graph = usual.graph()
     local = plan_local_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
-    assert bool(local.parts.keys) == (apart in ("keys", "both", "first"))
-    assert bool(local.parts.queries) == (apart in ("queries", "both", "alone"))
+    assert bool(local.parts.key_conditions) == (apart in ("keys", "both", "first"))
+    assert bool(local.parts.query_conditions) == (apart in ("queries", "both", "alone"))
     assert off(graph, opset, 2, 0, 1, 144, 145, 200) < 3e-6
     assert off(graph, opset, 0, 200) == 0
     for setup in (
