@@ -16,10 +16,10 @@ from specc.ir.evaluation import bind_inputs, check_input_kind
 from specc.ir.graph import Graph
 from specc.ir.model import resolve_absent_inputs
 from specc.runtime.training_batches import TrainingBatches
-from specc.weights.formats.safetensors import AS_SPECIFIED, write_safetensors
+from specc.weights.formats.safetensors import SPEC_LAYOUT_METADATA, write_safetensors
 from specc.weights.formats.safetensors_header import NUMPY_DTYPES
 from specc.weights.initializers import parse_initializer
-from specc.weights.parameter_values import initial_values
+from specc.weights.parameter_values import make_initial_values
 from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
@@ -105,7 +105,7 @@ class SpecModule(nn.Module):
         are for published checkpoints, are not applied.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
-        about = {**(metadata or {}), **AS_SPECIFIED}
+        about = {**(metadata or {}), **SPEC_LAYOUT_METADATA}
         write_safetensors(path, tensors, about, force=force)
 
     def _get_scope(self, name: str) -> tuple[nn.Module, str]:
@@ -189,7 +189,7 @@ def _make_initial_parameter(
     shape = tuple(d.evaluate({}) for d in facts.type.shape)
     if name not in values:
         return torch.from_numpy(
-            initial_values(parse_initializer(facts.initial, facts.span), seed, name, shape)
+            make_initial_values(parse_initializer(facts.initial, facts.span), seed, name, shape)
         )
     given = values[name]
     made = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float32))

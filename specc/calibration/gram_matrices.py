@@ -26,7 +26,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Builder, Graph, Input, Node, Value, collect_needed_nodes
 from specc.runtime.open_model import open_compiled
 from specc.runtime.steppers import KVCacheStepper
-from specc.weights.int_quantization import MIN_SCALE, cholesky_factor
+from specc.weights.int_quantization import MIN_SCALE, compute_cholesky_factor
 from specc.weights.quantized_values import GetFactor, PrequantizedWeight
 
 STAGE_WEIGHT_BYTES = 256 << 20
@@ -239,7 +239,7 @@ def quantize_calibrated(
     for stage in split_stages(readers):
         _run(stage, open_part, samples(), directory, sums)
         for spot, total in sums.take_complete_sums(stage.activations_of.values()):
-            factor = cholesky_factor(total)
+            factor = compute_cholesky_factor(total)
             # as large as the factor, and not needed during quantization
             del total
             for name, whole in factors.add(spot, factor):

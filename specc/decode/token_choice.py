@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specc.decode.generation_settings import GenerationSettings
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.weights.random_stream import fold_key, random_word, stream_key
+from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
@@ -354,6 +354,9 @@ def sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
 
 def sampling_uniforms_at(seed: int, places: Iterable[tuple[int, int]]) -> Floats:
     """Return `sampling_uniforms` f32[places] of any (row, step)."""
-    key = stream_key(seed, "sample")
-    drawn = [random_word(fold_key(fold_key(key, row), step), 0) >> 40 for row, step in places]
+    key = derive_stream_key(seed, "sample")
+    drawn = [
+        generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40
+        for row, step in places
+    ]
     return np.array(drawn, np.float32) * np.float32(2**-24)

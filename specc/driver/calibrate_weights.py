@@ -228,7 +228,7 @@ def _generator_precision(job: LoweringJob) -> QuantizeOptions:
 
 def _is_large(job: LoweringJob) -> bool:
     """Return whether the weights in float32 exceed `STREAMED_WEIGHT_BYTES` bytes."""
-    numbers = sum(prod(wanted.shape) for wanted in job.values.wanted.values())
+    numbers = sum(prod(wanted.shape) for wanted in job.values.parameters.values())
     return 4 * numbers > STREAMED_WEIGHT_BYTES
 
 
@@ -236,7 +236,7 @@ def _quantize_weights(
     job: LoweringJob, readers: WeightReaders, samples: RestartSamples, directory: Path
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights that multiply activations of the samples."""
-    plan, shapes = job.decision.plan, job.values.wanted
+    plan, shapes = job.decision.plan, job.values.parameters
     numbers = sum(prod(shapes[n].shape) for n in readers.experts)
     # half a byte per weight, plus a quarter byte for the scale at the smallest group size
     check_free_disk_space(directory, numbers * 3 // 4 + _stacked_factor_bytes(readers))

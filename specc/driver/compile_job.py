@@ -29,7 +29,7 @@ from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.transforms.mixed_precision import HalfDtype
 from specc.transforms.quantization_plan import QuantizationDecision
-from specc.weights.dequantized_checkpoint import find_stored_codes, read_stored_scales
+from specc.weights.dequantized_checkpoint import find_reusable_group_sizes, view_stored_scales
 from specc.weights.norm_folding import FoldedValues, NarrowDtype, RangeCheckedValues
 from specc.weights.parameter_names import NamePattern
 from specc.weights.parameter_values import (
@@ -189,7 +189,7 @@ def job_input_files(job: CompileJob) -> list[Path]:
     ]
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint
-        files += [checkpoint.path, *(file.path for file in checkpoint.every_file)]
+        files += [checkpoint.path, *(file.path for file in checkpoint.all_files)]
     files += adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
@@ -229,7 +229,7 @@ class LoweringJob(CompileJob):
         values: ParameterValues = self.quantized or self.full
         if self.scales:
             values = ValuesWithScales(values, self.scales)
-        changed = self.full.changed if isinstance(self.full, FoldedValues) else ()
+        changed = self.full.fold_by_parameter if isinstance(self.full, FoldedValues) else ()
         return RangeCheckedValues(values, self.narrow, changed) if self.narrow else values
 
     @property
@@ -267,7 +267,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
     wish = job.quantize.wish
     # runtimes of the standard operators decide themselves to round activations too
     keeps = wish is None and not job.quantize.dequantizes and job.target.quantized_operators
-    stored = find_stored_codes(job.values) if keeps else {}
+    stored = find_reusable_group_sizes(job.values) if keeps else {}
     graph = pass_pipeline.simplify_graph(job.graph, fused=wish is None and not stored)
     ties = find_ties(job.values)
     if stored:
@@ -282,7 +282,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: elaborate_other_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = read_stored_scales(job.values) if plan and stored else None
+    scales = view_stored_scales(job.values) if plan and stored else None
     folds = find_norm_folds(graph, ties, plan) if job.quantize.fold else ()
     full = FoldedValues(job.values, folds) if folds else job.values
     return LoweringJob(
@@ -291,7 +291,7 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
         decision=decision,
         folds=folds,
         full=full,
-        quantized=QuantizedValues(full, plan, stored=scales) if plan else None,
+        quantized=QuantizedValues(full, plan, stored_scales=scales) if plan else None,
         recipe=STORED_RECIPE if scales is not None else "",
         narrow=precision.half_precision_parameters(graph, plan, job.half),
     )

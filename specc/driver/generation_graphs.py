@@ -187,8 +187,8 @@ def random_weights_of(job: CompileJob) -> RandomWeights | None:
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
         return None if seed is None else RandomWeights(seed)
-    drawn = job.values.drawn
-    return RandomWeights(drawn.seed, len(drawn.wanted)) if drawn is not None else None
+    drawn = job.values.head_values
+    return RandomWeights(drawn.seed, len(drawn.parameters)) if drawn is not None else None
 
 
 def spec_signature(job: CompileJob, graph: Graph) -> Graph:

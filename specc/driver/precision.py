@@ -248,8 +248,8 @@ def precision_facts(
         form = values.plan.get(name)
         if form is None:
             continue
-        made = values.made[values.base.tied_to(name) or name]
-        loss = made.loss
+        made = values.streams[values.base.get_tied_source(name) or name]
+        loss = made.error
         facts[name] = {
             "bits": form.bits,
             "block": form.group_size,
@@ -258,8 +258,8 @@ def precision_facts(
             "turned": form.is_transposed,
             "scales": emitted.held[form.format_scales_name(name)],
             "recipe": made.recipe,
-            "error": float(f"{loss.relative:.4g}"),
-            "worst": float(f"{loss.worst:.4g}"),
+            "error": float(f"{loss.relative_error:.4g}"),
+            "worst": float(f"{loss.max_error:.4g}"),
         }
     return {
         "rounded": facts,

@@ -33,7 +33,7 @@ from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.transforms import pass_pipeline
-from specc.weights.binding_errors import FreshInit
+from specc.weights.binding_errors import HeadInitialization
 from specc.weights.checkpoint import open_weights
 from specc.weights.checkpoint_binding import bind_parameters
 from specc.weights.dequantized_checkpoint import DequantizedCheckpoint
@@ -52,16 +52,16 @@ from specc.weights.weight_rules import (
     RequiredParameter,
     WeightRules,
     find_tied_pairs,
-    rules_of_graph,
+    select_graph_rules,
 )
 
 
 def check_memory(stored: ParameterValues, numbers: int) -> tuple[str, ...]:
     """Return a remark if the weights do not fit in the free memory of this machine."""
     held, taken, free = 0, 0, get_free_memory()
-    for name, wanted in stored.wanted.items():
-        if stored.tied_to(name) is None:
-            dtype = stored.stored_dtype(name)
+    for name, wanted in stored.parameters.items():
+        if stored.get_tied_source(name) is None:
+            dtype = stored.get_stored_dtype(name)
             taken += count_tensor_bytes(wanted.shape, dtype)
             # floats are computed in float32 whatever they are stored in; integers stay
             held += count_tensor_bytes(wanted.shape, "f32" if dtype in FLOAT_DTYPES else dtype)
@@ -76,7 +76,9 @@ def check_memory(stored: ParameterValues, numbers: int) -> tuple[str, ...]:
 def count_values(values: CheckpointBinding | SeededValues) -> int:
     """Return the number of parameters; tied ones count once."""
     return sum(
-        prod(wanted.shape) for name, wanted in values.wanted.items() if values.tied_to(name) is None
+        prod(wanted.shape)
+        for name, wanted in values.parameters.items()
+        if values.get_tied_source(name) is None
     )
 
 
@@ -102,7 +104,7 @@ def load_parameter_values(
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = read_configured_rules(spec.program, spec.library, spec.reader)
     wanted = required_parameters(graph, config)
-    rules = rules_of_graph(
+    rules = select_graph_rules(
         rules,
         {w.name: w for w in wanted},
         lambda: merge_required_parameters(elaborate_other_graphs(spec, graph.name)),
@@ -114,7 +116,7 @@ def load_parameter_values(
     path = sources.path or spec.checkpoint
     path = path or own_weights_path(spec.program, needed=True)
     if path:
-        fresh = FreshInit(
+        fresh = HeadInitialization(
             sources.missing, _list_initializers(graph), lambda: _shared_parameters(spec, graph)
         )
         modules = spec.modules if path == spec.checkpoint else {}
@@ -190,7 +192,7 @@ def bind_checkpoint(
     wanted: list[RequiredParameter],
     rules: WeightRules,
     path: str,
-    fresh: FreshInit | None = None,
+    fresh: HeadInitialization | None = None,
     adapter: str = "",
     modules: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
@@ -249,14 +251,14 @@ def _weight_origin(values: ParameterValues, seed: int | None, contents: bool) ->
     if not isinstance(values, CheckpointBinding):
         return {} if seed is None else {"seed": seed}
     facts: list[dict[str, object]] = []
-    for file in values.checkpoint.every_file:
+    for file in values.checkpoint.all_files:
         fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
         facts.append({**fact, "sha256": file_sha256(file.path)} if contents else fact)
     origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.computed)
-    if (drawn := values.drawn) is not None:
-        origin["drawn"] = {"seed": drawn.seed, "weights": sorted(drawn.wanted)}
+    if (drawn := values.head_values) is not None:
+        origin["drawn"] = {"seed": drawn.seed, "weights": sorted(drawn.parameters)}
     return origin
 
 
@@ -288,7 +290,7 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
         # training may start from random weights
         sources = replace(sources, init=0)
     with closing(_load_for_training(spec, model.graph, sources)) as values:
-        partners = {name: values.tied_to(name) for name in model.graph.parameters}
+        partners = {name: values.get_tied_source(name) for name in model.graph.parameters}
         ties = {name: other for name, other in partners.items() if other is not None}
         own = [name for name in partners if name not in ties]
         numbers = {name: read_parameter(values, name, "f32") for name in own}

@@ -29,7 +29,7 @@ from specc.weights.weight_rules import (
     WeightRules,
     check_loads_used,
     find_tied_pairs,
-    rules_of_graph,
+    select_graph_rules,
 )
 
 MAX_STACKED = 65_536
@@ -115,8 +115,8 @@ def required_parameters(
                 shape=tuple(sizes),
                 dtype=facts.type.dtype,
                 span=facts.span,
-                made_by=facts.made_by,
-                sizes=size_names,
+                origin=facts.made_by,
+                config_names=size_names,
             )
         )
     return found
@@ -360,7 +360,7 @@ def check_rules(
     """
     wanted = {w.name: w for w in required_parameters(graph)}
     rules, _ = read_configured_rules(program, library, reader)
-    rules = rules_of_graph(rules, wanted, lambda: merge_required_parameters(others()))
+    rules = select_graph_rules(rules, wanted, lambda: merge_required_parameters(others()))
     find_tied_pairs(wanted, rules)
     check_loads_used(wanted, rules)
     own_weights_path(program)
@@ -387,7 +387,7 @@ def mark_ties(
     for rule in rules.ties:
         pattern = NamePattern(rule.name)
         for name, known in facts.items():
-            captures = None if known.tied_to else pattern.captures(name)
+            captures = None if known.tied_to else pattern.get_captures(name)
             source = captures.fill(rule.source) if captures is not None else ""
             if source in facts and source != name:
                 facts[name] = replace(known, tied_to=source)

@@ -18,7 +18,7 @@ from specc.frontend.symbolic_check import check_spec_symbolically
 from specc.ir.model import ModelDefinition
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
-from specc.weights.parameter_names import NamePattern, nearest_name
+from specc.weights.parameter_names import NamePattern, find_nearest_name
 
 UsableItem: TypeAlias = ast.Block | ast.Definition
 """An item that others use by its name."""
@@ -343,6 +343,6 @@ def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) ->
         return Diagnostic(
             "W0505", f"no two calls share `{path}`", label, helps=(help_,), severity="warning"
         )
-    close = nearest_name(path, names)
+    close = find_nearest_name(path, names)
     hint = format_suggestion(close) if close else "`specc show` lists the names of all weights"
     return Diagnostic("E0527", f"no weights `{path}` to share", label, helps=(hint,))

@@ -121,7 +121,7 @@ def _read_targets(config: JsonObject) -> LoraTargets:
     numbered = _read_plain(config, "layers_pattern") in (None, "", [])
     return LoraTargets(
         # the word for all may be in a list of its own
-        named=None if named is None or "all-linear" in named else named,
+        included=None if named is None or "all-linear" in named else named,
         fully_trained=_read_list(config, "modules_to_save", str) or (),
         excluded=_read_list(config, "exclude_modules", str) or (),
         # in other names a number before the last may be the layer index

@@ -129,7 +129,7 @@ def _rope_scaling(file: GGUFFile, found: Fields, rope: Metadata) -> Fields | Non
     """Return `rope_scaling`. Divisors of frequencies are stored as tensors."""
     length = rope.get("scaling.original_context_length", found.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
-    short, long, both = (file.rope_factors(name) for name in ROPE_TENSORS)
+    short, long, both = (file.read_rope_factors(name) for name in ROPE_TENSORS)
     if both:  # Llama 3.1: one list of factors for all lengths
         divisors: Fields = {"factor": 1.0, "attention_factor": 1.0}
         return (

@@ -118,14 +118,14 @@ def _read_fp8(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     if given is not None and block is None:
         raise _Unsupported(f'"weight_block_size": {str(given)[:40]}')
     _require_value(fields, "activation_scheme", "dynamic", "static")
-    return QuantizationSettings(block=block), True
+    return QuantizationSettings(block_shape=block), True
 
 
 def _read_gptq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     version = _require_value(fields, "checkpoint_format", "gptq", "gptq_v2")
     settings = QuantizationSettings(
         bits=_integer(fields, "bits"),
-        group=_integer(fields, "group_size"),
+        group_size=_integer(fields, "group_size"),
         zero_offset=1 if version == "gptq" else 0,
     )
     return settings, False
@@ -134,7 +134,7 @@ def _read_gptq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "version", "gemm")
     _require_value(fields, "bits", 4)
-    return QuantizationSettings(group=_integer(fields, "group_size")), False
+    return QuantizationSettings(group_size=_integer(fields, "group_size")), False
 
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
@@ -163,9 +163,9 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
     first = weights[0] if weights else {}
     shared = {k: v for k, v in first.items() if all(v == scheme.get(k) for scheme in weights)}
     settings = QuantizationSettings(
-        block=_as_pair(shared.get("block_structure")),
+        block_shape=_as_pair(shared.get("block_structure")),
         bits=_integer(shared, "num_bits"),
-        group=_integer(shared, "group_size"),
+        group_size=_integer(shared, "group_size"),
     )
     return settings, any("activations" in key for key, _ in schemes)
 

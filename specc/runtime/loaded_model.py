@@ -23,7 +23,7 @@ from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 from specc.runtime.steppers import BufferedStep
-from specc.weights.int_quantization import dequantize
+from specc.weights.int_quantization import dequantize_weight
 
 STACK_RANK = 3
 """Rank of stacked matrices."""
@@ -51,7 +51,7 @@ def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, A
         # stacked weights have one matrix per expert
         many = len(shape) == STACK_RANK
         pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
-        made = [dequantize(n, s, wide, one.form) for n, s in pairs]
+        made = [dequantize_weight(n, s, wide, one.form) for n, s in pairs]
         found[name] = np.stack(made) if many else made[0]
     return found
 

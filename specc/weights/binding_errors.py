@@ -11,11 +11,11 @@ from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
 from specc.weights.checkpoint import Checkpoint
 from specc.weights.parameter_names import (
+    find_nearest_name,
     format_names,
     generalize_name,
+    get_name_skeleton,
     group_names,
-    name_skeleton,
-    nearest_name,
 )
 from specc.weights.weight_expressions import Expr, list_tensors
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
@@ -24,72 +24,74 @@ MAX_ERRORS = 20
 
 T = TypeVar("T")
 MissingParameter: TypeAlias = tuple[RequiredParameter, str]
-"""A parameter that the files lack, and a missing tensor."""
+"""A parameter without values, and a tensor that it needs and the files lack."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMismatch:
-    """A parameter whose tensors have another shape or dtype, or cannot be evaluated (`why`)."""
+    """A parameter whose tensors have another shape or dtype, or cannot be evaluated (`reason`)."""
 
-    wanted: RequiredParameter
+    parameter: RequiredParameter
     tensors: tuple[str, ...]
-    rule: Span | None
+    rule_span: Span | None
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    why: str = ""
+    reason: str = ""
 
 
-def report_mismatches(
+def describe_binding_errors(
     checkpoint: Checkpoint,
     naming: ParameterNaming,
-    count: int,
+    parameter_count: int,
     missing: Sequence[MissingParameter],
-    wrong: Sequence[TensorMismatch],
+    mismatches: Sequence[TensorMismatch],
     unused: Sequence[str],
     reasons: Mapping[str, str] | None = None,
 ) -> list[Diagnostic]:
-    """Raise all binding errors, at most 20. A tensor suggested for a missing parameter is not also
-    reported as unused. `reasons` explain why missing parameters are no new head.
+    """Return all binding errors, at most 20. A tensor suggested for a missing parameter is not also
+    reported as unused. `reasons` explains why missing parameters do not belong to a new head.
     """
-    if missing and len(missing) == count:
-        return [_nothing_fits(checkpoint, missing, unused)]
-    found: list[Diagnostic] = []
+    if missing and len(missing) == parameter_count:
+        return [_describe_foreign_checkpoint(checkpoint, missing, unused)]
+    errors: list[Diagnostic] = []
     proposed: set[str] = set()
-    for family in _group_by_key(missing, lambda m: name_skeleton(m[0].name)):
-        diagnostic, taken = _describe_missing(checkpoint, naming, family, unused)
+    for family in _group_by_key(missing, lambda m: get_name_skeleton(m[0].name)):
+        diagnostic, suggested = _describe_missing(checkpoint, naming, family, unused)
         if reasons is not None:
             if why := reasons.get(family[0][0].name):
                 note = f"it is not part of a new head, which could be initialized: {why}"
                 diagnostic = replace(diagnostic, notes=(*diagnostic.notes, note))
             else:
-                help = "if it is a head that is still to be trained, `--init-missing 0` draws it"
+                help = (
+                    "if it is a head that is still to be trained, `--init-missing 0` initializes it"
+                )
                 diagnostic = replace(diagnostic, helps=(*diagnostic.helps, help))
-        found.append(diagnostic)
-        proposed |= taken
+        errors.append(diagnostic)
+        proposed |= suggested
     for group in _group_by_key(
-        wrong, lambda m: (name_skeleton(m.wanted.name), m.shape, m.dtype, m.why)
+        mismatches, lambda m: (get_name_skeleton(m.parameter.name), m.shape, m.dtype, m.reason)
     ):
-        found.append(_describe_misfit(checkpoint, group))
+        errors.append(_describe_mismatch(checkpoint, group))
     if left := [n for n in unused if n not in proposed]:
-        found.append(_describe_unused(checkpoint, left))
-    if len(found) > MAX_ERRORS:
-        more = f"{len(found) - MAX_ERRORS} more errors like these are not shown"
-        last = found[MAX_ERRORS - 1]
-        found[MAX_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
-    return found
+        errors.append(_describe_unused(checkpoint, left))
+    if len(errors) > MAX_ERRORS:
+        more = f"{len(errors) - MAX_ERRORS} more errors like these are not shown"
+        last = errors[MAX_ERRORS - 1]
+        errors[MAX_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
+    return errors
 
 
-def warn_different_copies(
-    wanted: RequiredParameter, root: str, rule: Span | None, checkpoint: Checkpoint
+def warn_untied_copies(
+    parameter: RequiredParameter, root: str, rule_span: Span | None, checkpoint: Checkpoint
 ) -> Diagnostic:
     """Warn that a tied parameter has different values in the checkpoint."""
     return Diagnostic(
         "W0504",
-        f"`{escape_text(wanted.name)}` is tied to `{escape_text(root)}`, but "
+        f"`{escape_text(parameter.name)}` is tied to `{escape_text(root)}`, but "
         f"the checkpoint has "
         "other values for each",
-        Label.at(wanted.span, wanted.made_by),
-        (Label(rule, "tied by this rule"),) if rule else (),
+        Label.at(parameter.span, parameter.origin),
+        (Label(rule_span, "tied by this rule"),) if rule_span else (),
         notes=(
             f"in `{escape_text(checkpoint.path)}`",
             "each is used as it is in the checkpoint, as transformers 5 does; before, "
@@ -100,7 +102,7 @@ def warn_different_copies(
     )
 
 
-def _nothing_fits(
+def _describe_foreign_checkpoint(
     checkpoint: Checkpoint, missing: Sequence[MissingParameter], unused: Sequence[str]
 ) -> Diagnostic:
     first = missing[0][0]
@@ -108,7 +110,7 @@ def _nothing_fits(
     return Diagnostic(
         "E0501",
         f"the checkpoint has none of the {len(missing)} weights of the model",
-        Label.at(first.span, first.made_by),
+        Label.at(first.span, first.origin),
         notes=(
             f"the model needs {escape_text(format_names([m[0].name for m in missing]))}",
             have if unused else "it is empty",
@@ -146,7 +148,7 @@ def _describe_missing(
         Diagnostic(
             "E0501",
             f"`{escape_text(wanted.name)}` is not in the checkpoint{_format_more(family)}",
-            Label.at(wanted.span, wanted.made_by or f"needs {wanted.dtype}{list(wanted.shape)}"),
+            Label.at(wanted.span, wanted.origin or f"needs {wanted.dtype}{list(wanted.shape)}"),
             notes=tuple(notes),
             helps=(help_,),
         ),
@@ -161,37 +163,39 @@ def _suggest_name(
     meant: dict[str, str] = {}
     for wanted, name in family:
         same = [n for n in unused if checkpoint.tensors[n].shape == wanted.shape]
-        if close := nearest_name(name, same) or nearest_name(name, unused):
+        if close := find_nearest_name(name, same) or find_nearest_name(name, unused):
             meant[wanted.name] = close
     return meant
 
 
-def _describe_misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
+def _describe_mismatch(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) -> Diagnostic:
     first = group[0]
-    wanted = first.wanted
-    label = Label.at(wanted.span, wanted.made_by or f"has shape {list(wanted.shape)}")
-    others = (Label(first.rule, "loaded by this rule"),) if first.rule else ()
+    parameter = first.parameter
+    label = Label.at(parameter.span, parameter.origin or f"has shape {list(parameter.shape)}")
+    others = (Label(first.rule_span, "loaded by this rule"),) if first.rule_span else ()
     notes = tuple(
-        f"{escape_text(checkpoint.file_of(n).path.name)} holds `{escape_text(n)}`: "
+        f"{escape_text(checkpoint.get_file(n).path.name)} holds `{escape_text(n)}`: "
         f"{checkpoint.tensors[n]}"
         for n in first.tensors[:4]
     )
-    name = escape_text(wanted.name)
-    if first.why:
+    name = escape_text(parameter.name)
+    if first.reason:
         title = f"`{name}` does not match its `load` rule{_format_more(group)}"
-        help = f"it must return {list(wanted.shape)}; compare the shapes above and correct the rule"
-        return Diagnostic("E0511", title, label, others, (first.why, *notes), (help,))
-    if first.shape != wanted.shape:
-        if first.rule:
+        help = (
+            f"it must return {list(parameter.shape)}; compare the shapes above and correct the rule"
+        )
+        return Diagnostic("E0511", title, label, others, (first.reason, *notes), (help,))
+    if first.shape != parameter.shape:
+        if first.rule_span:
             notes = (f"the rule returns {list(first.shape)}", *notes)
-        notes = (f"the spec declares {wanted.dtype}{list(wanted.shape)}", *notes)
+        notes = (f"the spec declares {parameter.dtype}{list(parameter.shape)}", *notes)
         title = f"`{name}` has the wrong shape{_format_more(group)}"
-        help = _size_help(checkpoint, first) or _shape_help(first)
+        help = _suggest_config_value(checkpoint, first) or _suggest_shape_fix(first)
         return Diagnostic("E0503", title, label, others, notes, (help,))
-    title = f"`{name}` should be {wanted.dtype}, but the checkpoint has {first.dtype}"
+    title = f"`{name}` should be {parameter.dtype}, but the checkpoint has {first.dtype}"
     title += _format_more(group)
     help = "floats are converted to other float types only, integers to other integer types"
-    if first.dtype in ("i8", "u8", "i32") and wanted.dtype.startswith(("f", "bf")):
+    if first.dtype in ("i8", "u8", "i32") and parameter.dtype.startswith(("f", "bf")):
         help = (
             "such tensors are mostly packed by a quantizer; use the checkpoint as "
             "it was before quantization"
@@ -199,16 +203,16 @@ def _describe_misfit(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) ->
     return Diagnostic("E0508", title, label, others, notes, (help,))
 
 
-def _size_help(checkpoint: Checkpoint, misfit: TensorMismatch) -> str:
+def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
     """Return the config value to set if an adapter stores a table of another vocabulary size; ""
     otherwise.
     """
-    wanted, shape = misfit.wanted, misfit.shape
-    file = checkpoint.file_of(misfit.tensors[0])
-    if file in checkpoint.files or len(shape) != len(wanted.sizes):
+    wanted, shape = mismatch.parameter, mismatch.shape
+    file = checkpoint.get_file(mismatch.tensors[0])
+    if file in checkpoint.files or len(shape) != len(wanted.config_names):
         return ""
     odd = [a for a in range(len(shape)) if shape[a] != wanted.shape[a]]
-    if len(odd) != 1 or not (name := wanted.sizes[odd[0]]):
+    if len(odd) != 1 or not (name := wanted.config_names[odd[0]]):
         return ""
     return (
         f"axis {odd[0]} is {shape[odd[0]]} in the adapter and {wanted.shape[odd[0]]} in "
@@ -216,27 +220,27 @@ def _size_help(checkpoint: Checkpoint, misfit: TensorMismatch) -> str:
     )
 
 
-def _shape_help(misfit: TensorMismatch) -> str:
+def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
     """Suggest a fix for the shape, if one follows from the lengths."""
-    wanted, shape = misfit.wanted.shape, misfit.shape
-    name, source = (generalize_name(misfit.wanted.name), generalize_name(misfit.tensors[0]))
-    if len(misfit.tensors) == 1 and not misfit.rule:
-        if len(shape) == 2 and shape[::-1] == wanted:
+    expected, shape = mismatch.parameter.shape, mismatch.shape
+    name, source = (generalize_name(mismatch.parameter.name), generalize_name(mismatch.tensors[0]))
+    if len(mismatch.tensors) == 1 and not mismatch.rule_span:
+        if len(shape) == 2 and shape[::-1] == expected:
             return (
                 f'it is stored transposed; write  load "{name}" = '
                 f'transpose("{source}")  in `weights`'
             )
-        if math.prod(shape) == math.prod(wanted):
+        if math.prod(shape) == math.prod(expected):
             return (
-                f'the elements are as many; write  load "{name}" = '
-                f'reshape("{source}", shape={list(wanted)})'
+                f'the number of elements is equal; write  load "{name}" = '
+                f'reshape("{source}", shape={list(expected)})'
             )
-    if len(shape) == len(wanted):
-        odd = [a for a in range(len(shape)) if shape[a] != wanted[a]]
+    if len(shape) == len(expected):
+        odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(odd) == 1:
             axis = odd[0]
             return (
-                f"axis {axis} is {shape[axis]} in the checkpoint and {wanted[axis]} in the spec; "
+                f"axis {axis} is {shape[axis]} in the checkpoint and {expected[axis]} in the spec; "
                 "compare the config values of its shape with config.json"
             )
     return "is this the checkpoint, and the config.json, for this spec?"
@@ -273,18 +277,19 @@ def _group_by_key(items: Iterable[T], key: Callable[[T], object]) -> list[list[T
 
 
 @dataclass(frozen=True, slots=True)
-class FreshInit:
-    """Initialization of missing weights: from `seed`, if given, each by its initializer in
-    `initial`. `body` returns the names that are never initialized.
+class HeadInitialization:
+    """Random initialization of a new head: from `seed`, each parameter by its initializer in
+    `initializers`. `find_base_parameters` returns the parameters of the base model, which are
+    never initialized.
     """
 
     seed: int | None
-    initial: Mapping[str, str]
-    body: Callable[[], Set[str]]
+    initializers: Mapping[str, str]
+    find_base_parameters: Callable[[], Set[str]]
 
 
-def explain_not_fresh(
-    fresh: FreshInit,
+def explain_uninitialized(
+    initialization: HeadInitialization,
     missing: Sequence[MissingParameter],
     found: Sequence[RequiredParameter],
     exprs: Mapping[str, Expr],
@@ -293,52 +298,60 @@ def explain_not_fresh(
     """Return, for each missing parameter outside of a new head, why it is not initialized. `found`
     are the parameters in the checkpoint.
     """
-    kinds = {name_skeleton(w.name): w.name for w in found}
+    kinds = {get_name_skeleton(w.name): w.name for w in found}
     calls = {_get_call_key(w): w.name for w in found}
     # Finding the base model elaborates all graphs: not if nothing is missing.
-    body = fresh.body() if missing else frozenset()
+    base_parameters = initialization.find_base_parameters() if missing else frozenset()
     reasons: dict[str, str] = {}
-    for wanted, _ in missing:
-        made_of = [n for n in list_tensors(exprs[wanted.name]) if n in present]
-        like, other = kinds.get(name_skeleton(wanted.name)), calls.get(_get_call_key(wanted))
+    for parameter, _ in missing:
+        made_of = [n for n in list_tensors(exprs[parameter.name]) if n in present]
+        like, other = (
+            kinds.get(get_name_skeleton(parameter.name)),
+            calls.get(_get_call_key(parameter)),
+        )
         # The nearest reason first: it names the tensor that can be looked up.
         if not found:
-            why = "no weight of the model is in the checkpoint"
+            reason = "no weight of the model is in the checkpoint"
         elif made_of:
-            why = f"`{escape_text(made_of[0])}`, a part of it, is in the checkpoint"
+            reason = f"`{escape_text(made_of[0])}`, a part of it, is in the checkpoint"
         elif like:
-            why = f"`{escape_text(like)}`, of the same kind, is in the checkpoint"
+            reason = f"`{escape_text(like)}`, of the same kind, is in the checkpoint"
         elif other:
-            why = f"`{escape_text(other)}`, of the same call, is in the checkpoint"
-        elif wanted.name in body:
-            why = "it belongs to the base model, which every graph of the spec has"
+            reason = f"`{escape_text(other)}`, of the same call, is in the checkpoint"
+        elif parameter.name in base_parameters:
+            reason = "it belongs to the base model, which every graph of the spec has"
         else:
             continue
-        reasons[wanted.name] = why
+        reasons[parameter.name] = reason
     return reasons
 
 
-def _get_call_key(wanted: RequiredParameter) -> tuple[str, object]:
+def _get_call_key(parameter: RequiredParameter) -> tuple[str, object]:
     """Return the key that weights of one call share: scope and source location."""
-    return wanted.name.rpartition(".")[0], wanted.span
+    return parameter.name.rpartition(".")[0], parameter.span
 
 
 def warn_random_weights(
-    fresh: FreshInit, drawn: Sequence[RequiredParameter], path: str
+    initialization: HeadInitialization, initialized: Sequence[RequiredParameter], path: str
 ) -> Diagnostic:
     """Warn (W0528) which weights were randomly initialized, and how."""
-    ways: dict[str, list[str]] = {}
-    for wanted in drawn:
-        ways.setdefault(fresh.initial[wanted.name], []).append(wanted.name)
-    first = drawn[0]
-    many = len(drawn) > 1
+    names_by_initializer: dict[str, list[str]] = {}
+    for parameter in initialized:
+        names_by_initializer.setdefault(initialization.initializers[parameter.name], []).append(
+            parameter.name
+        )
+    first = initialized[0]
+    many = len(initialized) > 1
     return Diagnostic(
         "W0528",
-        f"{len(drawn)} weight{'s are' if many else ' is'} not in the checkpoint and "
-        f"{'were' if many else 'was'} initialized with the seed {fresh.seed}",
-        Label.at(first.span, first.made_by),
+        f"{len(initialized)} weight{'s are' if many else ' is'} not in the checkpoint and "
+        f"{'were' if many else 'was'} initialized with the seed {initialization.seed}",
+        Label.at(first.span, first.origin),
         notes=(
-            *(f"{escape_text(format_names(names, 8))}: {way}" for way, names in ways.items()),
+            *(
+                f"{escape_text(format_names(names, 8))}: {initializer}"
+                for initializer, names in names_by_initializer.items()
+            ),
             f"all others are in `{escape_text(path)}`",
         ),
         helps=("outputs of a new head are meaningless before training",),

@@ -19,7 +19,12 @@ from specc.io.safe_read import (
 )
 from specc.ir.array import Array
 from specc.weights.formats.gguf import open_gguf
-from specc.weights.formats.safetensors import AS_SPECIFIED, TensorEntry, TensorFile, open_tensors
+from specc.weights.formats.safetensors import (
+    SPEC_LAYOUT_METADATA,
+    TensorEntry,
+    TensorFile,
+    open_tensors,
+)
 
 MAX_INDEX_BYTES = 100_000_000
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -52,40 +57,42 @@ class Checkpoint(Closeable):
     def __init__(self, path: Path, files: Iterable[TensorFile]) -> None:
         self.path = path
         self.files = tuple(files)
-        self._of: dict[str, TensorFile] = {}
+        self._file_by_tensor: dict[str, TensorFile] = {}
         for file in self.files:
             for name in file.tensors:
-                if name in self._of:
-                    _bad_index(
+                if name in self._file_by_tensor:
+                    _fail_bad_index(
                         path,
                         f"the tensor `{escape_text(name)}` is in "
-                        f"{escape_text(self._of[name].path.name)} "
+                        f"{escape_text(self._file_by_tensor[name].path.name)} "
                         f"and in {escape_text(file.path.name)}",
                     )
-                self._of[name] = file
-        self.tensors: Mapping[str, TensorEntry] = {n: f.tensors[n] for n, f in self._of.items()}
+                self._file_by_tensor[name] = file
+        self.tensors: Mapping[str, TensorEntry] = {
+            n: f.tensors[n] for n, f in self._file_by_tensor.items()
+        }
 
     @property
-    def as_specified(self) -> bool:
+    def has_spec_layout(self) -> bool:
         """Whether the files declare that names and shapes are those of the spec's parameters."""
-        return all(AS_SPECIFIED.items() <= file.metadata.items() for file in self.files)
+        return all(SPEC_LAYOUT_METADATA.items() <= file.metadata.items() for file in self.files)
 
     @property
-    def every_file(self) -> tuple[TensorFile, ...]:
+    def all_files(self) -> tuple[TensorFile, ...]:
         """All files that tensors are read from."""
         return self.files
 
-    def file_of(self, name: str) -> TensorFile:
+    def get_file(self, name: str) -> TensorFile:
         """Return the file of a tensor."""
-        return self._of[name]
+        return self._file_by_tensor[name]
 
     def array(self, name: str) -> Array:
         """Return the tensor as a read-only view of its memory-mapped file."""
-        return self._of[name].array(name)
+        return self._file_by_tensor[name].array(name)
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
         """Return a copy of the tensor, or of some rows."""
-        return self._of[name].read(name) if rows == ALL_ROWS else self.array(name)[rows]
+        return self._file_by_tensor[name].read(name) if rows == ALL_ROWS else self.array(name)[rows]
 
     def check_unchanged(self) -> None:
         """Raise E0512 if one of the files changed since it was opened."""
@@ -106,9 +113,9 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
     E0506, E0509, E0802, E0514 or E0518.
     """
     with ExitStack() as opened:
-        whole = opened.enter_context(_open_one(path))
+        whole = opened.enter_context(_open_checkpoint(path))
         for prefix, directory in (modules or {}).items():
-            added = opened.enter_context(_open_one(directory)).files
+            added = opened.enter_context(_open_checkpoint(directory)).files
             for file in added:
                 file.tensors = {f"{prefix}.{n}": e for n, e in file.tensors.items()}
             whole = Checkpoint(whole.path, (*whole.files, *added))
@@ -116,51 +123,51 @@ def open_weights(path: str | Path, modules: Mapping[str, str] | None = None) -> 
     return whole
 
 
-def _open_one(path: str | Path) -> Checkpoint:
+def _open_checkpoint(path: str | Path) -> Checkpoint:
     """Open the checkpoint of one path."""
     path = Path(path)
-    if _is_folder(path):
-        path = _in_folder(path)
+    if _is_directory(path):
+        path = _find_weights_file(path)
     if path.name.endswith(INDEX_SUFFIX):
         return _open_shards(path)
     if path.suffix in _PICKLE_SUFFIXES:
         refuse_pickle(path)
-    return Checkpoint(path, _open_all([path]))
+    return Checkpoint(path, _open_files([path]))
 
 
-def _is_folder(path: Path) -> bool:
+def _is_directory(path: Path) -> bool:
     try:
         return path.is_dir()
     except (OSError, ValueError):
         return False
 
 
-def _in_folder(directory: Path) -> Path:
+def _find_weights_file(directory: Path) -> Path:
     """Return the weights file or index of a directory."""
-    names = _names_in(directory)
+    names = _list_directory(directory)
     # file names of transformers take precedence, in its order of search: an index stays there when
     # a smaller model is saved over a large one
     for usual in ("model.safetensors", f"model{INDEX_SUFFIX}"):
         if usual in names:
             return directory / usual
-    indexes = _ending(names, INDEX_SUFFIX)
-    single = _ending(names, ".safetensors")
+    indexes = _filter_by_suffix(names, INDEX_SUFFIX)
+    single = _filter_by_suffix(names, ".safetensors")
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
         return directory / only[0]
     # training also leaves optimizer.pt and the like
-    pickles = _ending(names, _PICKLE_SUFFIXES)
+    pickles = _filter_by_suffix(names, _PICKLE_SUFFIXES)
     if pickles and not only:
         of_weights = [name for name in pickles if name.startswith("pytorch_model")]
         refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
-    _no_choice(directory, names, [*indexes, *single])
+    _fail_ambiguous_directory(directory, names, [*indexes, *single])
 
 
-def _ending(names: Iterable[str], endings: str | tuple[str, ...]) -> list[str]:
-    return [name for name in names if name.endswith(endings)]
+def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.endswith(suffixes)]
 
 
-def _names_in(directory: Path) -> list[str]:
+def _list_directory(directory: Path) -> list[str]:
     """List a directory. E0802 if it cannot be read."""
     try:
         return sorted(p.name for p in directory.iterdir())
@@ -172,7 +179,7 @@ def _names_in(directory: Path) -> list[str]:
         )
 
 
-def _no_choice(directory: Path, names: list[str], found: list[str]) -> NoReturn:
+def _fail_ambiguous_directory(directory: Path, names: list[str], found: list[str]) -> NoReturn:
     """Raise an error for a directory with several sets of weights, or none."""
     where = escape_text(directory)
     listed = "found: " + ", ".join(map(escape_text, found[:8]))
@@ -224,7 +231,7 @@ def refuse_pickle(*paths: Path) -> NoReturn:
     )
 
 
-def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
+def _open_files(paths: Iterable[Path]) -> list[TensorFile]:
     """Open all files, or none on an error."""
     with ExitStack() as opened:
         files = [
@@ -237,16 +244,16 @@ def _open_all(paths: Iterable[Path]) -> list[TensorFile]:
 
 def _open_shards(path: Path) -> Checkpoint:
     """Open the shards of an index; index and shards must agree on every tensor."""
-    wanted = _weight_map(path)
+    wanted = _read_weight_map(path)
     shards = sorted(set(wanted.values()))
     for shard in shards:
         _check_shard(path, shard)
     with ExitStack() as opened:
-        files = _open_all(path.parent / shard for shard in shards)
+        files = _open_files(path.parent / shard for shard in shards)
         for file in files:
             opened.enter_context(file)
         checkpoint = Checkpoint(path, files)
-        _check_listed(checkpoint, wanted)
+        _check_index(checkpoint, wanted)
         opened.pop_all()
     return checkpoint
 
@@ -256,34 +263,34 @@ def _check_shard(index: Path, shard: str) -> None:
     hidden = shard.startswith(".")
     elsewhere = "/" in shard or "\\" in shard
     if hidden or elsewhere or not shard.endswith(".safetensors"):
-        _bad_index(
+        _fail_bad_index(
             index,
             f"it names the file `{escape_text(shard[:200])}`, which is not the name of "
             "a file next to it",
         )
     if not (index.parent / shard).exists():
-        _bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")
+        _fail_bad_index(index, f"it names the file `{escape_text(shard)}`, which does not exist")
 
 
-def _check_listed(checkpoint: Checkpoint, wanted: Mapping[str, str]) -> None:
+def _check_index(checkpoint: Checkpoint, shard_by_tensor: Mapping[str, str]) -> None:
     """Check that index and shards list the same tensors in the same files."""
-    for name, shard in wanted.items():
+    for name, shard in shard_by_tensor.items():
         there = name in checkpoint.tensors
-        if not there or checkpoint.file_of(name).path.name != shard:
-            _bad_index(
+        if not there or checkpoint.get_file(name).path.name != shard:
+            _fail_bad_index(
                 checkpoint.path,
                 f"the tensor `{escape_text(name)}` should be in {escape_text(shard)}, but is not",
             )
     # and vice versa: every tensor of a shard is listed
     for name in checkpoint.tensors:
-        if name not in wanted:
-            place = escape_text(checkpoint.file_of(name).path.name)
-            _bad_index(
+        if name not in shard_by_tensor:
+            place = escape_text(checkpoint.get_file(name).path.name)
+            _fail_bad_index(
                 checkpoint.path, f"the tensor `{escape_text(name)}` in {place} is not listed"
             )
 
 
-def _weight_map(path: Path) -> dict[str, str]:
+def _read_weight_map(path: Path) -> dict[str, str]:
     """Read the tensor → shard table of an index file."""
     try:
         data = read_regular_file(path, MAX_INDEX_BYTES)
@@ -296,21 +303,23 @@ def _weight_map(path: Path) -> dict[str, str]:
     try:
         fields = parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as error:
-        _bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
+        _fail_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
     except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
-        _bad_index(path, escape_text(error))
+        _fail_bad_index(path, escape_text(error))
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}
     if not files or len(files) < len(listed):
-        _bad_index(path, "it has no `weight_map`, a table from names of tensors to names of files")
+        _fail_bad_index(
+            path, "it has no `weight_map`, a table from names of tensors to names of files"
+        )
     return files
 
 
-def _bad_index(path: Path, why: str) -> NoReturn:
+def _fail_bad_index(path: Path, reason: str) -> NoReturn:
     raise_error(
         "E0509",
         f"the index `{escape_text(path)}` and its files do not match",
-        notes=[why],
+        notes=[reason],
         helps=["download the whole checkpoint again"],
     )

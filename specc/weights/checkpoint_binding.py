@@ -8,9 +8,9 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.diagnostics.source import Span
 from specc.weights import binding_errors
 from specc.weights.binding_errors import (
-    FreshInit,
+    HeadInitialization,
     MissingParameter,
-    explain_not_fresh,
+    explain_uninitialized,
     warn_random_weights,
 )
 from specc.weights.checkpoint import Checkpoint
@@ -42,62 +42,64 @@ from specc.weights.weight_rules import (
 class _Source:
     """An expression over declared names that computes a parameter, and its rule."""
 
-    wanted: RequiredParameter
+    parameter: RequiredParameter
     expr: Expr
-    span: Span | None
+    rule_span: Span | None
 
 
 def bind_parameters(
-    wanted: Sequence[RequiredParameter],
+    parameters: Sequence[RequiredParameter],
     rules: WeightRules,
     checkpoint: Checkpoint,
-    fresh: FreshInit | None = None,
+    initialization: HeadInitialization | None = None,
 ) -> CheckpointBinding:
     """Bind parameters to tensors; `load` rules are skipped if the file is stored as specified.
 
-    A new head is initialized as `fresh` says, with a warning. Fails with E0501, E0503, E0505,
-    E0508, E0510, E0511 or E0515, all errors at once.
+    `initialization` initializes a new head, with a warning. Fails with E0501, E0503, E0505, E0508,
+    E0510, E0511 or E0515, all errors at once.
     """
-    by_name = {w.name: w for w in wanted}
-    assert len(by_name) == len(wanted), "two parameters have one name"
+    by_name = {w.name: w for w in parameters}
+    assert len(by_name) == len(parameters), "two parameters have one name"
     # The expression of each parameter: first by the spec's names, then by the file's.
     ties = find_tied_pairs(by_name, rules)
-    loads = () if checkpoint.as_specified else rules.loads
-    sources = {w.name: _find_rule(w, loads) for w in wanted}
+    loads = () if checkpoint.has_spec_layout else rules.loads
+    sources = {w.name: _find_rule(w, loads) for w in parameters}
     check_loads_used(by_name, rules)
     naming = _find_naming(sources, ties, rules.parts, checkpoint)
-    exprs = {name: _as_named(s.expr, naming, checkpoint) for name, s in sources.items()}
+    exprs = {name: _resolve_names(s.expr, naming, checkpoint) for name, s in sources.items()}
     # Which of them the file has, and which of the rest are a head to initialize.
-    bound, missing = _resolve_rule(by_name, exprs, ties, checkpoint)
-    head, reasons = _initialize_head(fresh, bound, missing, exprs, checkpoint)
-    drawn = head.wanted if head is not None else {}
-    bound |= {name: BoundParameter(w, None, None, w.dtype) for name, w in drawn.items()}
-    lacking = [(w, tensor) for w, tensor in missing if w.name not in drawn]
+    bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
+    head_values, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
+    initialized = head_values.parameters if head_values is not None else {}
+    bound |= {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
+    lacking = [(w, tensor) for w, tensor in missing if w.name not in initialized]
     # All errors are reported at once, and before data is read: deciding reads some.
-    made = {name: b.expr or exprs[name] for name, b in bound.items()}
-    wrong = _list_misfits(sources, made, checkpoint)
+    bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
+    mismatches = _list_mismatches(sources, bound_exprs, checkpoint)
     ignored = _list_ignored(rules.ignores, naming, checkpoint)
     unused = _list_unused(exprs, ignored, checkpoint)
-    found = binding_errors.report_mismatches(
-        checkpoint, naming, len(by_name), lacking, wrong, unused, reasons=reasons
+    found = binding_errors.describe_binding_errors(
+        checkpoint, naming, len(by_name), lacking, mismatches, unused, reasons=reasons
     )
     if found:
         raise Failed(*found)
     decided, warnings = _choose_dtypes(bound, exprs, rules, checkpoint)
-    if fresh is not None and head is not None:
-        warnings.append(warn_random_weights(fresh, [*drawn.values()], str(checkpoint.path)))
+    if initialization is not None and head_values is not None:
+        warnings.append(
+            warn_random_weights(initialization, [*initialized.values()], str(checkpoint.path))
+        )
     return CheckpointBinding(
         checkpoint=checkpoint,
         bound=decided,
         naming=naming,
         ignored=tuple(sorted(ignored)),
         warnings=tuple(warnings),
-        drawn=head,
+        head_values=head_values,
     )
 
 
 def _initialize_head(
-    fresh: FreshInit | None,
+    initialization: HeadInitialization | None,
     bound: Mapping[str, BoundParameter],
     missing: Sequence[MissingParameter],
     exprs: Mapping[str, Expr],
@@ -106,14 +108,20 @@ def _initialize_head(
     """Return the initialized parameters, if that was requested, and why the other missing ones are
     no new head; None if initialization is not available.
     """
-    if fresh is None:
+    if initialization is None:
         return None, None
-    there = [b.wanted for b in bound.values() if b.tied_to is None]
-    reasons = explain_not_fresh(fresh, missing, there, exprs, checkpoint.tensors.keys())
-    drawn = {w.name: w for w, _ in missing if w.name not in reasons}
-    if fresh.seed is None or not drawn:
+    present = [b.parameter for b in bound.values() if b.tied_to is None]
+    reasons = explain_uninitialized(
+        initialization, missing, present, exprs, checkpoint.tensors.keys()
+    )
+    initialized = {w.name: w for w, _ in missing if w.name not in reasons}
+    if initialization.seed is None or not initialized:
         return None, reasons
-    return SeededValues(fresh.seed, drawn, {name: fresh.initial[name] for name in drawn}), reasons
+    return SeededValues(
+        initialization.seed,
+        initialized,
+        {name: initialization.initializers[name] for name in initialized},
+    ), reasons
 
 
 def _find_naming(
@@ -141,27 +149,27 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     return [n for n in checkpoint.tensors if n not in known]
 
 
-def _as_named(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
+def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:
     """Rename an expression's tensors to the file's names and resolve its alternatives."""
     present = checkpoint.tensors.keys()
-    spelled = rename_tensors(expr, lambda n: naming.name(n, present))
+    spelled = rename_tensors(expr, lambda n: naming.resolve_name(n, present))
     return resolve_alternatives(spelled, present.__contains__)
 
 
-def _find_rule(wanted: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
+def _find_rule(parameter: RequiredParameter, loads: Sequence[LoadRule]) -> _Source:
     """Return the rule for the exact name, else the first matching pattern, else the name itself."""
     for rule in loads:
-        if rule.name == wanted.name:
-            return _Source(wanted, rule.value, rule.span)
+        if rule.name == parameter.name:
+            return _Source(parameter, rule.value, rule.span)
     for rule in loads:
-        captures = NamePattern(rule.name).captures(wanted.name)
+        captures = NamePattern(rule.name).get_captures(parameter.name)
         if captures is not None:
-            return _Source(wanted, rename_tensors(rule.value, captures.fill), rule.span)
-    return _Source(wanted, TensorExpr(wanted.name), None)
+            return _Source(parameter, rename_tensors(rule.value, captures.fill), rule.span)
+    return _Source(parameter, TensorExpr(parameter.name), None)
 
 
-def _resolve_rule(
-    wanted: Mapping[str, RequiredParameter],
+def _resolve_parameters(
+    parameters: Mapping[str, RequiredParameter],
     exprs: Mapping[str, Expr],
     ties: Mapping[str, str],
     checkpoint: Checkpoint,
@@ -181,7 +189,7 @@ def _resolve_rule(
         partners.setdefault(root, []).append(name)
     bound: dict[str, BoundParameter] = {}
     missing: list[MissingParameter] = []
-    for name, w in wanted.items():
+    for name, w in parameters.items():
         if name in ties:
             bound[name] = BoundParameter(w, None, ties[name], "")
             continue
@@ -194,29 +202,29 @@ def _resolve_rule(
     return bound, missing
 
 
-def _list_misfits(
-    sources: Mapping[str, _Source], made: Mapping[str, Expr], checkpoint: Checkpoint
+def _list_mismatches(
+    sources: Mapping[str, _Source], exprs: Mapping[str, Expr], checkpoint: Checkpoint
 ) -> list[binding_errors.TensorMismatch]:
     """Return shape and dtype errors; missing tensors are not included."""
     found: list[binding_errors.TensorMismatch] = []
-    for name, expr in made.items():
+    for name, expr in exprs.items():
         if not _has_tensor(checkpoint, expr):
             continue
-        wanted, names = sources[name].wanted, tuple(list_tensors(expr))
-        span = sources[name].span
+        parameter, names = sources[name].parameter, tuple(list_tensors(expr))
+        span = sources[name].rule_span
         entries = {n: checkpoint.tensors[n] for n in names}
         try:
             shape = infer_expression_shape(expr, {n: e.shape for n, e in entries.items()})
             dtype = infer_expression_dtype(expr, {n: e.dtype for n, e in entries.items()})
         except PatternMismatch as unfit:
-            found.append(binding_errors.TensorMismatch(wanted, names, span, why=str(unfit)))
+            found.append(binding_errors.TensorMismatch(parameter, names, span, reason=str(unfit)))
             continue
-        if shape != wanted.shape or dtype_family(dtype) != dtype_family(wanted.dtype):
-            found.append(binding_errors.TensorMismatch(wanted, names, span, shape, dtype))
+        if shape != parameter.shape or get_dtype_family(dtype) != get_dtype_family(parameter.dtype):
+            found.append(binding_errors.TensorMismatch(parameter, names, span, shape, dtype))
     return found
 
 
-def dtype_family(dtype: str) -> str:
+def get_dtype_family(dtype: str) -> str:
     """Return the family of mutually convertible dtypes: floats or integers; others are
     their own.
     """
@@ -260,13 +268,13 @@ def _choose_dtypes(
             continue
         if not _has_tensor(checkpoint, own):
             continue
-        alone = BoundParameter(b.wanted, own, None, infer_expression_dtype(own, dtypes))
+        alone = BoundParameter(b.parameter, own, None, infer_expression_dtype(own, dtypes))
         both = CheckpointBinding(checkpoint=checkpoint, bound={**decided, name: alone})
         if not _have_equal_values(both, name, b.tied_to):
             decided[name] = alone
             said = [r.span for r in rules.ties if NamePattern(r.name).matches(name)]
             warnings.append(
-                binding_errors.warn_different_copies(b.wanted, b.tied_to, said[0], checkpoint)
+                binding_errors.warn_untied_copies(b.parameter, b.tied_to, said[0], checkpoint)
             )
     return decided, warnings
 
@@ -276,13 +284,13 @@ def _has_tensor(checkpoint: Checkpoint, expr: Expr) -> bool:
     return all(n in checkpoint.tensors for n in list_tensors(expr))
 
 
-def _have_equal_values(binding: CheckpointBinding, one: str, other: str) -> bool:
+def _have_equal_values(binding: CheckpointBinding, first: str, second: str) -> bool:
     """Return whether two parameters have the same dtype and values."""
-    dtype = binding.stored_dtype(one)
-    if dtype != binding.stored_dtype(other):
+    dtype = binding.get_stored_dtype(first)
+    if dtype != binding.get_stored_dtype(second):
         return False
     digests = [hashlib.sha256(), hashlib.sha256()]
-    for name, digest in zip((one, other), digests, strict=True):
+    for name, digest in zip((first, second), digests, strict=True):
         for chunk in binding.chunks(name, dtype):
             digest.update(chunk)
     return digests[0].digest() == digests[1].digest()

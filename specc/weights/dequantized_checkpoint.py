@@ -82,7 +82,9 @@ class DequantizedCheckpoint(Checkpoint):
         )
         self.tensors = left
         for name, weight in self.weights.items():
-            self._of[name] = self._of[weight.tensors[weight.format.mark]]
+            self._file_by_tensor[name] = self._file_by_tensor[
+                weight.tensors[weight.format.marker_suffix]
+            ]
             shape = weight.layout.shape
             self.tensors[name] = TensorEntry(name, "f32", shape, 0, 4 * prod(shape))
 
@@ -101,12 +103,12 @@ class DequantizedCheckpoint(Checkpoint):
     def read_codes(self, name: str, rows: slice) -> Codes:
         """Return the codes and scales of some rows of a quantized weight."""
         weight = self.weights[name]
-        return weight.format.decode(_find_parts(self, weight.tensors), weight.layout, rows)
+        return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
 
 
-def _find_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
+def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
     """Return the tensors of a weight as views of their files."""
-    return {suffix: checkpoint.file_of(tensor).array(tensor) for suffix, tensor in tensors.items()}
+    return {suffix: checkpoint.get_file(tensor).array(tensor) for suffix, tensor in tensors.items()}
 
 
 def _find_weights(
@@ -117,8 +119,10 @@ def _find_weights(
     for format in WEIGHT_FORMATS:
         if method not in format.methods:
             continue
-        for mark in [n for n in base.tensors if n.endswith(format.mark) and n not in taken]:
-            stem = mark.removesuffix(format.mark)
+        for mark in [
+            n for n in base.tensors if n.endswith(format.marker_suffix) and n not in taken
+        ]:
+            stem = mark.removesuffix(format.marker_suffix)
             weight = _match_weight(base, stem, format, settings)
             taken.update(weight.tensors.values())
             yield weight
@@ -128,15 +132,15 @@ def _match_weight(
     base: Checkpoint, stem: str, format: WeightFormat, settings: QuantizationSettings
 ) -> QuantizedWeight:
     """Return the weight whose tensors begin with `stem`. Raise E0532."""
-    name = stem + format.weight
+    name = stem + format.weight_suffix
     lacking = [stem + suffix for suffix in format.parts if stem + suffix not in base.tensors]
     if lacking:
         _fail_undecodable(base, name, f"`{escape_text(lacking[0])}` is missing")
-    patterns = {**format.parts, **format.options}
+    patterns = {**format.parts, **format.optional_parts}
     tensors = {s: stem + s for s in patterns if stem + s in base.tensors}
     lengths: Lengths = {}
     try:
-        parts = _find_parts(base, tensors)
+        parts = _view_parts(base, tensors)
         for suffix, array in parts.items():
             match_tensor(tensors[suffix], array, patterns[suffix], lengths)
         layout = format.describe(parts, lengths, settings)
@@ -145,27 +149,27 @@ def _match_weight(
     return QuantizedWeight(name, format, tensors, layout)
 
 
-def _check_complete(base: Checkpoint, method: str, left: Mapping[str, TensorEntry]) -> None:
+def _check_complete(base: Checkpoint, method: str, unquantized: Mapping[str, TensorEntry]) -> None:
     """Raise E0532 for tensors of quantized weights of which others are missing."""
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
-    for name, entry in left.items():
+    for name, entry in unquantized.items():
         for format in formats:
             for suffix in format.parts:
-                if suffix not in ("", format.weight) and name.endswith(suffix):
-                    mark = name.removesuffix(suffix) + format.mark
+                if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
+                    mark = name.removesuffix(suffix) + format.marker_suffix
                     _fail_undecodable(base, name, f"`{escape_text(mark)}` is missing")
         if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
-            marks = {name.removesuffix(f.weight) + f.mark for f in formats}
+            marks = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
             missing = " or ".join(f"`{escape_text(mark)}`" for mark in sorted(marks))
             _fail_undecodable(base, name, f"it is {entry}, and {missing} is missing")
 
 
-def _fail_undecodable(base: Checkpoint, name: str, why: str) -> NoReturn:
+def _fail_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0532",
         f"the quantized weight `{escape_text(name)}` in `{escape_text(base.path)}` "
         "cannot be decoded",
-        notes=[why],
+        notes=[reason],
         helps=["download the whole checkpoint again, or use one with 16- or 32-bit weights"],
     )
 
@@ -174,15 +178,15 @@ STORED_BITS = 4
 """ONNX Runtime multiplies 8-bit codes by float32 activations ten times slower than float32."""
 
 
-class _ScalesOf(DequantizedCheckpoint):
+class _ScaleView(DequantizedCheckpoint):
     """A checkpoint view in which each value is replaced by its scale."""
 
     @classmethod
-    def of(cls, checkpoint: DequantizedCheckpoint) -> "_ScalesOf":
+    def from_checkpoint(cls, checkpoint: DequantizedCheckpoint) -> "_ScaleView":
         """Return the scales of a checkpoint."""
         made = copy.copy(checkpoint)
         made.__class__ = cls
-        assert isinstance(made, _ScalesOf)
+        assert isinstance(made, _ScaleView)
         return made
 
     def read(self, name: str, rows: slice = ALL_ROWS) -> Array:
@@ -191,7 +195,7 @@ class _ScalesOf(DequantizedCheckpoint):
         return np.broadcast_to(scales, np.broadcast_shapes(codes.shape, scales.shape))
 
 
-def find_stored_codes(values: ParameterValues) -> Mapping[str, int]:
+def find_reusable_group_sizes(values: ParameterValues) -> Mapping[str, int]:
     """Return the group size of each parameter whose codes can be stored as they are:
     symmetric 4-bit integers of groups along the last axis.
     """
@@ -199,7 +203,7 @@ def find_stored_codes(values: ParameterValues) -> Mapping[str, int]:
         return {}
     checkpoint = values.checkpoint
     sizes = {
-        name: _group_size(bound.expr, checkpoint)
+        name: _find_group_size(bound.expr, checkpoint)
         for name, bound in values.bound.items()
         if bound.expr is not None
     }
@@ -207,23 +211,23 @@ def find_stored_codes(values: ParameterValues) -> Mapping[str, int]:
     return {name: size for name, size in {**sizes, **tied}.items() if size}
 
 
-def read_stored_scales(values: ParameterValues) -> ParameterValues:
+def view_stored_scales(values: ParameterValues) -> ParameterValues:
     """Return the scales of decoded parameters, one for each value."""
     assert isinstance(values, CheckpointBinding)
     assert isinstance(values.checkpoint, DequantizedCheckpoint)
-    return replace(values, checkpoint=_ScalesOf.of(values.checkpoint))
+    return replace(values, checkpoint=_ScaleView.from_checkpoint(values.checkpoint))
 
 
-def _group_size(expr: Expr, checkpoint: Checkpoint) -> int:
+def _find_group_size(expr: Expr, checkpoint: Checkpoint) -> int:
     """Return the group size of an expression that only moves whole rows, else 0."""
     if not isinstance(checkpoint, DequantizedCheckpoint):
         return 0
     match expr:
         case TensorExpr(name):
             weight = checkpoint.weights.get(name)
-            return _kernel_group_size(weight.layout) if weight is not None else 0
+            return _find_kernel_group_size(weight.layout) if weight is not None else 0
         case ConcatExpr(parts=parts, axis=0) | StackExpr(parts=parts):
-            sizes = {_group_size(part, checkpoint) for part in parts}
+            sizes = {_find_group_size(part, checkpoint) for part in parts}
             return sizes.pop() if len(sizes) == 1 else 0
         case (
             SliceExpr(x=x, axis=0)
@@ -231,15 +235,20 @@ def _group_size(expr: Expr, checkpoint: Checkpoint) -> int:
             | PermutePairsExpr(x=x)
             | CastExpr(x=x, dtype="f32")
         ):
-            return _group_size(x, checkpoint)
+            return _find_group_size(x, checkpoint)
         case _:
             return 0
 
 
-def _kernel_group_size(layout: QuantizedLayout) -> int:
+def _find_kernel_group_size(layout: QuantizedLayout) -> int:
     """Return the largest group size of the kernels that divides that of a weight, or 0."""
-    fits = layout.kept and layout.centered and layout.bits == STORED_BITS and layout.axis == -1
+    fits = (
+        layout.is_uniform
+        and layout.is_symmetric
+        and layout.bits == STORED_BITS
+        and layout.axis == -1
+    )
     size = MAX_GROUP_SIZE if fits else 0
-    while size and layout.group % size:
+    while size and layout.group_size % size:
         size = size // 2 if size > MIN_GROUP_SIZE else 0
     return size

@@ -41,24 +41,26 @@ def infer_expression_shape(expr: Expr, shapes: Mapping[str, Shape]) -> Shape:
         case TensorExpr(name):
             return shapes[name]
         case ConcatExpr():
-            return _concat_shape(expr, [infer_expression_shape(p, shapes) for p in expr.parts])
+            return _infer_concat_shape(
+                expr, [infer_expression_shape(p, shapes) for p in expr.parts]
+            )
         case StackExpr():
-            return _stack_shape([infer_expression_shape(p, shapes) for p in expr.parts])
+            return _infer_stack_shape([infer_expression_shape(p, shapes) for p in expr.parts])
         case FirstPresentExpr():
             return infer_expression_shape(resolve_alternatives(expr, shapes.__contains__), shapes)
-    return _shape_from(expr, infer_expression_shape(expr.x, shapes))
+    return _infer_unary_shape(expr, infer_expression_shape(expr.x, shapes))
 
 
-def _shape_from(expr: UnaryExpr, shape: Shape) -> Shape:
+def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
     """Infer the shape of a one-operand expression from its operand's."""
     match expr:
         case TransposeExpr():
-            return tuple(shape[a] for a in expr.order(shape))
+            return tuple(shape[a] for a in expr.get_permutation(shape))
         case ReshapeExpr(shape=wanted):
-            return _reshape_values(shape, wanted)
+            return _infer_reshape(shape, wanted)
         case SliceExpr() | PartExpr():
             axis = expr.axis
-            start, stop = _rows_of(expr, _get_length(shape, axis))
+            start, stop = _get_slice_bounds(expr, _get_length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
         case PermutePairsExpr(heads=heads):
             rows = _get_length(shape, 0)
@@ -67,17 +69,17 @@ def _shape_from(expr: UnaryExpr, shape: Shape) -> Shape:
                 raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
             return shape
         case ResizeGridExpr():
-            return _grid_shape(expr, shape)
+            return _infer_grid_shape(expr, shape)
         case RearrangeExpr(pattern=pattern, sizes=sizes):
-            return plan_rearrange(pattern, shape, dict(sizes)).merged
+            return plan_rearrange(pattern, shape, dict(sizes)).merged_shape
         case NegateExpr() | CastExpr() | AddNumberExpr():
             return shape
 
 
-def _rows_of(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
+def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
     """Return the index range taken of an axis. Raises PatternMismatch."""
     if isinstance(expr, PartExpr):
-        return expr.bounds(length)
+        return expr.get_bounds(length)
     if not 0 <= expr.start <= expr.stop <= length:
         raise PatternMismatch(
             f"slice {expr.start}:{expr.stop} is out of range for an axis of length {length}"
@@ -117,10 +119,10 @@ def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Sha
             return SliceExpr(expr, 0, start, stop)
         case SliceExpr(axis=0) | PartExpr(axis=0):
             length = infer_expression_shape(expr.x, shapes)[0]
-            before, _ = _rows_of(expr, length)
+            before, _ = _get_slice_bounds(expr, length)
             return slice_expression(expr.x, before + start, before + stop, shapes)
         case TransposeExpr():
-            order = expr.order(infer_expression_shape(expr.x, shapes))
+            order = expr.get_permutation(infer_expression_shape(expr.x, shapes))
             keeps_rows = order[0] == 0
         case _:
             keeps_rows = isinstance(expr, SliceExpr | PartExpr | NegateExpr | CastExpr)
@@ -150,14 +152,14 @@ def find_stored_view(expr: Expr, entries: Mapping[str, TensorEntry]) -> TensorVi
         case ConcatExpr(parts=(only,)) | StackExpr(parts=(only,)):
             return find_stored_view(only, entries)
         case ReshapeExpr() | CastExpr() | TransposeExpr():
-            return find_stored_view(expr.x, entries) if _keeps_bytes(expr, entries) else None
+            return find_stored_view(expr.x, entries) if _has_same_bytes(expr, entries) else None
         case SliceExpr() | PartExpr():
-            return _part_of(expr, find_stored_view(expr.x, entries), entries)
+            return _slice_view(expr, find_stored_view(expr.x, entries), entries)
         case _:
             return None
 
 
-def _keeps_bytes(
+def _has_same_bytes(
     expr: ReshapeExpr | CastExpr | TransposeExpr, entries: Mapping[str, TensorEntry]
 ) -> bool:
     """Return whether the stored bytes stay unchanged: axes of length 1 may move anywhere."""
@@ -169,22 +171,22 @@ def _keeps_bytes(
             return dtype == infer_expression_dtype(expr.x, {n: e.dtype for n, e in known.items()})
         case TransposeExpr():
             shape = infer_expression_shape(expr.x, {n: e.shape for n, e in known.items()})
-            moved = [a for a in expr.order(shape) if shape[a] != 1]
+            moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
             return moved == sorted(moved)
 
 
-def _part_of(
-    expr: SliceExpr | PartExpr, whole: TensorView | None, entries: Mapping[str, TensorEntry]
+def _slice_view(
+    expr: SliceExpr | PartExpr, view: TensorView | None, entries: Mapping[str, TensorEntry]
 ) -> TensorView | None:
     """Return the bytes of some rows, contiguous if all axes before theirs have length 1."""
     shapes = {n: entries[n].shape for n in list_tensors(expr) if n in entries}
     shape = infer_expression_shape(expr.x, shapes)
-    if whole is None or math.prod(shape[: expr.axis]) != 1:
+    if view is None or math.prod(shape[: expr.axis]) != 1:
         return None
     length = shape[expr.axis]
-    start, stop = _rows_of(expr, length)
-    row = whole.nbytes // length if length else 0
-    return TensorView(whole.tensor, whole.offset + start * row, (stop - start) * row)
+    start, stop = _get_slice_bounds(expr, length)
+    row = view.nbytes // length if length else 0
+    return TensorView(view.tensor, view.offset + start * row, (stop - start) * row)
 
 
 def _get_length(shape: Shape, axis: int) -> int:
@@ -195,7 +197,7 @@ def _get_length(shape: Shape, axis: int) -> int:
     return shape[axis]
 
 
-def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
+def _infer_concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     if not shapes:
         raise PatternMismatch("nothing to concatenate")
     axis, total = expr.axis, sum(_get_length(s, expr.axis) for s in shapes)
@@ -207,7 +209,7 @@ def _concat_shape(expr: ConcatExpr, shapes: list[Shape]) -> Shape:
     return (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
 
 
-def _stack_shape(shapes: list[Shape]) -> Shape:
+def _infer_stack_shape(shapes: list[Shape]) -> Shape:
     if not shapes:
         raise PatternMismatch("nothing to stack")
     if len(set(shapes)) > 1:
@@ -216,23 +218,23 @@ def _stack_shape(shapes: list[Shape]) -> Shape:
     return (len(shapes), *shapes[0])
 
 
-def _reshape_values(shape: Shape, wanted: Shape) -> Shape:
-    if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
-        raise PatternMismatch(f"{list(wanted)} is not a valid shape; one length may be -1")
-    count, found = math.prod(shape), wanted
-    if -1 in wanted:
-        at, known = wanted.index(-1), -math.prod(wanted)
+def _infer_reshape(shape: Shape, new_shape: Shape) -> Shape:
+    if new_shape.count(-1) > 1 or min(new_shape, default=0) < -1:
+        raise PatternMismatch(f"{list(new_shape)} is not a valid shape; one length may be -1")
+    count, found = math.prod(shape), new_shape
+    if -1 in new_shape:
+        at, known = new_shape.index(-1), -math.prod(new_shape)
         # The remaining length; next to an empty axis it could be any.
         rest = count // known if known else -1
-        found = (*wanted[:at], rest, *wanted[at + 1 :])
+        found = (*new_shape[:at], rest, *new_shape[at + 1 :])
     if -1 in found or math.prod(found) != count:
         raise PatternMismatch(
-            f"{list(shape)} has {count} elements and cannot become {list(wanted)}"
+            f"{list(shape)} has {count} elements and cannot become {list(new_shape)}"
         )
     return found
 
 
-def _grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
+def _infer_grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
     if len(shape) < 2:
         raise PatternMismatch(f"a position table needs at least two axes, got {list(shape)}")
     points = shape[-2] - expr.prefix
@@ -244,39 +246,41 @@ def _grid_shape(expr: ResizeGridExpr, shape: Shape) -> Shape:
 
 
 def evaluate_weight_expression(
-    expr: Expr, get: Callable[[str], Array], get_rows: Callable[[str, slice], Array] | None = None
+    expr: Expr,
+    read_tensor: Callable[[str], Array],
+    read_rows: Callable[[str, slice], Array] | None = None,
 ) -> Array:
-    """Evaluate an expression; `get` returns tensors by name, `get_rows` some rows of one.
+    """Evaluate an expression; `read_tensor` returns tensors by name, `read_rows` some rows of one.
 
     Shapes must be checked by `infer_expression_shape`, alternatives resolved by
     `resolve_alternatives`.
     """
     match expr:
         case TensorExpr(name):
-            return get(name)
-        case SliceExpr(TensorExpr(name), 0, start, stop) if get_rows is not None:
-            return get_rows(name, slice(start, stop))
+            return read_tensor(name)
+        case SliceExpr(TensorExpr(name), 0, start, stop) if read_rows is not None:
+            return read_rows(name, slice(start, stop))
         case ConcatExpr(parts=parts, axis=axis):
-            made = [evaluate_weight_expression(p, get, get_rows) for p in parts]
-            return np.concatenate(made, axis)
+            arrays = [evaluate_weight_expression(p, read_tensor, read_rows) for p in parts]
+            return np.concatenate(arrays, axis)
         case StackExpr(parts=parts):
-            return np.stack([evaluate_weight_expression(p, get, get_rows) for p in parts])
+            return np.stack([evaluate_weight_expression(p, read_tensor, read_rows) for p in parts])
         case FirstPresentExpr():
             raise AssertionError("a choice of tensors was left open")
-    return _move_axes(expr, evaluate_weight_expression(expr.x, get, get_rows))
+    return _apply_unary(expr, evaluate_weight_expression(expr.x, read_tensor, read_rows))
 
 
-def _move_axes(expr: UnaryExpr, x: Array) -> Array:
-    """Apply an expression of one array that moves elements, or pass it to `_computed`."""
+def _apply_unary(expr: UnaryExpr, x: Array) -> Array:
+    """Apply an expression of one array that moves elements, or pass it to `_apply_elementwise`."""
     match expr:
         case TransposeExpr():
-            return x.transpose(expr.order(x.shape))
+            return x.transpose(expr.get_permutation(x.shape))
         case ReshapeExpr(shape=shape):
             return x.reshape(shape)
         case SliceExpr(axis=axis, start=start, stop=stop):
             return x[(slice(None),) * axis + (slice(start, stop),)]
         case PartExpr(axis=axis):
-            return x[(slice(None),) * axis + (slice(*expr.bounds(x.shape[axis])),)]
+            return x[(slice(None),) * axis + (slice(*expr.get_bounds(x.shape[axis])),)]
         case PermutePairsExpr(to=to, heads=heads):
             # rows of a head are interleaved pairs, or two halves
             pairs = (heads, -1, 2) if to == "half" else (heads, 2, -1)
@@ -284,10 +288,12 @@ def _move_axes(expr: UnaryExpr, x: Array) -> Array:
         case RearrangeExpr(pattern=pattern, sizes=sizes):
             return plan_rearrange(pattern, x.shape, dict(sizes)).apply(x)
         case _:
-            return _computed(expr, x)
+            return _apply_elementwise(expr, x)
 
 
-def _computed(expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: Array) -> Array:
+def _apply_elementwise(
+    expr: NegateExpr | CastExpr | AddNumberExpr | ResizeGridExpr, x: Array
+) -> Array:
     match expr:
         case NegateExpr():
             return np.asarray(-x)
@@ -321,7 +327,7 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     side = math.isqrt(table.shape[-2] - prefix)
     lead, d = table.shape[:-2], table.shape[-1]
     grid = table[..., prefix:, :].astype(np.float64).reshape(*lead, side, side, d)
-    down, across = _resampling_matrix(side, rows), _resampling_matrix(side, columns)
+    down, across = _make_resampling_matrix(side, rows), _make_resampling_matrix(side, columns)
     grid = np.einsum(
         "rs,...std,ct->...rcd", down, grid, across, optimize=["einsum_path", (0, 1), (0, 1)]
     )
@@ -329,24 +335,27 @@ def resize_grid(table: Array, rows: int, columns: int, prefix: int) -> Array:
     return np.concatenate([table[..., :prefix, :], body], axis=-2)
 
 
-def _resampling_matrix(old: int, new: int) -> NDArray[np.float64]:
+def _make_resampling_matrix(old_length: int, new_length: int) -> NDArray[np.float64]:
     """Return f64[new old]: row r holds the interpolation weights of new point r."""
-    matrix = np.zeros((new, old))
-    for r in range(new):
-        center = (r + 0.5) * old / new - 0.5
+    matrix = np.zeros((new_length, old_length))
+    for r in range(new_length):
+        center = (r + 0.5) * old_length / new_length - 0.5
         first = math.floor(center)
         for k in range(-1, 3):
-            at = min(max(first + k, 0), old - 1)
-            matrix[r, at] += _cubic_kernel(abs(center - (first + k)))
+            at = min(max(first + k, 0), old_length - 1)
+            matrix[r, at] += _evaluate_cubic_kernel(abs(center - (first + k)))
     return matrix
 
 
-def _cubic_kernel(t: float) -> float:
-    """Evaluate the cubic kernel at distance `t`, in points of the old grid."""
-    if t <= 1:
-        return ((CUBIC_COEFFICIENT + 2) * t - (CUBIC_COEFFICIENT + 3)) * t * t + 1
-    if t < 2:
+def _evaluate_cubic_kernel(distance: float) -> float:
+    """Evaluate the cubic kernel at distance `distance`, in points of the old grid."""
+    if distance <= 1:
         return (
-            (CUBIC_COEFFICIENT * t - 5 * CUBIC_COEFFICIENT) * t + 8 * CUBIC_COEFFICIENT
-        ) * t - 4 * CUBIC_COEFFICIENT
+            (CUBIC_COEFFICIENT + 2) * distance - (CUBIC_COEFFICIENT + 3)
+        ) * distance * distance + 1
+    if distance < 2:
+        return (
+            (CUBIC_COEFFICIENT * distance - 5 * CUBIC_COEFFICIENT) * distance
+            + 8 * CUBIC_COEFFICIENT
+        ) * distance - 4 * CUBIC_COEFFICIENT
     return 0.0

@@ -21,12 +21,12 @@ space too."""
 
 @dataclass(frozen=True, slots=True)
 class TensorPiece:
-    """A tensor to be stored. `run`: its bytes are already in a file in this form."""
+    """A tensor to be stored. `byte_range`: its bytes are already in a file in this form."""
 
     name: str
     dtype: str
     nbytes: int
-    run: ByteRange | None = None
+    byte_range: ByteRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ExternalDataPlan:
     size: int
     reasons: Mapping[Path, str]
 
-    def places(self, location: str) -> dict[str, ExternalLocation]:
+    def get_locations(self, location: str) -> dict[str, ExternalLocation]:
         """Return every tensor's location, given the name of the new file."""
         own = {
             name: ExternalLocation(location, offset, length)
@@ -71,12 +71,12 @@ def plan_external_data(
     answers: dict[Path, str | tuple[str]] = {}
     end = 0
     for piece in pieces:
-        run = piece.run
+        run = piece.byte_range
         # an empty tensor cannot be mapped, so it is always stored by specc
         if link and run is not None and piece.nbytes:
             if run.path not in answers:
                 # checked once per file: it costs system calls, and there are many tensors
-                answers[run.path] = link_location(run.path, directory)
+                answers[run.path] = find_link_location(run.path, directory)
             answer = answers[run.path]
             # What cannot be linked is copied; the reason is reported once per file.
             if not isinstance(answer, str) and run.offset % alignment == 0:
@@ -91,7 +91,7 @@ def plan_external_data(
     )
 
 
-def link_location(path: Path, directory: Path) -> str | tuple[str]:
+def find_link_location(path: Path, directory: Path) -> str | tuple[str]:
     """Return a file's location relative to a model's directory as a tuple of one; or why there is
     none.
     """
@@ -135,7 +135,7 @@ def count_tensor_bytes(shape: Iterable[int], dtype: str) -> int:
     return -(-math.prod(shape) * DTYPE_BITS[dtype] // 8)
 
 
-def external_data_chunks(
+def iterate_external_data(
     plan: ExternalDataPlan, chunks: Callable[[str], Iterable[memoryview]]
 ) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the new file; `chunks` yields those of a tensor by name."""

@@ -30,7 +30,7 @@ class Initializer:
     def __str__(self) -> str:
         return self.kind if self.kind in PLAIN_KINDS else f"{self.kind}({self.number!r})"
 
-    def bound(self, shape: tuple[int, ...]) -> float:
+    def compute_bound(self, shape: tuple[int, ...]) -> float:
         """Return half the width of the uniform range for a parameter of that shape."""
         if self.kind == "uniform":
             return self.number

@@ -18,85 +18,85 @@ MAX_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(
 """The maximum scale whose 127-fold is a finite float32."""
 
 
-def split_groups(rows: Array, block: int) -> Array:
+def split_groups(weight: Array, group_size: int) -> Array:
     """Reshape `[out, in]` to `[out, blocks, block]`, zero-padded; one block for block size 0."""
-    out, wide = rows.shape
-    size = block or max(wide, 1)
-    missing = count_groups(wide, size) * size - wide
+    out, width = weight.shape
+    group_length = group_size or max(width, 1)
+    missing = count_groups(width, group_length) * group_length - width
     if missing:
-        rows = np.pad(rows, ((0, 0), (0, missing)))
-    return rows.reshape(out, -1, size)
+        weight = np.pad(weight, ((0, 0), (0, missing)))
+    return weight.reshape(out, -1, group_length)
 
 
-def group_scales(blocks: Array, bits: int) -> Array:
+def compute_group_scales(groups: Array, bits: int) -> Array:
     """Return the scale of each block of `[out, blocks, block]`, f32."""
     # finding the index of the maximum is several times faster than its absolute value
-    far = np.abs(blocks).argmax(-1)
-    most = np.take_along_axis(blocks, far[..., None], -1)[..., 0]
+    extreme_index = np.abs(groups).argmax(-1)
+    extremes = np.take_along_axis(groups, extreme_index[..., None], -1)[..., 0]
     if bits == 8:
-        scales = np.minimum(np.abs(most) / np.float32(127), MAX_SCALE)
+        scales = np.minimum(np.abs(extremes) / np.float32(127), MAX_SCALE)
     else:
-        scales = most / np.float32(-8)
+        scales = extremes / np.float32(-8)
     return np.where(np.abs(scales) < MIN_SCALE, 0, scales).astype(np.float32)
 
 
-def round_to_grid(blocks: Array, scales: Array, bits: int) -> Array:
+def round_to_grid(groups: Array, scales: Array, bits: int) -> Array:
     """Round `[out, blocks, block]` to integers, as f32."""
     # most of a compile's time is spent here: nothing is copied unnecessarily
-    whole = blocks / finite_divisor(scales)[..., None]
-    np.rint(whole, out=whole)
+    codes = groups / make_finite_divisor(scales)[..., None]
+    np.rint(codes, out=codes)
     # with these scales nothing is below -8 or beyond 127, and 8 occurs where 7 is the maximum
     if bits == 4:
-        np.minimum(whole, 7, out=whole)
-    made: Array = whole
-    return made
+        np.minimum(codes, 7, out=codes)
+    result: Array = codes
+    return result
 
 
-def finite_divisor(scales: Array) -> Array:
+def make_finite_divisor(scales: Array) -> Array:
     """Return scales to divide by: infinity for 0, so that a group of zeros gives zeros."""
     return np.where(scales == 0, scales.dtype.type(np.inf), scales)
 
 
-def pack_quantized(whole: Array, wide: int, form: QuantizationFormat) -> Array:
-    """Pack integers `[out, blocks, block]` with row width `wide` into storage form; the column
+def pack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
+    """Pack integers `[out, blocks, block]` with row width `width` into storage form; the column
     layout stays `[out, in]`.
     """
-    if form.layout == "columns" or not form.group_size:
-        return whole.reshape(len(whole), -1)[:, :wide]
+    if format.layout == "columns" or not format.group_size:
+        return codes.reshape(len(codes), -1)[:, :width]
     # an overflowing sum of unsigned bytes wraps around, as intended
-    moved = whole.view(np.uint8) + np.uint8(CODE_OFFSETS[form.bits])
-    return moved if form.bits == 8 else pack_nibbles(moved)
+    unsigned = codes.view(np.uint8) + np.uint8(CODE_OFFSETS[format.bits])
+    return unsigned if format.bits == 8 else pack_nibbles(unsigned)
 
 
-def dequantize(numbers: Array, scales: Array, wide: int, form: QuantizationFormat) -> Array:
+def dequantize_weight(codes: Array, scales: Array, width: int, format: QuantizationFormat) -> Array:
     """Dequantize to the f32 weight `[out, in]`; `[in, out]` if it was transposed."""
-    whole = unpack_quantized(numbers, wide, form)
-    wanted = scales.T if form.layout == "columns" and form.group_size else scales
-    blocks = split_groups(whole.astype(np.float32), form.group_size)
-    made = (blocks * wanted.reshape(*blocks.shape[:2], 1)).reshape(len(blocks), -1)
-    made = made[:, :wide].astype(np.float32)
-    return made.T if form.is_transposed else made
+    integers = unpack_quantized(codes, width, format)
+    group_scales = scales.T if format.layout == "columns" and format.group_size else scales
+    groups = split_groups(integers.astype(np.float32), format.group_size)
+    weight = (groups * group_scales.reshape(*groups.shape[:2], 1)).reshape(len(groups), -1)
+    weight = weight[:, :width].astype(np.float32)
+    return weight.T if format.is_transposed else weight
 
 
-def unpack_quantized(numbers: Array, wide: int, form: QuantizationFormat) -> Array:
+def unpack_quantized(codes: Array, width: int, format: QuantizationFormat) -> Array:
     """Unpack stored weights to integers `[out, in]`."""
-    if form.layout == "columns":
-        return numbers.T.astype(np.int8)
-    if not form.group_size:
-        return numbers
-    if form.bits == 4:
-        halves = np.stack([numbers & 15, numbers >> 4], -1)
-        numbers = halves.reshape(*numbers.shape[:2], -1)
-    whole = numbers.astype(np.int16) - CODE_OFFSETS[form.bits]
-    return whole.reshape(len(whole), -1)[:, :wide].astype(np.int8)
+    if format.layout == "columns":
+        return codes.T.astype(np.int8)
+    if not format.group_size:
+        return codes
+    if format.bits == 4:
+        halves = np.stack([codes & 15, codes >> 4], -1)
+        codes = halves.reshape(*codes.shape[:2], -1)
+    integers = codes.astype(np.int16) - CODE_OFFSETS[format.bits]
+    return integers.reshape(len(integers), -1)[:, :width].astype(np.int8)
 
 
-def pack_nibbles(moved: Array) -> Array:
+def pack_nibbles(values: Array) -> Array:
     """Pack an even number of values 0 to 15 two per byte, the first in the low nibble."""
-    pairs = np.ascontiguousarray(moved).view("<u2")
+    pairs = np.ascontiguousarray(values).view("<u2")
     # the first byte of a pair is the low nibble; the cast drops the rest
-    made: Array = (pairs | (pairs >> 4)).astype(np.uint8)
-    return made
+    packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
+    return packed
 
 
 BITS, LOW, HIGH = 4, -8, 7
@@ -108,16 +108,16 @@ DAMPING_FRACTION = 0.01
 """Fraction of the mean diagonal of H that is added to the diagonal, so that H is invertible."""
 
 
-def cholesky_factor(products: Array) -> Array:
+def compute_cholesky_factor(gram: Array) -> Array:
     """Return the upper U with `UᵀU = H⁻¹` of the Gram matrix `XᵀX`, f64, computed in place
     with three temporaries of a quarter of its size.
     """
-    diagonal = np.einsum("ii->i", products)
+    diagonal = np.einsum("ii->i", gram)
     # An input that is always 0 gives no information about its column, which is rounded to nearest.
     diagonal[diagonal == 0] = 1.0
     diagonal += DAMPING_FRACTION * diagonal.mean()
-    _factor_matrix(products)
-    return products
+    _factor_matrix(gram)
+    return gram
 
 
 def _factor_matrix(h: Array) -> None:
@@ -141,39 +141,41 @@ def _factor_matrix(h: Array) -> None:
     h[half:, :half] = 0
 
 
-def quantize_gptq(rows: Array, factor: Array, block: int) -> tuple[Array, Array]:
+def quantize_gptq(weight: Array, factor: Array, group_size: int) -> tuple[Array, Array]:
     """Quantize rows `[out, in]` by GPTQ to 4-bit integers `[out, blocks, block]` and scales
     `[out, blocks]`.
     """
-    left = rows.astype(np.float64)
-    wide = rows.shape[1]
-    numbers, scales = [], []
-    for start in range(0, wide, block):
-        end = min(start + block, wide)
-        here = split_groups(left[:, start:end].astype(np.float32), block)
-        unit = group_scales(here, BITS)
-        whole, lost = _quantize_block(left[:, start:end], factor[start:end, start:end], unit)
-        left[:, end:] -= lost @ factor[start:end, end:]
-        numbers.append(np.pad(whole, ((0, 0), (0, block - (end - start)))))
-        scales.append(unit)
-    return np.stack(numbers, 1), np.concatenate(scales, 1)
+    remaining = weight.astype(np.float64)
+    width = weight.shape[1]
+    codes, scales = [], []
+    for start in range(0, width, group_size):
+        end = min(start + group_size, width)
+        groups = split_groups(remaining[:, start:end].astype(np.float32), group_size)
+        group_scales = compute_group_scales(groups, BITS)
+        group_codes, errors = _quantize_block(
+            remaining[:, start:end], factor[start:end, start:end], group_scales
+        )
+        remaining[:, end:] -= errors @ factor[start:end, end:]
+        codes.append(np.pad(group_codes, ((0, 0), (0, group_size - (end - start)))))
+        scales.append(group_scales)
+    return np.stack(codes, 1), np.concatenate(scales, 1)
 
 
-def _quantize_block(left: Array, factor: Array, unit: Array) -> tuple[Array, Array]:
+def _quantize_block(remaining: Array, factor: Array, scales: Array) -> tuple[Array, Array]:
     """Return the integers of the columns of a block, and their errors divided by `U[j, j]`."""
     # columns are in order here, and a column's error is compensated in its nearest neighbors at
     # once, in farther ones together with their errors
-    columns = np.ascontiguousarray(left.T)
-    whole = np.empty(columns.shape, np.int8)
-    lost = np.empty_like(columns)
-    scale = unit[:, 0].astype(np.float64)
-    divisor = finite_divisor(scale)
+    columns = np.ascontiguousarray(remaining.T)
+    codes = np.empty(columns.shape, np.int8)
+    errors = np.empty_like(columns)
+    scale = scales[:, 0].astype(np.float64)
+    divisor = make_finite_divisor(scale)
     for start in range(0, len(columns), BLOCK_COLUMNS):
         end = min(start + BLOCK_COLUMNS, len(columns))
         for j in range(start, end):
-            number = np.clip(np.rint(columns[j] / divisor), LOW, HIGH)
-            whole[j] = number
-            lost[j] = (columns[j] - number * scale) / factor[j, j]
-            columns[j + 1 : end] -= np.outer(factor[j, j + 1 : end], lost[j])
-        columns[end:] -= factor[start:end, end:].T @ lost[start:end]
-    return np.ascontiguousarray(whole.T), lost.T
+            column_codes = np.clip(np.rint(columns[j] / divisor), LOW, HIGH)
+            codes[j] = column_codes
+            errors[j] = (columns[j] - column_codes * scale) / factor[j, j]
+            columns[j + 1 : end] -= np.outer(factor[j, j + 1 : end], errors[j])
+        columns[end:] -= factor[start:end, end:].T @ errors[start:end]
+    return np.ascontiguousarray(codes.T), errors.T

@@ -34,7 +34,7 @@ _LORA_SUFFIXES = (
 )
 """Suffixes of LoRA tensor names, and the factor each one holds."""
 
-Wide = NDArray[np.float64]
+Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,11 @@ class LoraAdapter:
         self, module: str, parts: Mapping[str, str], found: dict[str, AdapterChange]
     ) -> None:
         """Add the changes of a module's weight and bias."""
-        scale = self.scaling.scale(module)
+        scale = self.scaling.get_scale(module)
         table = "table_a" in parts
-        a, b = self._pair_halves(module, parts, ("table_a", "table_b") if table else ("a", "b"))
+        a, b = self._find_factor_pair(
+            module, parts, ("table_a", "table_b") if table else ("a", "b")
+        )
         weight = f"{module}.weight"
         before = found.get(weight, AdapterChange())
         # An embedding's product is stored for the transposed table.
@@ -121,7 +123,7 @@ class LoraAdapter:
             before = found.get(f"{module}.bias", AdapterChange())
             found[f"{module}.bias"] = replace(before, vector=bias, scale=scale)
 
-    def _pair_halves(
+    def _find_factor_pair(
         self, module: str, parts: Mapping[str, str], ends: tuple[str, str]
     ) -> tuple[str, str]:
         """Return the names of a module's LoRA A and B matrices. E0530 if one is missing, or they
@@ -130,28 +132,28 @@ class LoraAdapter:
         if missing := [end for end in ends if end not in parts]:
             half = "A" if missing[0].endswith("a") else "B"
             self._fail_broken(f"it has no `lora_{half}` for `{module}`")
-        if self.targets is not None and not self.targets.has(module):
+        if self.targets is not None and not self.targets.has_module(module):
             self._fail_broken(f"it changes `{module}`, which is not in the modules of its config")
         a, b = (parts[end] for end in ends)
         # The scale is alpha over the config's rank: with a file of another rank every product would
         # silently be off by a factor.
         rank = self.file.tensors[a].shape[:1]
-        if rank != (self.scaling.rank(module),):
+        if rank != (self.scaling.get_rank(module),):
             self._fail_broken(
                 f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
-                f"says {self.scaling.rank(module)}"
+                f"says {self.scaling.get_rank(module)}"
             )
         return a, b
 
-    def _fail_broken(self, why: str) -> NoReturn:
+    def _fail_broken(self, reason: str) -> NoReturn:
         raise_error(
             "E0530",
             f"the adapter `{escape_text(self.file.path)}` cannot be read",
-            notes=[escape_text(why)],
+            notes=[escape_text(reason)],
             helps=["save it again with `save_pretrained` of peft"],
         )
 
-    def read_float64(self, name: str) -> Wide:
+    def read_float64(self, name: str) -> Float64Array:
         """Read a tensor in float64. E0507 if it is not finite."""
         array = self.file.read(name)
         check_finite(array, f"`{escape_text(name)}` in `{escape_text(self.file.path)}`")
@@ -171,19 +173,19 @@ class AdaptedCheckpoint(Checkpoint):
         self.optional = base.optional
         self.tensors = {
             **base.tensors,
-            **{n: _describe_entry(n, c, base, adapter) for n, c in self.changes.items()},
+            **{n: _make_entry(n, c, base, adapter) for n, c in self.changes.items()},
         }
 
     @property
-    def every_file(self) -> tuple[TensorFile, ...]:
+    def all_files(self) -> tuple[TensorFile, ...]:
         """All files that tensors are read from."""
         return (*self.files, self.adapter.file)
 
-    def file_of(self, name: str) -> TensorFile:
+    def get_file(self, name: str) -> TensorFile:
         """Return the file of a tensor: the adapter's if it adds or replaces it."""
         change = self.changes.get(name)
         brought = name not in self.base.tensors or (change is not None and change.replacement)
-        return self.adapter.file if brought else self.base.file_of(name)
+        return self.adapter.file if brought else self.base.get_file(name)
 
     def array(self, name: str) -> Array:
         """Return the tensor, merged or as a view of its file."""
@@ -212,7 +214,7 @@ class AdaptedCheckpoint(Checkpoint):
         return self._merge_change(whole, change, kind)
 
     def _merge_change(
-        self, whole: Array, change: AdapterChange, kind: np.dtype[np.generic]
+        self, tensor: Array, change: AdapterChange, dtype: np.dtype[np.generic]
     ) -> Array:
         """Compute W + s·B·A, rounded once, in row chunks to bound the float64 copies."""
         left, right = (
@@ -224,14 +226,14 @@ class AdaptedCheckpoint(Checkpoint):
         if change.is_transposed:
             b, a = a.T, b.T
         a = a * change.scale
-        flat, merged = whole.reshape(whole.shape[0], -1), np.empty(whole.shape, kind)
+        flat, merged = tensor.reshape(tensor.shape[0], -1), np.empty(tensor.shape, dtype)
         rows = max(1, MERGE_CHUNK // max(1, flat.shape[1]))
         into = merged.reshape(flat.shape)
         for start in range(0, len(flat), rows):
             part = slice(start, start + rows)
             # an overflow is found by the finite check, by name
             with np.errstate(over="ignore"):
-                into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(kind)
+                into[part] = (flat[part].astype(np.float64) + b[part] @ a).astype(dtype)
         return merged
 
     def check_unchanged(self) -> None:
@@ -250,7 +252,8 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     added = [n for n, c in adapter.changes.items() if not c.replacement]
     naming = infer_naming(added, base.tensors.keys(), base.path)
     placed = {
-        naming.name(name, base.tensors.keys()): change for name, change in adapter.changes.items()
+        naming.resolve_name(name, base.tensors.keys()): change
+        for name, change in adapter.changes.items()
     }
     if adapter.targets is not None:
         absent = [
@@ -260,16 +263,16 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             # the checkpoint's own would be used silently
             names = escape_text(format_names(sorted(absent)))
             why = f"it lacks {names}, which its config says was trained"
-            _fail_unfit(base, adapter, why, "is it all of the adapter? Save it again")
+            _fail_incompatible(base, adapter, why, "is it all of the adapter? Save it again")
     if adapter.replaces_tensors and (left := find_missing_language_weights(base.tensors, placed)):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
-        _fail_unfit(base, adapter, why, "is it the adapter of this model, all of it?")
+        _fail_incompatible(base, adapter, why, "is it the adapter of this model, all of it?")
     replaced = (
         set() if adapter.replaces_tensors else {n for n, c in placed.items() if c.replacement}
     )
     lost = placed.keys() - replaced - base.tensors.keys()
     if lost:
-        _fail_unfit(
+        _fail_incompatible(
             base,
             adapter,
             f"it changes {escape_text(format_names(sorted(lost)))}, which the checkpoint "
@@ -280,40 +283,44 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
     return placed
 
 
-def _describe_entry(
+def _make_entry(
     name: str, change: AdapterChange, base: Checkpoint, adapter: LoraAdapter
 ) -> TensorEntry:
     """Return the entry of a changed tensor: float32, or float64 if it was. E0531 for mismatched
     shapes.
     """
-    brought = adapter.file.tensors
-    there = base.tensors.get(name)
-    first = brought.get(change.replacement) or there
-    assert first is not None, f"{name} is neither there nor brought along"
+    adapter_tensors = adapter.file.tensors
+    base_entry = base.tensors.get(name)
+    result_entry = adapter_tensors.get(change.replacement) or base_entry
+    assert result_entry is not None, f"{name} is neither there nor brought along"
     # a replacement tensor may have a larger or smaller vocabulary
-    met = [first] if adapter.replaces_tensors or there is None else [first, there]
-    for (what, shape), entry in product(_read_pair(change, brought), met):
+    entries = (
+        [result_entry]
+        if adapter.replaces_tensors or base_entry is None
+        else [result_entry, base_entry]
+    )
+    for (what, shape), entry in product(_list_change_shapes(change, adapter_tensors), entries):
         if shape != entry.shape:
             why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
-            _fail_unfit(base, adapter, why, "is it the adapter of this model?")
+            _fail_incompatible(base, adapter, why, "is it the adapter of this model?")
     read = [n for n in (change.replacement, change.left, change.right, change.vector) if n]
-    kinds = [first.dtype, *(brought[n].dtype for n in read)]
-    if not CONVERTIBLE_FLOATS.issuperset(kinds):
-        why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(kinds)))}, not all floats"
-        _fail_unfit(base, adapter, why, "is it the adapter of this model?")
-    dtype = "f64" if first.dtype == "f64" else "f32"
-    nbytes = math.prod(first.shape) * DTYPE_BITS[dtype] // 8
-    return TensorEntry(name, dtype, first.shape, 0, nbytes)
+    dtypes = [result_entry.dtype, *(adapter_tensors[n].dtype for n in read)]
+    if not CONVERTIBLE_FLOATS.issuperset(dtypes):
+        why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(dtypes)))}, not all floats"
+        _fail_incompatible(base, adapter, why, "is it the adapter of this model?")
+    dtype = "f64" if result_entry.dtype == "f64" else "f32"
+    nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
+    return TensorEntry(name, dtype, result_entry.shape, 0, nbytes)
 
 
-def _read_pair(
-    change: AdapterChange, brought: Mapping[str, TensorEntry]
+def _list_change_shapes(
+    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
 ) -> list[tuple[str, tuple[int, ...]]]:
     """Return the tensors of a change with description and shape."""
-    alone = [name for name in (change.replacement, change.vector) if name]
-    found = [(name, brought[name].shape) for name in alone]
+    unpaired = [name for name in (change.replacement, change.vector) if name]
+    found = [(name, adapter_tensors[name].shape) for name in unpaired]
     if change.left:
-        b, a = brought[change.left].shape, brought[change.right].shape
+        b, a = adapter_tensors[change.left].shape, adapter_tensors[change.right].shape
         shape = _get_product_shape(b, a, is_transposed=change.is_transposed)
         found.append((f"{change.left} · {change.right}", shape))
     return found
@@ -330,10 +337,10 @@ def _get_product_shape(
     return (*a[:0:-1], b[0]) if is_transposed else (b[0], *a[1:])
 
 
-def _fail_unfit(base: Checkpoint, adapter: LoraAdapter, why: str, help: str) -> NoReturn:
+def _fail_incompatible(base: Checkpoint, adapter: LoraAdapter, reason: str, help: str) -> NoReturn:
     raise_error(
         "E0531",
         f"the adapter `{escape_text(adapter.file.path)}` does not fit `{escape_text(base.path)}`",
-        notes=[why],
+        notes=[reason],
         helps=[help],
     )

@@ -26,14 +26,14 @@ class LoraScaling:
     ranks: Mapping[str, int]
     alphas: Mapping[str, float]
 
-    def rank(self, module: str) -> int:
+    def get_rank(self, module: str) -> int:
         """Return the rank of a module."""
-        return int(_get_special(self.ranks, module, self.r))
+        return int(_find_pattern_value(self.ranks, module, self.r))
 
-    def scale(self, module: str) -> float:
+    def get_scale(self, module: str) -> float:
         """Return the scale of a module's product (rsLoRA: Kalajdzievski, 2023)."""
-        rank = self.rank(module)
-        alpha = _get_special(self.alphas, module, self.alpha)
+        rank = self.get_rank(module)
+        alpha = _find_pattern_value(self.alphas, module, self.alpha)
         return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank)
 
 
@@ -45,17 +45,17 @@ class LoraTargets:
     Products for other modules contradict the config: its training ignored them.
     """
 
-    named: Sequence[str] | None
+    included: Sequence[str] | None
     fully_trained: Sequence[str] = ()
     """Modules that were trained in full, whose tensors are stored completely."""
     excluded: Sequence[str] = ()
     layers: Sequence[int] | None = None
 
-    def has(self, module: str) -> bool:
+    def has_module(self, module: str) -> bool:
         """Return whether the config targets the module."""
         if _ends_with(module, self.excluded):
             return False
-        if self.named is not None and not _ends_with(module, self.named):
+        if self.included is not None and not _ends_with(module, self.included):
             return False
         numbers = [int(part) for part in module.split(".") if part.isdecimal()]
         return self.layers is None or (bool(numbers) and numbers[-1] in self.layers)
@@ -69,12 +69,12 @@ def _ends_with(module: str, names: Sequence[str]) -> bool:
     return any(module == name or module.endswith(f".{name}") for name in names)
 
 
-def _get_special(table: Mapping[str, float], module: str, usual: float) -> float:
+def _find_pattern_value(table: Mapping[str, float], module: str, default: float) -> float:
     """Return the entry of the first key that ends a module's name, else the default."""
     for key, value in table.items():
         if _ends_with(module, [key]):
             return value
-    return usual
+    return default
 
 
 def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
@@ -108,12 +108,12 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
 
 
 def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:
-    wanted = binding.bound[name].wanted
+    wanted = binding.bound[name].parameter
     raise_error(
         "E0531",
         f"the adapter changes `{escape_text(tensor)}`, which `{escape_text(name)}` shares",
         wanted.span,
-        wanted.made_by,
+        wanted.origin,
         notes=["the adapter was trained separately from the shared weight"],
         helps=[
             "merge it with `merge_and_unload` of peft, which describes how to treat "

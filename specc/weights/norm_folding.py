@@ -28,10 +28,10 @@ class FoldedValues(ValuesOverlay):
     """The values of a model with the norm weights of `folds` in the layers after them."""
 
     folds: Sequence[NormFold]
-    known: dict[str, Array] = field(default_factory=dict, repr=False)
+    factor_cache: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def changed(self) -> Mapping[str, NormFold]:
+    def fold_by_parameter(self) -> Mapping[str, NormFold]:
         """The fold that changes each parameter, by name."""
         return {
             name: fold
@@ -40,18 +40,18 @@ class FoldedValues(ValuesOverlay):
             if name
         }
 
-    def replaces(self, name: str) -> bool:
+    def is_replaced(self, name: str) -> bool:
         """Return True if a fold changes a parameter."""
-        return name in self.changed
+        return name in self.fold_by_parameter
 
-    def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values multiplied or divided by the powers of two of a fold."""
-        fold = self.changed[name]
-        factors, at = self._factors(fold), 0
+        fold = self.fold_by_parameter[name]
+        factors, at = self._compute_factors(fold), 0
         is_transposed = dict(fold.linear_weights).get(name)
         # weights are multiplied by what the norm is divided by
         factors = 1 / factors if is_transposed is None else factors
-        results = self.wanted[name].shape[-1]
+        results = self.parameters[name].shape[-1]
         place = f"`{escape_text(name)}`, with the gain of a norm"
         for chunk in self.base.chunks(name, "f32"):
             block = np.frombuffer(chunk, np.float32)
@@ -62,18 +62,18 @@ class FoldedValues(ValuesOverlay):
             yield convert_dtype(made, dtype, place, MOVED_GAINS_HELP).view(np.uint8).data
             at += block.size
 
-    def _factors(self, fold: NormFold) -> Array:
+    def _compute_factors(self, fold: NormFold) -> Array:
         """Return a power of two per channel, near its magnitude after the norm; normalized values
         have magnitude 1.
         """
-        if fold.weight not in self.known:
+        if fold.weight not in self.factor_cache:
             size = np.abs(read_parameter(self.base, fold.weight, "f32")).astype(np.float64)
             if fold.bias:
                 size = np.hypot(size, read_parameter(self.base, fold.bias, "f32"))
             power = np.rint(np.log2(np.where(size > 0, size, 1)))
             factors = np.exp2(np.clip(power, -MAX_EXPONENT, MAX_EXPONENT)).astype(np.float32)
-            self.known[fold.weight] = factors
-        return self.known[fold.weight]
+            self.factor_cache[fold.weight] = factors
+        return self.factor_cache[fold.weight]
 
 
 CHECKED_SCALES = "scales checked, with values up to"
@@ -82,29 +82,29 @@ CHECKED_SCALES = "scales checked, with values up to"
 
 @dataclass(frozen=True)
 class NarrowDtype:
-    """The dtype that a parameter is computed in. Scales stand for values up to `most` times as
-    large, of the weight `of`.
+    """The dtype that a parameter is computed in. Scales of the weight `weight` represent values up
+    to `max_code` times as large.
     """
 
     dtype: str
-    of: str
-    most: float = 1.0
+    weight: str
+    max_code: float = 1.0
 
 
 @dataclass(frozen=True)
 class RangeCheckedValues(ValuesOverlay):
-    """Model values; those of `narrow` are range-checked when read; those of `moved` include part of
-    a norm weight. Implements `ParameterValues`.
+    """Model values that are range-checked when they are read: those of `narrow`. The values of
+    `folded` include part of a norm weight. Implements `ParameterValues`.
     """
 
     narrow: Mapping[str, NarrowDtype]
-    moved: Container[str] = ()
+    folded: Container[str] = ()
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         """Return the byte range of the values in a file. E0517 as in `chunks`: linked values are
         checked nowhere else.
         """
-        found = self.base.run(name)
+        found = self.base.find_byte_range(name)
         if found is not None and name in self.narrow:
             for _ in self.chunks(name, "f32"):
                 pass
@@ -118,9 +118,9 @@ class RangeCheckedValues(ValuesOverlay):
         for chunk in self.base.chunks(name, dtype):
             # values stored in that type were checked when converted
             if narrow is not None and dtype == "f32":
-                block = np.frombuffer(chunk, np.float32) * np.float32(narrow.most)
-                place = f"`{escape_text(narrow.of)}`"
-                fixes = (MOVED_GAINS_HELP,) if narrow.of in self.moved else ()
-                counted = CHECKED_VALUES if name == narrow.of else CHECKED_SCALES
-                convert_dtype(block, narrow.dtype, place, *fixes, counted=counted)
+                block = np.frombuffer(chunk, np.float32) * np.float32(narrow.max_code)
+                place = f"`{escape_text(narrow.weight)}`"
+                fixes = (MOVED_GAINS_HELP,) if narrow.weight in self.folded else ()
+                counted = CHECKED_VALUES if name == narrow.weight else CHECKED_SCALES
+                convert_dtype(block, narrow.dtype, place, *fixes, description=counted)
             yield chunk

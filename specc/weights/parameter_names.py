@@ -20,17 +20,17 @@ class NamePattern:
     text: str
 
     @property
-    def plain(self) -> bool:
+    def is_literal(self) -> bool:
         """Return whether it matches only itself."""
         return not _PLACEHOLDER.search(self.text)
 
     def matches(self, name: str) -> bool:
         """Return whether the whole name matches."""
         if "{" not in self.text:
-            return _in_order(self.text.split("*"), name)
+            return _matches_in_order(self.text.split("*"), name)
         return self._expression.fullmatch(name) is not None
 
-    def captures(self, name: str) -> "NameCaptures | None":
+    def get_captures(self, name: str) -> "NameCaptures | None":
         """Return the captures if the whole name matches."""
         found = self._expression.fullmatch(name)
         if not found:
@@ -61,7 +61,7 @@ class NamePattern:
         return re.compile("".join(parts) + re.escape(self.text[at:]), re.DOTALL)
 
 
-def _in_order(parts: Sequence[str], name: str) -> bool:
+def _matches_in_order(parts: Sequence[str], name: str) -> bool:
     """Return whether a name consists of these parts with anything between them. Greedy leftmost
     matching keeps this linear in the name.
     """
@@ -96,14 +96,14 @@ class NameCaptures:
         )
 
 
-def name_skeleton(name: str) -> tuple[str, ...]:
+def get_name_skeleton(name: str) -> tuple[str, ...]:
     """Return the text around the numbers of a name, which all layers of a model share."""
     return tuple(_LAYER_NUMBER.split(name))
 
 
 def generalize_name(name: str) -> str:
     """Return the name as a pattern: `h.3.attn.bias` to `h.{i}.attn.bias`."""
-    literals = name_skeleton(name)
+    literals = get_name_skeleton(name)
     return literals[0] + "".join(
         f"{{{_PLACEHOLDER_LETTERS[k % len(_PLACEHOLDER_LETTERS)]}}}{rest}"
         for k, rest in enumerate(literals[1:])
@@ -114,38 +114,38 @@ def group_names(names: Iterable[str]) -> list[str]:
     """Abbreviate names as `h.{0..11}.attn.bias`, in order of first appearance, complete."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
-        families.setdefault(name_skeleton(name), []).append(numbers_in_name(name))
+        families.setdefault(get_name_skeleton(name), []).append(find_name_numbers(name))
     found: list[str] = []
     for literals, rows in families.items():
         columns = [sorted(set(c), key=int) for c in zip(*rows, strict=True)]
         # `{0..2}.{0..1}` names six; if one of them is missing, all are listed
         if math.prod(map(len, columns)) == len(set(rows)):
-            found.append(_woven(literals, [_range(c) for c in columns]))
+            found.append(_interleave(literals, [_format_range(c) for c in columns]))
         else:
-            found += [_woven(literals, row) for row in rows]
+            found += [_interleave(literals, row) for row in rows]
     return found
 
 
-def format_names(names: Sequence[str], most: int = 6) -> str:
+def format_names(names: Sequence[str], max_names: int = 6) -> str:
     """Format some names, and how many more there are."""
     short = group_names(names)
-    more = f" and {len(short) - most} more" if len(short) > most else ""
-    return ", ".join(short[:most]) + more
+    more = f" and {len(short) - max_names} more" if len(short) > max_names else ""
+    return ", ".join(short[:max_names]) + more
 
 
-def nearest_name(name: str, candidates: Iterable[str]) -> str | None:
+def find_nearest_name(name: str, candidates: Iterable[str]) -> str | None:
     """Return the most similar name, if any is close; names with the same numbers are preferred."""
     pool = list(candidates)
-    alike = [c for c in pool if numbers_in_name(c) == numbers_in_name(name)] or pool
+    alike = [c for c in pool if find_name_numbers(c) == find_name_numbers(name)] or pool
     return next(iter(difflib.get_close_matches(name, alike[:_MAX_CANDIDATES], 1, cutoff=0.7)), None)
 
 
-def numbers_in_name(name: str) -> tuple[str, ...]:
+def find_name_numbers(name: str) -> tuple[str, ...]:
     """Return the numbers in a name."""
     return tuple(_LAYER_NUMBER.findall(name))
 
 
-def _range(values: Sequence[str]) -> str:
+def _format_range(values: Sequence[str]) -> str:
     """Format `["0", "1", "2"]` as `{0..2}`."""
     if len(values) == 1:
         return values[0]
@@ -156,5 +156,5 @@ def _range(values: Sequence[str]) -> str:
     return f"{{{shown}}}"
 
 
-def _woven(literals: Sequence[str], values: Iterable[str]) -> str:
+def _interleave(literals: Sequence[str], values: Iterable[str]) -> str:
     return literals[0] + "".join(v + rest for v, rest in zip(values, literals[1:], strict=True))

@@ -28,43 +28,45 @@ from specc.weights.random_stream import (
     BLOCK_WORDS,
     Floats,
     fill_array,
-    normal_chunks,
-    uniform_chunks,
+    iterate_normals,
+    iterate_uniforms,
 )
 from specc.weights.value_checks import check_finite, convert_dtype, to_little_endian
 from specc.weights.weight_expressions import Expr, Shape, list_tensors, split_expression
 from specc.weights.weight_rules import ParameterNaming, RequiredParameter
 
 
-def initial_value_chunks(
+def iterate_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Iterator[Floats]:
     """Yield the elements of a parameter in C order, f32, in blocks."""
     count = math.prod(shape)
     match initializer.kind:
         case "zeros" | "ones" | "constant":
-            return _same(1.0 if initializer.kind == "ones" else initializer.number, count)
+            return _iterate_constant(
+                1.0 if initializer.kind == "ones" else initializer.number, count
+            )
         case "normal":
-            return normal_chunks(seed, name, count, initializer.number)
-    bound = initializer.bound(shape)
-    return uniform_chunks(seed, name, count, -bound, bound)
+            return iterate_normals(seed, name, count, initializer.number)
+    bound = initializer.compute_bound(shape)
+    return iterate_uniforms(seed, name, count, -bound, bound)
 
 
-def initial_values(
+def make_initial_values(
     initializer: Initializer, seed: int, name: str, shape: tuple[int, ...]
 ) -> Floats:
     """Return the initial f32[*shape] of a parameter; depends only on seed and name."""
-    return fill_array(shape, initial_value_chunks(initializer, seed, name, shape))
+    return fill_array(shape, iterate_initial_values(initializer, seed, name, shape))
 
 
-def _same(value: float, count: int) -> Iterator[Floats]:
+def _iterate_constant(value: float, count: int) -> Iterator[Floats]:
     for start in range(0, count, BLOCK_WORDS):
         yield np.full(min(BLOCK_WORDS, count - start), value, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Bytes of a file that are a parameter, from `offset` in the file on."""
+    """The bytes of a file that store a parameter, beginning at `offset` in the file."""
 
     path: Path
     offset: int
@@ -72,22 +74,22 @@ class ByteRange:
 
 
 class ParameterValues(Protocol):
-    """Values of parameters as streams. Those of a tied parameter are its partner's."""
+    """Values of parameters as streams. A tied parameter has the values of its source."""
 
     @property
-    def wanted(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, RequiredParameter]:
         """Every parameter by name."""
         ...
 
-    def tied_to(self, name: str) -> str | None:
+    def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, which is never tied itself."""
         ...
 
-    def stored_dtype(self, name: str) -> str:
+    def get_stored_dtype(self, name: str) -> str:
         """Return the stored dtype."""
         ...
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         """Return the byte range in a file if the values are stored unconverted, else None."""
         ...
 
@@ -95,15 +97,15 @@ class ParameterValues(Protocol):
         """Yield the values as little-endian bytes in C order; a chunk is valid until the next."""
         ...
 
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Check parameters in place in their files; return the SHA-256 of each file."""
         ...
 
 
 def read_parameter(values: ParameterValues, name: str, dtype: str | None = None) -> Array:
     """Read a whole parameter, in the given dtype or its own."""
-    kind = dtype or values.stored_dtype(name)
-    shape = values.wanted[name].shape
+    kind = dtype or values.get_stored_dtype(name)
+    shape = values.parameters[name].shape
     raw = np.empty(math.prod(shape) * NUMPY_DTYPES[kind].itemsize, np.uint8)
     at = 0
     for chunk in values.chunks(name, kind):
@@ -115,8 +117,8 @@ def read_parameter(values: ParameterValues, name: str, dtype: str | None = None)
 
 def find_ties(values: ParameterValues) -> dict[str, str]:
     """Map each tied parameter to the one it is tied to."""
-    tied = {name: values.tied_to(name) for name in values.wanted}
-    return {name: own for name, own in tied.items() if own is not None}
+    tied = {name: values.get_tied_source(name) for name in values.parameters}
+    return {name: source for name, source in tied.items() if source is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class BoundParameter:
     neither if it is randomly initialized.
     """
 
-    wanted: RequiredParameter
+    parameter: RequiredParameter
     expr: Expr | None
     tied_to: str | None
     dtype: str
@@ -137,9 +139,9 @@ CheckedRange: TypeAlias = tuple[TensorView, str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBinding:
-    """Every parameter of a model bound to a checkpoint. Made by `bind_parameters`; implements
-    `ParameterValues`. `drawn` has the values of a new head, which has neither an expression nor a
-    tie.
+    """Every parameter of a model bound to a checkpoint, created by `bind_parameters`. Implements
+    `ParameterValues`. `head_values` has the values of a new head, whose parameters have neither an
+    expression nor a tie.
     """
 
     checkpoint: Checkpoint
@@ -147,39 +149,39 @@ class CheckpointBinding:
     naming: ParameterNaming = field(default_factory=ParameterNaming)
     ignored: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
-    drawn: "SeededValues | None" = None
+    head_values: "SeededValues | None" = None
 
     @property
-    def wanted(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, RequiredParameter]:
         """Every parameter by name."""
-        return {name: b.wanted for name, b in self.bound.items()}
+        return {name: b.parameter for name, b in self.bound.items()}
 
-    def tied_to(self, name: str) -> str | None:
+    def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, or None."""
         return self.bound[name].tied_to
 
-    def stored_dtype(self, name: str) -> str:
+    def get_stored_dtype(self, name: str) -> str:
         """Return the dtype in the file, or of the expression."""
-        return self._get_own(name).dtype
+        return self._resolve_tie(name).dtype
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         """Return the byte range in the checkpoint if the values need no conversion, else None."""
-        view = self._view_tensor(name)
+        view = self._find_parameter_bytes(name)
         if view is None:
             return None
-        file = self.checkpoint.file_of(view.tensor)
+        file = self.checkpoint.get_file(view.tensor)
         return ByteRange(file.path, file.tensors[view.tensor].offset + view.offset, view.nbytes)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the checked values in the given dtype. Fails with E0507, E0512 or E0517."""
-        bound = self._get_own(name)
-        if self.drawn is not None and bound.wanted.name in self.drawn.wanted:
-            yield from self.drawn.chunks(bound.wanted.name, dtype)
+        bound = self._resolve_tie(name)
+        if self.head_values is not None and bound.parameter.name in self.head_values.parameters:
+            yield from self.head_values.chunks(bound.parameter.name, dtype)
             return
         assert bound.expr is not None, f"{name} is tied to a tied parameter"
         # contiguous parts of the parameter are read one after the other
         for piece in split_expression(bound.expr):
-            view = self.in_file(piece)
+            view = self.find_stored_bytes(piece)
             place = self._describe_location(bound, piece)
             if view is None:
                 blocks = self._compute_values(piece)
@@ -189,13 +191,13 @@ class CheckpointBinding:
                 check_finite(block, place)
                 yield to_little_endian(convert_dtype(block, dtype, place))
 
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of every file of these parameters. Fails with E0507 or E0512."""
         runs: dict[TensorFile, dict[str, list[CheckedRange]]] = {}
         for name in names:
-            view, bound = self._view_tensor(name), self._get_own(name)
+            view, bound = self._find_parameter_bytes(name), self._resolve_tie(name)
             assert view is not None, f"{name} is not stored unchanged in a file"
-            of_file = runs.setdefault(self.checkpoint.file_of(view.tensor), {})
+            of_file = runs.setdefault(self.checkpoint.get_file(view.tensor), {})
             checked = view, bound.dtype, self._describe_location(bound)
             of_file.setdefault(view.tensor, []).append(checked)
         return {file.path: self._check_file(file, tensors) for file, tensors in runs.items()}
@@ -220,16 +222,16 @@ class CheckpointBinding:
         """Close the checkpoint's files."""
         self.checkpoint.close()
 
-    def _get_own(self, name: str) -> BoundParameter:
+    def _resolve_tie(self, name: str) -> BoundParameter:
         bound = self.bound[name]
         return self.bound[bound.tied_to] if bound.tied_to is not None else bound
 
-    def _view_tensor(self, name: str) -> TensorView | None:
-        expr = self._get_own(name).expr
+    def _find_parameter_bytes(self, name: str) -> TensorView | None:
+        expr = self._resolve_tie(name).expr
         # a new head is in no file
-        return self.in_file(expr) if expr is not None else None
+        return self.find_stored_bytes(expr) if expr is not None else None
 
-    def in_file(self, expr: Expr) -> TensorView | None:
+    def find_stored_bytes(self, expr: Expr) -> TensorView | None:
         """Return the stored bytes that equal an expression, or None."""
         view = find_stored_view(expr, self.checkpoint.tensors)
         checkpoint = self.checkpoint
@@ -247,7 +249,7 @@ class CheckpointBinding:
             yield from _iterate_blocks(evaluate_weight_expression(piece, get, get))
 
     def _read_stored(self, view: TensorView, dtype: str) -> Iterator[Array]:
-        for chunk in self.checkpoint.file_of(view.tensor).chunks(
+        for chunk in self.checkpoint.get_file(view.tensor).chunks(
             view.tensor, view.offset, view.nbytes
         ):
             yield np.frombuffer(chunk, NUMPY_DTYPES[dtype])
@@ -257,8 +259,10 @@ class CheckpointBinding:
         expr = piece or bound.expr
         assert expr is not None
         first = next(list_tensors(expr))
-        file = escape_text(str(self.checkpoint.file_of(first).path))
-        whole = "" if first == bound.wanted.name else f", for `{escape_text(bound.wanted.name)}`"
+        file = escape_text(str(self.checkpoint.get_file(first).path))
+        whole = (
+            "" if first == bound.parameter.name else f", for `{escape_text(bound.parameter.name)}`"
+        )
         return f"`{escape_text(first)}` in `{file}`{whole}"
 
 
@@ -266,30 +270,30 @@ class CheckpointBinding:
 class SeededValues:
     """Randomly initialized parameters, from a seed and their names. Implements `ParameterValues`.
 
-    `initial` maps each name to its initializer's text; `ties` maps tied names to the others.
+    `initializers` maps each name to its initializer's text; `ties` maps tied names to the others.
     """
 
     seed: int
-    wanted: Mapping[str, RequiredParameter]
-    initial: Mapping[str, str]
+    parameters: Mapping[str, RequiredParameter]
+    initializers: Mapping[str, str]
     ties: Mapping[str, str] = field(default_factory=dict)
 
-    def tied_to(self, name: str) -> str | None:
+    def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, or None."""
         root = name
         while root in self.ties:
             root = self.ties[root]
         return None if root == name else root
 
-    def stored_dtype(self, name: str) -> str:
+    def get_stored_dtype(self, name: str) -> str:
         """Return the dtype; values are generated as f32 and rounded."""
-        return self.wanted[name].dtype
+        return self.parameters[name].dtype
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         """Return None: no file stores the values."""
         return None
 
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return {}: there are no files to check."""
         return {}
 
@@ -298,10 +302,10 @@ class SeededValues:
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values in the given dtype. Fails with E0516 or E0517."""
-        wanted = self.wanted[self.tied_to(name) or name]
-        initializer = parse_initializer(self.initial[wanted.name], wanted.span)
+        wanted = self.parameters[self.get_tied_source(name) or name]
+        initializer = parse_initializer(self.initializers[wanted.name], wanted.span)
         place = f"`{escape_text(wanted.name)}`, started as {initializer}"
-        for block in initial_value_chunks(initializer, self.seed, wanted.name, wanted.shape):
+        for block in iterate_initial_values(initializer, self.seed, wanted.name, wanted.shape):
             yield to_little_endian(convert_dtype(block, dtype, place))
 
 
@@ -338,40 +342,40 @@ def _iterate_blocks(array: Array) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class ValuesOverlay:
-    """The values of `base` but for parameters that it `replaces` (a `ParameterValues`)."""
+    """The values of `base`, except for replaced parameters. Implements `ParameterValues`."""
 
     base: ParameterValues
 
     @property
-    def wanted(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, RequiredParameter]:
         """Every parameter by name."""
-        return self.base.wanted
+        return self.base.parameters
 
-    def tied_to(self, name: str) -> str | None:
+    def get_tied_source(self, name: str) -> str | None:
         """Return the parameter that this one is tied to, or None."""
-        return self.base.tied_to(name)
+        return self.base.get_tied_source(name)
 
-    def stored_dtype(self, name: str) -> str:
+    def get_stored_dtype(self, name: str) -> str:
         """Return the stored dtype."""
-        return self.base.stored_dtype(name)
+        return self.base.get_stored_dtype(name)
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         """Return the byte range of the values in a file; None for replaced ones."""
-        return None if self.replaces(name) else self.base.run(name)
+        return None if self.is_replaced(name) else self.base.find_byte_range(name)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values as bytes. Fails as the checkpoint's do."""
-        source = self.replaced_chunks if self.replaces(name) else self.base.chunks
+        source = self.iterate_replaced_chunks if self.is_replaced(name) else self.base.chunks
         return source(name, dtype)
 
-    def replaces(self, name: str) -> bool:
+    def is_replaced(self, name: str) -> bool:
         """Return True if the values of a parameter are not those of `base`."""
         return False
 
-    def replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
+    def iterate_replaced_chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
         """Yield the values that replace those of `base`."""
         return self.base.chunks(name, dtype)
 
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
         """Return the SHA-256 of the files that weights stay in."""
-        return self.base.look_through(names)
+        return self.base.hash_checked_files(names)

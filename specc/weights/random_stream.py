@@ -33,23 +33,23 @@ def hash_fnv1a(data: bytes) -> int:
     return value
 
 
-def random_word(key: int, n: int) -> int:
+def generate_word(key: int, n: int) -> int:
     """Return word `n` of the stream `key`."""
     return mix_bits(key + (n + 1) * SPLITMIX_GAMMA & UINT64_MASK)
 
 
-def fold_key(key: int, n: int) -> int:
+def derive_substream_key(key: int, n: int) -> int:
     """Return the key of sub-stream `n`, for keys of several integers (row, step)."""
-    return mix_bits(random_word(key, n))
+    return mix_bits(generate_word(key, n))
 
 
-def stream_key(seed: int, name: str) -> int:
+def derive_stream_key(seed: int, name: str) -> int:
     """Return the stream key of a name under a seed."""
     assert 0 <= seed <= UINT64_MASK, f"seed {seed} is not a 64-bit number"
-    return fold_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
+    return derive_substream_key(mix_bits(seed), hash_fnv1a(name.encode("utf-8", "surrogatepass")))
 
 
-def uniform_block(key: int, start: int, count: int) -> Floats:
+def generate_uniforms(key: int, start: int, count: int) -> Floats:
     """Return f32[count]: uniforms in [0, 1), multiples of 2**-24."""
     z = np.arange(start + 1, start + count + 1, dtype=np.uint64)
     z *= np.uint64(SPLITMIX_GAMMA)
@@ -59,7 +59,7 @@ def uniform_block(key: int, start: int, count: int) -> Floats:
     return z.astype(np.float32) * np.float32(2**-24)
 
 
-def normal_block(key: int, start: int, count: int) -> Floats:
+def generate_normals(key: int, start: int, count: int) -> Floats:
     """Return f32[count]: normals of mean 0 and variance 1."""
     base = np.arange(start, start + count, dtype=np.uint64)
     base *= np.uint64(UNIFORMS_PER_NORMAL * SPLITMIX_GAMMA & UINT64_MASK)
@@ -74,23 +74,23 @@ def normal_block(key: int, start: int, count: int) -> Floats:
     return centered.astype(np.float32) * np.float32(2**-24)
 
 
-def uniform_chunks(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
+def iterate_uniforms(seed: int, name: str, count: int, low: float, high: float) -> Iterator[Floats]:
     """Yield `count` uniforms `low + u * (high - low)` in blocks, each operation rounded to
     float32.
     """
-    key, span = stream_key(seed, name), np.float32(high - low)
+    key, span = derive_stream_key(seed, name), np.float32(high - low)
     for start in range(0, count, BLOCK_WORDS):
-        block = uniform_block(key, start, min(BLOCK_WORDS, count - start))
+        block = generate_uniforms(key, start, min(BLOCK_WORDS, count - start))
         block *= span
         block += np.float32(low)
         yield block
 
 
-def normal_chunks(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
+def iterate_normals(seed: int, name: str, count: int, std: float) -> Iterator[Floats]:
     """Yield `count` normals of mean 0 in blocks: `z * std`, rounded to float32."""
-    key = stream_key(seed, name)
+    key = derive_stream_key(seed, name)
     for start in range(0, count, BLOCK_WORDS):
-        block = normal_block(key, start, min(BLOCK_WORDS, count - start))
+        block = generate_normals(key, start, min(BLOCK_WORDS, count - start))
         block *= np.float32(std)
         yield block
 

@@ -31,12 +31,12 @@ def find_transposed_parameters(binding: CheckpointBinding) -> frozenset[str]:
 def _find_transposed_operand(binding: CheckpointBinding, bound: BoundParameter) -> Expr | None:
     """Return the operand of a transpose whose bytes are stored in a file, or None."""
     expr = bound.expr
-    if not isinstance(expr, TransposeExpr) or len(bound.wanted.shape) != 2:
+    if not isinstance(expr, TransposeExpr) or len(bound.parameter.shape) != 2:
         return None
     # an identity, and a row as a column, have the bytes of the file already
-    if expr.axes == (0, 1) or binding.in_file(expr) is not None:
+    if expr.axes == (0, 1) or binding.find_stored_bytes(expr) is not None:
         return None
-    return expr.x if binding.in_file(expr.x) is not None else None
+    return expr.x if binding.find_stored_bytes(expr.x) is not None else None
 
 
 def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> CheckpointBinding:
@@ -46,8 +46,8 @@ def keep_transposed(binding: CheckpointBinding, names: Collection[str]) -> Check
     bound = dict(binding.bound)
     for name in names:
         one = bound[name]
-        stored = replace(one.wanted, shape=one.wanted.shape[::-1])
-        bound[name] = replace(one, wanted=stored, expr=_find_transposed_operand(binding, one))
+        stored = replace(one.parameter, shape=one.parameter.shape[::-1])
+        bound[name] = replace(one, parameter=stored, expr=_find_transposed_operand(binding, one))
     return replace(binding, bound=bound)
 
 
@@ -55,23 +55,25 @@ HALF_PRECISION_TYPES = ("f16", "bf16")
 """Types whose values float32 represents exactly."""
 
 
-def transposed_row_chunks(
-    values: ParameterValues, name: str, out: int, many: int
+def iterate_transposed_rows(
+    values: ParameterValues, name: str, out_channels: int, chunk_rows: int
 ) -> Iterator[Array]:
-    """Yield the rows `[some, in]` of a weight stored as `[in, out]`, which is read whole."""
-    lying = read_parameter(values, name, "f32")
-    for matrix in lying.reshape(-1, lying.shape[-2], out):
-        for start in range(0, out, many):
-            yield np.ascontiguousarray(matrix[:, start : start + many].T)
+    """Yield the rows `[chunk, in]` of a weight stored as `[in, out]`, which is read completely."""
+    transposed = read_parameter(values, name, "f32")
+    for matrix in transposed.reshape(-1, transposed.shape[-2], out_channels):
+        for start in range(0, out_channels, chunk_rows):
+            yield np.ascontiguousarray(matrix[:, start : start + chunk_rows].T)
 
 
-def row_chunks(values: ParameterValues, name: str, out: int, many: int) -> Iterator[Array]:
-    """Yield the rows `[some, in]` of a weight stored as `[out, in]`, `many` at a time, each piece a
-    copy, as file buffers are reused.
+def iterate_weight_rows(
+    values: ParameterValues, name: str, out_channels: int, chunk_rows: int
+) -> Iterator[Array]:
+    """Yield the rows `[chunk, in]` of a weight stored as `[out, in]`, `chunk_rows` at a time. Each
+    chunk is a copy, as file buffers are reused.
     """
-    *stack, _, wide = values.wanted[name].shape
-    whole = prod(stack) * out * wide
-    stored = values.stored_dtype(name)
+    *stack, _, in_channels = values.parameters[name].shape
+    total = prod(stack) * out_channels * in_channels
+    stored = values.get_stored_dtype(name)
     # narrower types are widened here, where they are copied in any case
     kind = stored if stored in HALF_PRECISION_TYPES else "f32"
     rows, at, done = np.empty(0, np.float32), 0, 0
@@ -80,12 +82,12 @@ def row_chunks(values: ParameterValues, name: str, out: int, many: int) -> Itera
         # chunks end anywhere: a tensor waits for the next, or one chunk gives several
         while numbers.size:
             if at == rows.size:
-                left = out - done // wide % out
-                rows, at = np.empty(min(many, left) * wide, np.float32), 0
+                left = out_channels - done // in_channels % out_channels
+                rows, at = np.empty(min(chunk_rows, left) * in_channels, np.float32), 0
             here = numbers[: rows.size - at]
             rows[at : at + here.size] = here
             at, done = at + here.size, done + here.size
             numbers = numbers[here.size :]
             if at == rows.size:
-                yield rows.reshape(-1, wide)
-    assert done == whole, f"{name} ends within a row"
+                yield rows.reshape(-1, in_channels)
+    assert done == total, f"{name} ends within a row"

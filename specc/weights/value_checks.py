@@ -15,7 +15,7 @@ _FIRST_NONFINITE = {
 """The smallest bit pattern of a non-finite magnitude."""
 
 
-def check_finite(block: Array, place: str) -> None:
+def check_finite(block: Array, location: str) -> None:
     """Raise E0507 for NaN, infinity, or a bool other than 0 or 1."""
     if block.dtype.kind in "iu":
         return
@@ -24,14 +24,14 @@ def check_finite(block: Array, place: str) -> None:
         wrong = int((block.view(np.uint8) > 1).sum())
         what = "a truth value that is neither 0 nor 1"
     else:
-        wrong = _not_finite(block) if _suspect(block) else 0
+        wrong = _count_nonfinite(block) if _has_possible_nonfinite(block) else 0
         what = "a value that is not a finite number"
     if wrong:
         raise_error(
             "E0507",
             f"the weights hold {what}",
             notes=[
-                f"in {place}, {wrong} of the first {block.size} values checked",
+                f"in {location}, {wrong} of the first {block.size} values checked",
                 "nothing was written",
             ],
             helps=[
@@ -41,7 +41,7 @@ def check_finite(block: Array, place: str) -> None:
         )
 
 
-def _suspect(block: Array) -> bool:
+def _has_possible_nonfinite(block: Array) -> bool:
     """Return whether a block of floats may contain non-finite values."""
     first = _FIRST_NONFINITE.get(block.dtype.name)
     if first is None or not block.size:
@@ -55,7 +55,7 @@ def _suspect(block: Array) -> bool:
     return bool(block.view(signed).max() >= first or block.view(plain).max() >= sign + first)
 
 
-def _not_finite(block: Array) -> int:
+def _count_nonfinite(block: Array) -> int:
     """Count the non-finite values."""
     with np.errstate(invalid="ignore"):  # ml_dtypes raises a warning on NaN
         return int(block.size - np.isfinite(block).sum())
@@ -70,10 +70,10 @@ CHECKED_VALUES = "values checked, the largest"
 
 
 def convert_dtype(
-    block: Array, dtype: str, place: str, *fixes: str, counted: str = CHECKED_VALUES
+    block: Array, dtype: str, location: str, *fixes: str, description: str = CHECKED_VALUES
 ) -> Array:
     """Convert a block to another dtype. E0517 if a value is out of range; `fixes` are fixes other
-    than another dtype, `counted` names the block's elements.
+    than another dtype, `description` names the block's elements.
     """
     kind = NUMPY_DTYPES[dtype]
     if block.dtype == kind:
@@ -92,7 +92,7 @@ def convert_dtype(
         raise_error(
             "E0517",
             f"the weights hold values that {dtype} cannot",
-            notes=[f"in {place}, {int(lost.sum())} of {block.size} {counted} {worst:g}"],
+            notes=[f"in {location}, {int(lost.sum())} of {block.size} {description} {worst:g}"],
             helps=[*fixes, "compile with another --dtype"],
         )
     return result

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a spec is checked without NumPy
 
 
 class PatternMismatch(Exception):
-    """Why a pattern does not match; the message ends a sentence."""
+    """The reason why a pattern does not match; the message completes a sentence."""
 
 
 Shape: TypeAlias = tuple[int, ...]
@@ -41,8 +41,8 @@ class TensorExpr:
 
 @dataclass(frozen=True, slots=True)
 class TransposeExpr:
-    """Axes in the order `axes`; without it the last two change places. A tensor of the shape
-    `unless` stays as it is.
+    """A tensor with its axes in the order `axes`, or with its last two axes swapped. A tensor of
+    the shape `unless` is not transposed.
     """
 
     x: "Expr"
@@ -54,7 +54,7 @@ class TransposeExpr:
         unless = f", unless={list(self.unless)}" if self.unless else ""
         return f"transpose({self.x}{axes}{unless})"
 
-    def order(self, shape: Shape) -> tuple[int, ...]:
+    def get_permutation(self, shape: Shape) -> tuple[int, ...]:
         """Return the axis permutation. Raises PatternMismatch."""
         rank = len(shape)
         if shape == self.unless:
@@ -72,7 +72,7 @@ class TransposeExpr:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeExpr:
-    """The same elements in the same order under other lengths; one of them may be -1."""
+    """A reshaped tensor with its elements in the same order; one length may be -1."""
 
     x: "Expr"
     shape: Shape
@@ -83,7 +83,7 @@ class ReshapeExpr:
 
 @dataclass(frozen=True, slots=True)
 class ConcatExpr:
-    """Tensors one after the other along an axis."""
+    """Tensors concatenated along an axis."""
 
     parts: tuple["Expr", ...]
     axis: int = 0
@@ -116,7 +116,9 @@ class SliceExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class PartExpr:
-    """Part `index` of a tensor cut along an axis into equal `parts`, or parts of those lengths."""
+    """Part `index` of a tensor split along an axis into `parts` equal parts, or parts of these
+    lengths.
+    """
 
     x: "Expr"
     axis: int
@@ -127,7 +129,7 @@ class PartExpr:
         parts = self.parts if isinstance(self.parts, int) else list(self.parts)
         return f"split({self.x}, axis={self.axis}, into={parts})[{self.index}]"
 
-    def bounds(self, length: int) -> tuple[int, int]:
+    def get_bounds(self, length: int) -> tuple[int, int]:
         """Return the index range of the part. Raises PatternMismatch."""
         if isinstance(self.parts, int):
             if self.parts < 1 or length % self.parts:
@@ -151,8 +153,8 @@ class PartExpr:
 class PermutePairsExpr(_Formatted):
     """Rows of each head permuted between RoPE layouts.
 
-    `to="half"` takes interleaved pairs (0, 1), (2, 3), … and puts all first elements before all
-    second ones; `to="interleaved"` is the inverse.
+    `to="half"` converts interleaved pairs (0, 1), (2, 3), … to half-split layout: all first
+    elements, then all second elements. `to="interleaved"` is the inverse.
     """
 
     x: "Expr"
@@ -173,7 +175,7 @@ class NegateExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class CastExpr(_Formatted):
-    """The elements as another type."""
+    """A tensor cast to another dtype."""
 
     x: "Expr"
     dtype: str
@@ -183,7 +185,7 @@ class CastExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class AddNumberExpr(_Formatted):
-    """A number added to every element; 16-bit elements become f32, where the sum is not coarse."""
+    """A number added to every element; 16-bit elements are converted to f32 first, for accuracy."""
 
     x: "Expr"
     number: float
@@ -207,7 +209,7 @@ class ResizeGridExpr(_Formatted):
 
 @dataclass(frozen=True, slots=True)
 class FirstPresentExpr:
-    """The first of several expressions whose tensors the file has."""
+    """The first of several expressions whose tensors are all in the file."""
 
     options: tuple["Expr", ...]
 
@@ -257,17 +259,17 @@ def list_tensors(expr: Expr) -> Iterator[str]:
             yield from list_tensors(expr.x)
 
 
-def _map_operands(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
-    """Return the expression with `rule` applied to its operands."""
+def _map_operands(expr: Expr, transform: Callable[[Expr], Expr]) -> Expr:
+    """Return the expression with `transform` applied to its operands."""
     match expr:
         case TensorExpr():
             return expr
         case ConcatExpr(parts=parts) | StackExpr(parts=parts):
-            return replace(expr, parts=tuple(map(rule, parts)))
+            return replace(expr, parts=tuple(map(transform, parts)))
         case FirstPresentExpr(options=options):
-            return replace(expr, options=tuple(map(rule, options)))
+            return replace(expr, options=tuple(map(transform, options)))
         case _:
-            return replace(expr, x=rule(expr.x))
+            return replace(expr, x=transform(expr.x))
 
 
 def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
@@ -277,12 +279,12 @@ def rename_tensors(expr: Expr, rename: Callable[[str], str]) -> Expr:
     return _map_operands(expr, lambda operand: rename_tensors(operand, rename))
 
 
-def resolve_alternatives(expr: Expr, present: Callable[[str], bool]) -> Expr:
+def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     """Resolve each `first_present` to its first present option, or the last."""
-    decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, present))
+    decided = _map_operands(expr, lambda operand: resolve_alternatives(operand, is_present))
     if not isinstance(decided, FirstPresentExpr):
         return decided
-    whole = (o for o in decided.options if all(map(present, list_tensors(o))))
+    whole = (o for o in decided.options if all(map(is_present, list_tensors(o))))
     return next(whole, decided.options[-1])
 
 
@@ -298,23 +300,25 @@ def split_expression(expr: Expr) -> Iterator[Expr]:
 
 @dataclass(frozen=True, slots=True)
 class RearrangePlan:
-    """A pattern with known lengths: reshape to `split`, transpose, reshape to `merged`."""
+    """A pattern with known lengths: reshape to `split_shape`, permute, then reshape."""
 
-    split: tuple[int, ...]
-    order: tuple[int, ...]
-    merged: tuple[int, ...]
+    split_shape: tuple[int, ...]
+    permutation: tuple[int, ...]
+    merged_shape: tuple[int, ...]
 
     def apply(self, x: "Array") -> "Array":
         """Rearrange the elements of `x`."""
-        return x.reshape(self.split).transpose(self.order).reshape(self.merged)
+        return x.reshape(self.split_shape).transpose(self.permutation).reshape(self.merged_shape)
 
 
-def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> RearrangePlan:
+def plan_rearrange(
+    pattern_text: str, shape: tuple[int, ...], sizes: Mapping[str, int]
+) -> RearrangePlan:
     """Return the plan of the pattern for an array of that shape. Raises PatternMismatch."""
     try:
-        pattern = parse_rearrange_pattern(text)
-    except RearrangePatternError as fault:
-        raise PatternMismatch(str(fault)) from None
+        pattern = parse_rearrange_pattern(pattern_text)
+    except RearrangePatternError as error:
+        raise PatternMismatch(str(error)) from None
     # every name once on each side: a sum or a repetition would make new elements
     for side in (pattern.left_names, pattern.right_names):
         for name in side:
@@ -327,7 +331,7 @@ def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) 
         raise PatternMismatch(f"{axes}, the tensor has {len(shape)}: {list(shape)}")
     known: dict[str, int] = {}
     for axis, length in zip(pattern.left, shape, strict=True):
-        _solve(axis, length, sizes, known)
+        _infer_group_lengths(axis, length, sizes, known)
     return RearrangePlan(
         tuple(known[n] for n in pattern.left_names),
         pattern.find_permutation(),
@@ -335,7 +339,9 @@ def plan_rearrange(text: str, shape: tuple[int, ...], sizes: Mapping[str, int]) 
     )
 
 
-def _solve(group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]) -> None:
+def _infer_group_lengths(
+    group: AxisGroup, length: int, sizes: Mapping[str, int], known: dict[str, int]
+) -> None:
     """Infer the lengths of the names of one axis; at most one may be unknown."""
     told = {n: sizes[n] for n in group if n in sizes}
     left = [n for n in group if n not in told]

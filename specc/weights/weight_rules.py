@@ -11,28 +11,28 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import format_suggestion
 from specc.io.safe_read import escape_text
-from specc.weights.parameter_names import NamePattern, nearest_name
+from specc.weights.parameter_names import NamePattern, find_nearest_name
 from specc.weights.weight_expressions import Expr, Shape, rename_tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredParameter:
-    """A parameter of the model. `made_by` names, for messages, its call and the source of its
-    shape; `sizes` are the config values of its axes, "" for an axis that is no single one.
+    """A parameter of the model. `origin` names its call and the source of its shape, for messages;
+    `config_names` are the config values that set the lengths of its axes, "" for any other axis.
     """
 
     name: str
     shape: Shape
     dtype: str = "f32"
     span: Span | None = None
-    made_by: str = ""
-    sizes: tuple[str, ...] = ()
+    origin: str = ""
+    config_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TieRule:
-    """`tie name = source`: both names may be patterns with the same holes. A `from_used_spec` rule
-    is of a used spec, and is skipped if its names are not used.
+    """`tie name = source`: both names may be patterns with the same placeholders. A rule that is
+    `from_used_spec` is skipped if its names are not used.
     """
 
     name: str
@@ -43,8 +43,8 @@ class TieRule:
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
-    """`load name = value`: `name` may be a pattern, whose holes are filled in the names
-    of `value`. One that is `from_used_spec` is of a used spec, of which not all need be used.
+    """`load name = value`: `name` may be a pattern, whose captures fill the placeholders in the
+    names of `value`. A rule that is `from_used_spec` is skipped if its names are not used.
     """
 
     name: str
@@ -104,103 +104,118 @@ class WeightRules:
         )
 
 
-def rules_of_graph(
+def select_graph_rules(
     rules: WeightRules,
-    wanted: Mapping[str, RequiredParameter],
-    others: Callable[[], Iterable[RequiredParameter]],
+    parameters: Mapping[str, RequiredParameter],
+    list_other_parameters: Callable[[], Iterable[RequiredParameter]],
 ) -> WeightRules:
-    """Return the rules about the parameters `wanted` of one graph of a spec.
+    """Return the rules about the parameters `parameters` of one graph of a spec.
 
-    A rule about parameters that only `others` of the spec have is dropped; one about parameters
-    that none has stays, to be rejected. `others` is called only for an unknown name.
+    Drops rules about parameters that only other graphs of the spec have; a rule about parameters
+    that no graph has stays, to be rejected. `list_other_parameters` returns the parameters of the
+    other graphs; it is called only for an unknown name.
     """
-    rules = _of_used_specs(wanted, rules)
-    useless = find_unused_loads(wanted, rules)
-    if not useless and all(_reaches_root(rule, wanted) for rule in rules.ties):
+    rules = _drop_unused_spec_rules(parameters, rules)
+    unused = find_unused_loads(parameters, rules)
+    if not unused and all(_has_all_parameters(rule, parameters) for rule in rules.ties):
         return rules
-    every = {**{w.name: w for w in others()}, **wanted}
+    all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
     ties: list[TieRule] = []
     for rule in rules.ties:
-        ties += [rule] if _reaches_root(rule, wanted) else _in_graph(rule, wanted, every)
+        ties += (
+            [rule]
+            if _has_all_parameters(rule, parameters)
+            else _expand_tie(rule, parameters, all_parameters)
+        )
     # A name in no graph of the spec is an error and is rejected.
-    nowhere = find_unused_loads(every, rules)
-    loads = tuple(r for r in rules.loads if r not in useless or r in nowhere)
+    nowhere = find_unused_loads(all_parameters, rules)
+    loads = tuple(r for r in rules.loads if r not in unused or r in nowhere)
     return replace(rules, ties=tuple(ties), loads=loads)
 
 
-def _of_used_specs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> WeightRules:
+def _drop_unused_spec_rules(
+    parameters: Mapping[str, RequiredParameter], rules: WeightRules
+) -> WeightRules:
     """Drop rules of used specs that this graph does not need: they are about heads that are not
     called here, and were checked with their own spec.
     """
     ties = [r for r in rules.ties if not r.from_used_spec]
     for rule in rules.ties:
         if rule.from_used_spec:
-            ties += _in_graph(rule, wanted, wanted)
-    useless = {id(r) for r in find_unused_loads(wanted, rules) if r.from_used_spec}
-    loads = tuple(r for r in rules.loads if id(r) not in useless)
+            ties += _expand_tie(rule, parameters, parameters)
+    unused = {id(r) for r in find_unused_loads(parameters, rules) if r.from_used_spec}
+    loads = tuple(r for r in rules.loads if id(r) not in unused)
     return replace(rules, ties=tuple(ties), loads=loads)
 
 
 def _list_pairs(rule: TieRule, names: Iterable[str]) -> dict[str, str]:
     """Return the names that a `tie` matches, with their sources."""
     pattern = NamePattern(rule.name)
-    captured = {name: pattern.captures(name) for name in names}
+    captured = {name: pattern.get_captures(name) for name in names}
     return {n: c.fill(rule.source) for n, c in captured.items() if c is not None}
 
 
-def _reaches_root(rule: TieRule, wanted: Mapping[str, RequiredParameter]) -> bool:
+def _has_all_parameters(rule: TieRule, parameters: Mapping[str, RequiredParameter]) -> bool:
     """Return whether a graph has all parameters of a `tie`."""
-    pairs = _list_pairs(rule, wanted)
-    return bool(pairs) and all(source in wanted for source in pairs.values())
+    pairs = _list_pairs(rule, parameters)
+    return bool(pairs) and all(source in parameters for source in pairs.values())
 
 
-def _in_graph(
-    rule: TieRule, wanted: Mapping[str, RequiredParameter], every: Mapping[str, RequiredParameter]
+def _expand_tie(
+    rule: TieRule,
+    parameters: Mapping[str, RequiredParameter],
+    all_parameters: Mapping[str, RequiredParameter],
 ) -> list[TieRule]:
     """Expand a `tie` for one graph of a spec, dropping names whose partner is in another graph.
     Unchanged if no graph has its names.
     """
-    pairs = _list_pairs(rule, every)
+    pairs = _list_pairs(rule, all_parameters)
     if not pairs and not rule.from_used_spec:
         return [rule]
     for source in pairs.values():
-        if source not in every and not rule.from_used_spec:
-            _no_such(source, every, rule.span, "tie")
+        if source not in all_parameters and not rule.from_used_spec:
+            _fail_unknown_weight(source, all_parameters, rule.span, "tie")
     return [
         TieRule(name, source, rule.span)
         for name, source in pairs.items()
-        if name in wanted and source in wanted
+        if name in parameters and source in parameters
     ]
 
 
-def find_tied_pairs(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, str]:
+def find_tied_pairs(
+    parameters: Mapping[str, RequiredParameter], rules: WeightRules
+) -> dict[str, str]:
     """Map each tied parameter to its untied source. Fails with E0510."""
-    direct = _find_direct(wanted, rules)
+    direct = _map_tie_rules(parameters, rules)
     roots = {name: _find_root(name, direct) for name in direct}
     for name, root in roots.items():
-        if wanted[name].shape != wanted[root].shape:
+        if parameters[name].shape != parameters[root].shape:
             raise_error(
                 "E0510",
                 f"`{name}` is tied to `{root}`, which has a different shape",
                 direct[name].span,
-                notes=[f"they are {list(wanted[name].shape)} and {list(wanted[root].shape)}"],
+                notes=[
+                    f"they are {list(parameters[name].shape)} and {list(parameters[root].shape)}"
+                ],
                 helps=["tie only weights of the same shape; a transposed copy is a `load`"],
             )
     return roots
 
 
-def _find_direct(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> dict[str, TieRule]:
+def _map_tie_rules(
+    parameters: Mapping[str, RequiredParameter], rules: WeightRules
+) -> dict[str, TieRule]:
     """Return the rule of each tied parameter by name: the first match, as for `load`."""
     direct: dict[str, TieRule] = {}
     for rule in rules.ties:
-        pairs = _list_pairs(rule, wanted)
+        pairs = _list_pairs(rule, parameters)
         fresh = [name for name in pairs if name not in direct]
         if not fresh and rule.name not in direct:
-            _no_such(rule.name, wanted, rule.span, "tie")
+            _fail_unknown_weight(rule.name, parameters, rule.span, "tie")
         direct |= {name: TieRule(name, pairs[name], rule.span) for name in fresh}
-    for one in direct.values():
-        if one.source not in wanted:
-            _no_such(one.source, wanted, one.span, "tie")
+    for tie in direct.values():
+        if tie.source not in parameters:
+            _fail_unknown_weight(tie.source, parameters, tie.span, "tie")
     return direct
 
 
@@ -220,22 +235,22 @@ def _find_root(name: str, direct: Mapping[str, TieRule]) -> str:
     return seen[-1]
 
 
-def find_unused_loads(wanted: Iterable[str], rules: WeightRules) -> list[LoadRule]:
+def find_unused_loads(parameter_names: Iterable[str], rules: WeightRules) -> list[LoadRule]:
     """Return each `load` whose parameters do not exist."""
-    names = list(wanted)
+    names = list(parameter_names)
     return [r for r in rules.loads if not any(map(NamePattern(r.name).matches, names))]
 
 
-def check_loads_used(wanted: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
+def check_loads_used(parameters: Mapping[str, RequiredParameter], rules: WeightRules) -> None:
     """Raise an error for a `load` of a parameter that the model lacks."""
-    for rule in find_unused_loads(wanted, rules):
-        _no_such(rule.name, wanted, rule.span, "load")
+    for rule in find_unused_loads(parameters, rules):
+        _fail_unknown_weight(rule.name, parameters, rule.span, "load")
 
 
-def _no_such(
-    name: str, wanted: Mapping[str, RequiredParameter], span: Span | None, what: str
+def _fail_unknown_weight(
+    name: str, parameters: Mapping[str, RequiredParameter], span: Span | None, rule_kind: str
 ) -> None:
-    close = nearest_name(name, wanted)
+    close = find_nearest_name(name, parameters)
     otherwise, notes = "`specc show` lists the names of all weights", []
     if not close and "{" in name:
         # a loop with zero iterations creates no weights
@@ -245,7 +260,7 @@ def _no_such(
         "E0510",
         f"the model has no weights `{name}`",
         span,
-        f"named by this `{what}`",
+        f"named by this `{rule_kind}`",
         notes=notes,
         helps=[format_suggestion(close) if close else otherwise],
     )
@@ -253,25 +268,25 @@ def _no_such(
 
 @dataclass(frozen=True, slots=True)
 class ParameterNaming:
-    """Mapping from declared names to tensor names: strips the prefix `minus` or adds `plus`; below
-    the path of a used spec as `parts` maps it, longest path first.
+    """Mapping from declared names to tensor names: strips the prefix `removed_prefix` or adds
+    `added_prefix`. `parts` maps the path of each used spec to its own naming, longest path first.
     """
 
-    minus: str = ""
-    plus: str = ""
+    removed_prefix: str = ""
+    added_prefix: str = ""
     parts: "tuple[tuple[str, ParameterNaming], ...]" = ()
 
-    def name(self, declared: str, present: Set[str], start: str = "") -> str:
+    def resolve_name(self, declared: str, present: Set[str], start: str = "") -> str:
         """Return the tensor name of a declared name; `start` is the common prefix of all names."""
         for path, inner in self.parts:
             if declared.startswith(path):
-                return path + inner.name(declared[len(path) :], present, start + path)
-        if self.minus and declared.startswith(self.minus):
-            return declared[len(self.minus) :]
+                return path + inner.resolve_name(declared[len(path) :], present, start + path)
+        if self.removed_prefix and declared.startswith(self.removed_prefix):
+            return declared[len(self.removed_prefix) :]
         # A head is next to the base model in a file, not under its prefix: only names under the
         # prefix are considered there.
-        behind = self.plus + declared
-        return behind if self.plus and start + behind in present else declared
+        behind = self.added_prefix + declared
+        return behind if self.added_prefix and start + behind in present else declared
 
     def get_spellings(self, tensor: str) -> tuple[str, ...]:
         """Return the names a tensor may have in the spec."""
@@ -279,18 +294,18 @@ class ParameterNaming:
             if tensor.startswith(path):
                 below = inner.get_spellings(tensor[len(path) :])
                 return tuple(path + spelling for spelling in below)
-        if self.minus:
-            return tensor, self.minus + tensor
-        if tensor.startswith(self.plus):
-            return tensor, tensor.removeprefix(self.plus)
+        if self.removed_prefix:
+            return tensor, self.removed_prefix + tensor
+        if tensor.startswith(self.added_prefix):
+            return tensor, tensor.removeprefix(self.added_prefix)
         return (tensor,)
 
     def __str__(self) -> str:
         said: list[str] = []
-        if self.minus:
-            said.append(f"without the prefix `{escape_text(self.minus)}`")
-        if self.plus:
-            said.append(f"with the prefix `{escape_text(self.plus)}`")
+        if self.removed_prefix:
+            said.append(f"without the prefix `{escape_text(self.removed_prefix)}`")
+        if self.added_prefix:
+            said.append(f"with the prefix `{escape_text(self.added_prefix)}`")
         said += [f"under `{escape_text(p)}` {inner}" for p, inner in self.parts]
         return ", ".join(said) or "as declared"
 
@@ -324,19 +339,22 @@ def _infer_one_naming(names: Set[str], present: Set[str], path: Path) -> Paramet
         return ParameterNaming()
 
     def list_names(naming: ParameterNaming) -> frozenset[str]:
-        return frozenset(naming.name(declared, present) for declared in names)
+        return frozenset(naming.resolve_name(declared, present) for declared in names)
 
     candidates = [
         naming
         for naming in _list_candidates(names, present)
         # the base is under a prefix, not one head next to a base stored as declared
-        if not naming.plus or sum(naming.plus + n in present for n in names - present) > plain
+        if not naming.added_prefix
+        or sum(naming.added_prefix + n in present for n in names - present) > plain
     ]
     found = {naming: len(list_names(naming) & present) for naming in candidates}
     best = max(found.values(), default=0)
     if best <= plain or 2 * best < len(names):  # a few coincidental matches decide nothing
         return ParameterNaming()
-    winners = sorted((n for n in found if found[n] == best), key=lambda n: (n.minus, n.plus))
+    winners = sorted(
+        (n for n in found if found[n] == best), key=lambda n: (n.removed_prefix, n.added_prefix)
+    )
     # Two spellings of one prefix find the same tensors; then either will do.
     if len(set(map(list_names, winners))) > 1:
         raise_error(
@@ -359,10 +377,10 @@ def _list_candidates(names: Set[str], present: Set[str]) -> list[ParameterNaming
             # prefixes that end at one of the first four dots
             for dot in islice(re.finditer(r"\.", name), 4):
                 prefix = name[: dot.end()]
-                naming = ParameterNaming(minus=prefix)
+                naming = ParameterNaming(removed_prefix=prefix)
                 if longer is present:
-                    naming = ParameterNaming(plus=prefix)
+                    naming = ParameterNaming(added_prefix=prefix)
                 counts[naming] += name[dot.end() :] in others
     # deterministic order of equally frequent prefixes, independent of set order
-    ordered = sorted(+counts, key=lambda n: (-counts[n], n.minus, n.plus))
+    ordered = sorted(+counts, key=lambda n: (-counts[n], n.removed_prefix, n.added_prefix))
     return ordered[:16]

@@ -150,7 +150,9 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
     gram_matrices.quantize_calibrated(opened, READERS, samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
     for n in range(MANY):
-        assert np.allclose(found[f"w{n}"], int_quantization.cholesky_factor(x.T @ x), rtol=1e-5)
+        assert np.allclose(
+            found[f"w{n}"], int_quantization.compute_cholesky_factor(x.T @ x), rtol=1e-5
+        )
         x = x @ weight(f"w{n}").astype(np.float64).T
     # what stages keep for each other is gone
     assert not list(tmp_path.iterdir())
@@ -160,15 +162,15 @@ def test_what_is_ready_is_what_would_be_written(tmp_path: Path) -> None:
     ready = rounded(tmp_path)
     whole = QuantizedValues(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
-    factor = int_quantization.cholesky_factor(x.T @ x)
-    one = QuantizedValues(BASE, {"w0": FORM}, factor=lambda _: factor)
+    factor = int_quantization.compute_cholesky_factor(x.T @ x)
+    one = QuantizedValues(BASE, {"w0": FORM}, get_factor=lambda _: factor)
     for part, dtype in (
         (FORM.format_codes_name("w0"), "u8"),
         (FORM.format_scales_name("w0"), "f32"),
     ):
         want = b"".join(bytes(c) for c in one.chunks(part, dtype))
         assert b"".join(bytes(c) for c in whole.chunks(part, dtype)) == want
-    assert whole.made["w0"].recipe == "gptq"
-    assert whole.made["w0"].loss == one.made["w0"].loss
+    assert whole.streams["w0"].recipe == "gptq"
+    assert whole.streams["w0"].error == one.streams["w0"].error
     kept = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert kept == MANY * WIDE * (WIDE // 2 + 4 * WIDE // 32)

@@ -17,7 +17,7 @@ from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
 from specc.weights import int_quantization
-from specc.weights.int_quantization import cholesky_factor
+from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.parameter_values import read_parameter
 
 EXPERTS, NOBODY = 4, 2
@@ -66,7 +66,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
     options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
         job = plan_lowering(opened)
-        weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
+        weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
         readers = find_weight_readers(job.simplified, job.decision.plan, {})
     assert not readers.uncalibrated
     wanted = met_by_hand(weights)
@@ -78,7 +78,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             for expert, x in enumerate(rows):
-                want = cholesky_factor(x.T @ x)
+                want = compute_cholesky_factor(x.T @ x)
                 assert np.allclose(found[name][expert], want, rtol=1e-6), name
         # nothing that experts waited for is left behind
         assert not list(directory.iterdir())
@@ -104,10 +104,10 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
             blocks = int_quantization.split_groups(matrix, 16)
             if kind == "npz":
                 numbers, units = int_quantization.quantize_gptq(
-                    matrix, cholesky_factor(x.T @ x), 16
+                    matrix, compute_cholesky_factor(x.T @ x), 16
                 )
             else:
-                units = int_quantization.group_scales(blocks, 4)
+                units = int_quantization.compute_group_scales(blocks, 4)
                 numbers = int_quantization.round_to_grid(blocks, units, 4)
             want = (numbers * units[..., None]).reshape(len(matrix), -1)
             got = low.weights()[name][expert]

@@ -15,7 +15,7 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeOptions
 from specc.driver.spec_loader import open_spec
 from specc.ir.array import Array
-from specc.weights.int_quantization import cholesky_factor
+from specc.weights.int_quantization import compute_cholesky_factor
 from specc.weights.parameter_values import read_parameter
 
 SPEC = """
@@ -49,7 +49,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
     options = CompileOptions(output="", init=3, precision=asked)
     with open_job(open_spec(str(tmp_path / "m.specc")), options) as opened:
         job = plan_lowering(opened)
-        weights = {n: read_parameter(job.values, n) for n in job.values.wanted}
+        weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
         readers = find_weight_readers(job.simplified, job.decision.plan, {})
     assert not readers.uncalibrated
     wanted = met_by_hand(weights)
@@ -59,7 +59,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
         assert set(found) == set(wanted)
         for name, rows in wanted.items():
             x = np.array(rows)
-            assert np.allclose(found[name][0], cholesky_factor(x.T @ x), rtol=1e-6), name
+            assert np.allclose(found[name][0], compute_cholesky_factor(x.T @ x), rtol=1e-6), name
 
 
 def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:

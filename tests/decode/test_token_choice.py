@@ -17,7 +17,7 @@ from specc.decode.token_choice import (
     tokens_in_prompt,
     top_k_indices,
 )
-from specc.weights.random_stream import fold_key, stream_key, uniform_block
+from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uniforms
 
 LOGITS = np.log(np.array([[0.05, 0.4, 0.1, 0.3, 0.15]], np.float32))
 
@@ -107,7 +107,9 @@ def test_draws_come_as_often_as_they_are_probable() -> None:
 
 def test_a_uniform_belongs_to_seed_row_and_step() -> None:
     row, step = 3, 7
-    expected = uniform_block(fold_key(fold_key(stream_key(11, "sample"), row), step), 0, 1)
+    expected = generate_uniforms(
+        derive_substream_key(derive_substream_key(derive_stream_key(11, "sample"), row), step), 0, 1
+    )
     assert sampling_uniforms(11, 4, step)[row] == expected[0]
     assert sampling_uniforms(11, 4, step).tolist() == sampling_uniforms(11, 9, step)[:4].tolist()
     assert sampling_uniforms(11, 4, step + 1)[row] != expected[0]

@@ -19,7 +19,7 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.weights_section import required_parameters
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.initializers import parse_initializer
-from specc.weights.parameter_values import initial_values
+from specc.weights.parameter_values import make_initial_values
 
 TINY = {
     "model_type": "distilbert", "vocab_size": 11, "dim": 8, "n_heads": 2, "n_layers": 2, "hidden_dim": 12,
@@ -57,7 +57,9 @@ def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
     ours, facts = model.weights(), made.model.graph.parameter_facts
     for name, array in ours.items():
         if name in HEAD:
-            drawn = initial_values(parse_initializer(facts[name].initial), 7, name, array.shape)
+            drawn = make_initial_values(
+                parse_initializer(facts[name].initial), 7, name, array.shape
+            )
             assert np.array_equal(array, drawn)
         else:
             assert np.array_equal(array, tensors[name.removeprefix("distilbert.")])

@@ -21,7 +21,7 @@ from specc.syntax.dsl.dsl_printer import print_dsl as write_dsl
 from specc.syntax.parse import decode_spec, parse_spec
 from specc.syntax.yaml.yaml_printer import print_yaml
 from specc.weights.initializers import parse_initializer
-from specc.weights.parameter_values import initial_values
+from specc.weights.parameter_values import make_initial_values
 
 SPECS = Path(__file__).with_name("specs")
 TEXT = "d=32 heads=4 hidden=24 layers=2 vocab=17"
@@ -108,7 +108,7 @@ def drawn(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
 
 def results(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     numbers = {
-        name: initial_values(
+        name: make_initial_values(
             parse_initializer(facts.initial),
             1,
             name,

@@ -24,7 +24,7 @@ def hand_set(spec: ElaboratedSpec) -> Arrays:
     """Return the weights of the file next to the spec, matched strictly in both directions."""
     file = list_builtin_specs()["xor"].parent / "xor.safetensors"
     values = loading.bind_checkpoint(required_parameters(spec.model.graph), spec.rules, str(file))
-    return {name: read_parameter(values, name) for name in values.wanted}
+    return {name: read_parameter(values, name) for name in values.parameters}
 
 
 def test_exclusive_or() -> None:

@@ -209,7 +209,10 @@ def evaluate_spec_outputs(
     values = loading.bind_checkpoint(
         required_parameters(model.graph), rules, str(directory / "saved" / "model.safetensors")
     )
-    weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
+    weights = {
+        name: read_parameter(values, values.get_tied_source(name) or name)
+        for name in values.parameters
+    }
     return specc_numpy.evaluate_graph(model.graph, family.inputs(settings), weights)
 
 

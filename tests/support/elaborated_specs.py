@@ -25,7 +25,7 @@ from specc.driver.weights_section import (
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.model import ModelDefinition
-from specc.weights.weight_rules import WeightRules, find_tied_pairs, rules_of_graph
+from specc.weights.weight_rules import WeightRules, find_tied_pairs, select_graph_rules
 from specc_onnx import build_model, get_target
 from support.onnx_sessions import open_silent_session
 
@@ -78,7 +78,7 @@ def _made(
     context = create_context(found.library)
     values = evaluate_and_check_config(context, found.program, found.reader)
     env = Env(module=found.program.module, config=values)
-    rules = rules_of_graph(
+    rules = select_graph_rules(
         read_weight_rules(context, found.program, env),
         {w.name: w for w in required_parameters(model.graph)},
         lambda: merge_required_parameters(elaborate_other_graphs(found, model.graph.name)),

@@ -31,7 +31,7 @@ from specc.huggingface.model_family import graph_for_architecture
 from specc.ir.model import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import read_parameter
-from specc.weights.weight_rules import WeightRules, rules_of_graph
+from specc.weights.weight_rules import WeightRules, select_graph_rules
 from support.elaborated_specs import assert_arrays_close
 from support.padded_batches import (
     Arrays,
@@ -108,7 +108,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
     values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(directory))
-    weights = {n: read_parameter(values, values.tied_to(n) or n) for n in values.wanted}
+    weights = {n: read_parameter(values, values.get_tied_source(n) or n) for n in values.parameters}
     _assert_all(recorded, lambda x: specc_numpy.evaluate_graph(graph, x, weights))
 
 
@@ -119,7 +119,7 @@ def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
     env = Env(module=spec.program.module, config=config)
     required = {w.name: w for w in required_parameters(model.graph)}
     elsewhere = lambda: merge_required_parameters(elaborate_other_graphs(spec, model.graph.name))
-    return rules_of_graph(read_weight_rules(context, spec.program, env), required, elsewhere)
+    return select_graph_rules(read_weight_rules(context, spec.program, env), required, elsewhere)
 
 
 def check_compiled_outputs(recorded: RecordedOutputs, directory: Path) -> None:

@@ -124,7 +124,10 @@ def open_weighted_spec(
         str(directory),
         quantization=read_quantization_config(load_checkpoint_config(config)) if config else None,
     )
-    weights = {name: read_parameter(values, values.tied_to(name) or name) for name in values.wanted}
+    weights = {
+        name: read_parameter(values, values.get_tied_source(name) or name)
+        for name in values.parameters
+    }
     path = (directory.parent if alone else directory) / "model.onnx"
     specc.compile(
         spec,

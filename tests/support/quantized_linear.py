@@ -46,7 +46,7 @@ def pack_int4(values: Array) -> bytes:
 def quantize_matrix(weight: Array, form: QuantizationFormat) -> tuple[Array, Array]:
     """Return the codes and scales of a weight `[out, in]`, transposed if the format stores columns."""
     blocks = int_quantization.split_groups(weight.astype(np.float32), form.group_size)
-    scales = int_quantization.group_scales(blocks, form.bits)
+    scales = int_quantization.compute_group_scales(blocks, form.bits)
     codes = int_quantization.pack_quantized(
         int_quantization.round_to_grid(blocks, scales, form.bits).astype(np.int8),
         weight.shape[1],

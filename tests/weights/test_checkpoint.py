@@ -49,7 +49,7 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
     for given in (tmp_path, path):
         with open_weights(given) as checkpoint:
             assert set(checkpoint.tensors) == {"a", "b"}
-            assert checkpoint.file_of("b").path.name == "model-2.safetensors"
+            assert checkpoint.get_file("b").path.name == "model-2.safetensors"
             assert checkpoint.array("b").tolist() == [0, 0, 0]
 
 

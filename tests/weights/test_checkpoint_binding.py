@@ -73,7 +73,9 @@ def test_parameters_are_the_tensors_of_the_same_name(tmp_path: Path) -> None:
         binding = bind_parameters(wanted(a=(2, 3), b=(4,)), WeightRules(), checkpoint)
         assert read_parameter(binding, "a").tolist() == [[0, 1, 2], [3, 4, 5]]
         entry = checkpoint.tensors["b"]
-        assert binding.run("b") == ByteRange(tmp_path / "model.safetensors", entry.offset, 16)
+        assert binding.find_byte_range("b") == ByteRange(
+            tmp_path / "model.safetensors", entry.offset, 16
+        )
 
 
 def test_load_rules_with_holes(tmp_path: Path) -> None:
@@ -96,7 +98,7 @@ def test_load_rules_with_holes(tmp_path: Path) -> None:
             for k, n in enumerate("qkv"):
                 expected = tensors[f"h.{i}.c_attn.weight"].T[2 * k : 2 * k + 2]
                 assert np.array_equal(read_parameter(binding, f"h.{i}.{n}.weight"), expected)
-        assert binding.run("h.0.q.weight") is None
+        assert binding.find_byte_range("h.0.q.weight") is None
 
 
 def test_an_old_spelling_is_one_rule(tmp_path: Path) -> None:
@@ -121,7 +123,7 @@ def test_of_tied_weights_any_copy_will_do(tmp_path: Path, held: str) -> None:
         binding = bind_parameters(
             wanted(head=(3, 2), wte=(3, 2)), WeightRules(ties=(TieRule("head", "wte"),)), checkpoint
         )
-        assert binding.tied_to("head") == "wte"
+        assert binding.get_tied_source("head") == "wte"
         assert np.array_equal(read_parameter(binding, "wte"), numbers(3, 2))
         assert np.array_equal(read_parameter(binding, "head"), numbers(3, 2))
         assert not binding.warnings
@@ -132,7 +134,7 @@ def test_tied_weights_with_different_values_are_each_kept_with_a_warning(tmp_pat
         binding = bind_parameters(
             wanted(head=(3, 2), wte=(3, 2)), WeightRules(ties=(TieRule("head", "wte"),)), checkpoint
         )
-        assert binding.tied_to("head") is None
+        assert binding.get_tied_source("head") is None
         assert read_parameter(binding, "head")[0, 0] == 1
         assert [w.code for w in binding.warnings] == ["W0504"]
 
@@ -142,7 +144,7 @@ def test_ties_follow_one_another_but_not_in_a_circle(tmp_path: Path) -> None:
     want = wanted(a=(2,), b=(2,), c=(2,))
     with saved(tmp_path, {"b": numbers(2)}) as checkpoint:
         binding = bind_parameters(want, WeightRules(ties=ties), checkpoint)
-        assert [binding.tied_to(n) for n in "abc"] == ["c", "c", None]
+        assert [binding.get_tied_source(n) for n in "abc"] == ["c", "c", None]
         assert read_parameter(binding, "c").tolist() == [0, 1]
     (fault,) = faults(
         tmp_path, want, {"b": numbers(2)}, WeightRules(ties=(*ties, TieRule("c", "a")))
@@ -153,7 +155,7 @@ def test_ties_follow_one_another_but_not_in_a_circle(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_asked_for_once_for_all_layers(tmp_path: Path) -> None:
     span = Span(Source("gpt2.specc", "linear(x) @ q"), 0, 9)
     want = [
-        RequiredParameter(name=f"h.{i}.q.weight", shape=(2, 2), span=span, made_by="makes [2, 2]")
+        RequiredParameter(name=f"h.{i}.q.weight", shape=(2, 2), span=span, origin="makes [2, 2]")
         for i in range(4)
     ]
     (fault,) = faults(tmp_path, [*want, RequiredParameter(name="w", shape=(1,))], {"w": numbers(1)})
@@ -348,7 +350,7 @@ def test_conversion_on_the_way(tmp_path: Path) -> None:
         binding: CheckpointBinding = bind_parameters(
             wanted(a=(3,), b=(2,)), WeightRules(), checkpoint
         )
-        assert binding.stored_dtype("a") == "bf16"
+        assert binding.get_stored_dtype("a") == "bf16"
         assert read_parameter(binding, "a", "f32").dtype == np.float32
         with pytest.raises(Failed, match="E0517") as failed:
             read_parameter(binding, "b", "f16")

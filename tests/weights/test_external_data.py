@@ -13,8 +13,8 @@ from specc.weights.external_data import (
     TensorPiece,
     can_store_inline,
     count_tensor_bytes,
-    external_data_chunks,
-    link_location,
+    find_link_location,
+    iterate_external_data,
     plan_external_data,
 )
 from specc.weights.parameter_values import ByteRange
@@ -44,11 +44,13 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
         "big": (4096, PAGE_ALIGNED_BYTES),
         "empty": (4096 + PAGE_ALIGNED_BYTES, 0),
     }
-    assert found.places("w.bin")["b"] == ExternalLocation("w.bin", 64, 4)
+    assert found.get_locations("w.bin")["b"] == ExternalLocation("w.bin", 64, 4)
     data = b"".join(
         map(
             bytes,
-            external_data_chunks(found, lambda n: [memoryview(n[0].encode() * found.copied[n][1])]),
+            iterate_external_data(
+                found, lambda n: [memoryview(n[0].encode() * found.copied[n][1])]
+            ),
         )
     )
     assert len(data) == found.size
@@ -79,10 +81,10 @@ def test_an_offset_the_provider_cannot_use_is_copied(tmp_path: Path, weights: Pa
 def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
     inside = tmp_path / "ck" / "out"
     inside.mkdir()
-    assert "is outside the output directory" in str(link_location(weights, inside))
+    assert "is outside the output directory" in str(find_link_location(weights, inside))
     os.link(weights, tmp_path / "second")
-    assert "2 links" in str(link_location(weights, tmp_path))
-    assert "cannot be read" in str(link_location(tmp_path / "absent", tmp_path))
+    assert "2 links" in str(find_link_location(weights, tmp_path))
+    assert "cannot be read" in str(find_link_location(tmp_path / "absent", tmp_path))
     found = plan_external_data(
         [piece("a", 16, weights), piece("b", 16, weights, 16)], tmp_path, link=True
     )
@@ -91,12 +93,12 @@ def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
 
 def test_symlinks_are_resolved_because_loaders_refuse_them(tmp_path: Path, weights: Path) -> None:
     (tmp_path / "alias.safetensors").symlink_to(weights)
-    assert link_location(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
+    assert find_link_location(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
     outside = tmp_path / "out"
     outside.mkdir()
     (outside / "alias.safetensors").symlink_to(weights)
     assert "is outside the output directory" in str(
-        link_location(outside / "alias.safetensors", outside)
+        find_link_location(outside / "alias.safetensors", outside)
     )
 
 

@@ -41,7 +41,7 @@ def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
     inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
     rows = rng.normal(size=(7, wide)).astype(np.float32)
     numbers, scales = int_quantization.quantize_gptq(
-        rows, int_quantization.cholesky_factor(inputs.T @ inputs), block
+        rows, int_quantization.compute_cholesky_factor(inputs.T @ inputs), block
     )
     for n, row in enumerate(rows):
         wanted, units = brute(row, inputs, block)
@@ -54,7 +54,7 @@ def test_a_large_factor_is_that_of_the_inverse() -> None:
     """By NumPy's own inverse of the whole."""
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
-    factor = int_quantization.cholesky_factor(products.copy())
+    factor = int_quantization.compute_cholesky_factor(products.copy())
     damped = products + int_quantization.DAMPING_FRACTION * np.diag(products).mean() * np.eye(601)
     assert np.allclose(factor.T @ factor, np.linalg.inv(damped), rtol=1e-8, atol=1e-12)
     assert not np.tril(factor, -1).any()
@@ -66,10 +66,10 @@ def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
     inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
     rows = rng.normal(size=(16, 64)).astype(np.float32)
     numbers, scales = int_quantization.quantize_gptq(
-        rows, int_quantization.cholesky_factor(inputs.T @ inputs), 32
+        rows, int_quantization.compute_cholesky_factor(inputs.T @ inputs), 32
     )
     blocks = int_quantization.split_groups(rows, 32)
-    units = int_quantization.group_scales(blocks, 4)
+    units = int_quantization.compute_group_scales(blocks, 4)
     near = int_quantization.round_to_grid(blocks, units, 4) * units[..., None]
     made = numbers * scales[..., None]
     wanted = inputs @ rows.T
@@ -87,20 +87,24 @@ def test_inputs_that_are_never_there_change_nothing() -> None:
     rows = rng.normal(size=(4, 32)).astype(np.float32)
     for seen in (inputs, 0 * inputs):
         numbers, scales = int_quantization.quantize_gptq(
-            rows, int_quantization.cholesky_factor(seen.T @ seen), 32
+            rows, int_quantization.compute_cholesky_factor(seen.T @ seen), 32
         )
         assert (numbers[:, 0, 3] == np.rint(rows[:, 3] / scales[:, 0]).clip(-8, 7)).all()
     blocks = int_quantization.split_groups(rows, 32)
     assert (
         numbers
-        == int_quantization.round_to_grid(blocks, int_quantization.group_scales(blocks, 4), 4)
+        == int_quantization.round_to_grid(
+            blocks, int_quantization.compute_group_scales(blocks, 4), 4
+        )
     ).all()
 
 
 def test_rows_of_zeros_stay() -> None:
     inputs = np.random.default_rng(1).normal(size=(40, 16))
     numbers, scales = int_quantization.quantize_gptq(
-        np.zeros((2, 16), np.float32), int_quantization.cholesky_factor(inputs.T @ inputs), 16
+        np.zeros((2, 16), np.float32),
+        int_quantization.compute_cholesky_factor(inputs.T @ inputs),
+        16,
     )
     assert not numbers.any()
     assert np.isfinite(scales).all()

@@ -9,7 +9,7 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.weights.initializers import Initializer, parse_initializer
-from specc.weights.parameter_values import initial_values
+from specc.weights.parameter_values import make_initial_values
 
 ALL: list[Initializer] = [
     Initializer("zeros"),
@@ -36,27 +36,34 @@ def test_other_texts_are_refused(text: str) -> None:
 
 
 def test_what_each_gives() -> None:
-    assert initial_values(Initializer("zeros"), 0, "a", (2, 2)).tolist() == [[0, 0], [0, 0]]
-    assert initial_values(Initializer("ones"), 0, "a", (2,)).tolist() == [1, 1]
-    assert initial_values(Initializer("constant", 2.5), 0, "a", ()).tolist() == 2.5
-    assert abs(initial_values(Initializer("normal", 0.02), 0, "a", (100, 100)).std() - 0.02) < 5e-4
-    bounded = initial_values(Initializer("uniform", 0.1), 0, "a", (1000,))
+    assert make_initial_values(Initializer("zeros"), 0, "a", (2, 2)).tolist() == [[0, 0], [0, 0]]
+    assert make_initial_values(Initializer("ones"), 0, "a", (2,)).tolist() == [1, 1]
+    assert make_initial_values(Initializer("constant", 2.5), 0, "a", ()).tolist() == 2.5
+    assert (
+        abs(make_initial_values(Initializer("normal", 0.02), 0, "a", (100, 100)).std() - 0.02)
+        < 5e-4
+    )
+    bounded = make_initial_values(Initializer("uniform", 0.1), 0, "a", (1000,))
     assert -0.1 <= bounded.min() < -0.099
     assert 0.099 < bounded.max() < 0.1
-    assert initial_values(Initializer("normal", 1.0), 0, "a", (0, 4)).shape == (0, 4)
+    assert make_initial_values(Initializer("normal", 1.0), 0, "a", (0, 4)).shape == (0, 4)
 
 
 def test_fan_in_is_the_product_of_all_lengths_but_the_first() -> None:
-    assert Initializer("fan_in", 1.0).bound((8, 3, 2, 2)) == math.sqrt(3 / 12)
-    assert Initializer("fan_in", 2.0).bound((8,)) == 2 * math.sqrt(3)
-    w = initial_values(Initializer("fan_in", 1.0), 0, "w", (64, 300))
+    assert Initializer("fan_in", 1.0).compute_bound((8, 3, 2, 2)) == math.sqrt(3 / 12)
+    assert Initializer("fan_in", 2.0).compute_bound((8,)) == 2 * math.sqrt(3)
+    w = make_initial_values(Initializer("fan_in", 1.0), 0, "w", (64, 300))
     assert abs(w.var() * 300 - 1) < 0.02
 
 
 def test_the_seed_and_the_name_count_and_nothing_else() -> None:
-    one = initial_values(Initializer("normal", 1.0), 5, "h.0.w", (4, 4))
+    one = make_initial_values(Initializer("normal", 1.0), 5, "h.0.w", (4, 4))
     assert np.array_equal(
-        one, initial_values(Initializer("normal", 1.0), 5, "h.0.w", (16,)).reshape(4, 4)
+        one, make_initial_values(Initializer("normal", 1.0), 5, "h.0.w", (16,)).reshape(4, 4)
     )
-    assert not np.array_equal(one, initial_values(Initializer("normal", 1.0), 5, "h.1.w", (4, 4)))
-    assert not np.array_equal(one, initial_values(Initializer("normal", 1.0), 6, "h.0.w", (4, 4)))
+    assert not np.array_equal(
+        one, make_initial_values(Initializer("normal", 1.0), 5, "h.1.w", (4, 4))
+    )
+    assert not np.array_equal(
+        one, make_initial_values(Initializer("normal", 1.0), 6, "h.0.w", (4, 4))
+    )

@@ -34,10 +34,10 @@ def test_back_again_is_half_a_step_away_at_most(
     numbers, scales = quantize_matrix(weight, form)
     shape = (wide, out) if form.is_transposed else (out, wide)
     assert (numbers.shape, scales.shape) == form.compute_shapes(shape)
-    again = int_quantization.dequantize(numbers, scales, wide, form)
+    again = int_quantization.dequantize_weight(numbers, scales, wide, form)
     again = again.T if form.is_transposed else again
     step = np.abs(
-        int_quantization.group_scales(
+        int_quantization.compute_group_scales(
             int_quantization.split_groups(weight, form.group_size), form.bits
         )
     )
@@ -52,7 +52,7 @@ def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
     form = QuantizationFormat(bits=bits, group_size=16, layout="rows", rounding="none")
     weight = np.zeros((4, 20), np.float32)
     weight[1], weight[2], weight[3] = 3.0, -0.25, 1e-42
-    again = int_quantization.dequantize(*quantize_matrix(weight, form), 20, form)
+    again = int_quantization.dequantize_weight(*quantize_matrix(weight, form), 20, form)
     assert np.allclose(again[:3], weight[:3], rtol=1e-6)
     assert np.isfinite(again).all()
 
@@ -73,15 +73,15 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
     weight = weight.astype(np.float32)
     if most:
         weight[0, 0] = np.finfo(np.float32).max
-    again = int_quantization.dequantize(*quantize_matrix(weight, form), 20, form)
+    again = int_quantization.dequantize_weight(*quantize_matrix(weight, form), 20, form)
     assert np.isfinite(again).all()
     wide, gone = weight.astype(np.float64), weight.astype(np.float64) - again
     loss = WeightQuantizationError()
-    loss.see(weight, again)
+    loss.add_rows(weight, again)
     whole = np.linalg.norm(wide)
     lost = np.linalg.norm(gone) / whole if whole else 0.0
-    assert loss.relative == pytest.approx(float(lost), rel=1e-3, abs=1e-7)
-    assert loss.worst == pytest.approx(float(np.abs(gone).max()), rel=1e-3)
+    assert loss.relative_error == pytest.approx(float(lost), rel=1e-3, abs=1e-7)
+    assert loss.max_error == pytest.approx(float(np.abs(gone).max()), rel=1e-3)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -97,13 +97,13 @@ def test_streamed_by_pieces_it_is_the_same(
     got = b"".join(values.chunks(form.format_codes_name("w"), form.dtype))
     assert got == (pack_int4(numbers) if form.dtype == "i4" else numbers.tobytes())
     assert b"".join(values.chunks(form.format_scales_name("w"), "f32")) == scales.tobytes()
-    count = math.prod(values.wanted[form.format_codes_name("w")].shape)
+    count = math.prod(values.parameters[form.format_codes_name("w")].shape)
     assert len(got) == -(-count // 2) if form.dtype == "i4" else count
-    again = int_quantization.dequantize(
+    again = int_quantization.dequantize_weight(
         numbers, scales, shape[0] if form.is_transposed else shape[1], form
     )
     lost = np.linalg.norm(again - whole) / np.linalg.norm(whole)
-    assert values.made["w"].loss.relative == pytest.approx(float(lost), rel=1e-4)
+    assert values.streams["w"].error.relative_error == pytest.approx(float(lost), rel=1e-4)
 
 
 def test_scales_can_be_asked_for_first() -> None:
@@ -139,7 +139,7 @@ def test_groups_below_the_least_scale_are_zero(bits: int) -> None:
     rows = np.zeros((3, 32), np.float32)
     rows[0], rows[1, :7], rows[2] = 3e-40, -1e-39, 1e-3
     blocks = int_quantization.split_groups(rows, 16)
-    scales = int_quantization.group_scales(blocks, bits)
+    scales = int_quantization.compute_group_scales(blocks, bits)
     whole = int_quantization.round_to_grid(blocks, scales, bits)
     assert not whole[:2].any()
     assert not scales[:2].any()

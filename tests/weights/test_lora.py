@@ -120,7 +120,7 @@ def test_what_stands_instead_and_a_bias(tmp_path: Path) -> None:
         assert np.array_equal(found.read("m.weight"), equation(own, product, 5 / 3))
         assert np.array_equal(found.read("m.bias"), equation(bias, more.astype(np.float64), 5 / 3))
         assert np.array_equal(found.read("head.weight"), own)
-        assert {f.path.name for f in found.every_file} == {
+        assert {f.path.name for f in found.all_files} == {
             "model.safetensors",
             "adapter_model.safetensors",
         }

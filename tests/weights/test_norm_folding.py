@@ -99,11 +99,11 @@ def test_nothing_is_lost_by_it(spec: str, tmp_path: Path) -> None:
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
     before |= {name: before[root] for name, root in ties.items()}
     folded = moved(graph, ties, before)
-    after = before | {n: read_parameter(folded, n, "f32") for n in folded.changed}
+    after = before | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
     # two of each layer, and the last one where the head is no table
     assert bool(ties) == (spec == "gpt2")
     assert len(folded.folds) == (4 if ties else 5)
-    assert not any("wte" in n or "embed_tokens" in n for n in folded.changed)
+    assert not any("wte" in n or "embed_tokens" in n for n in folded.fold_by_parameter)
     inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(1))
     wanted = specc_numpy.evaluate_graph(graph, inputs, before)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
@@ -212,7 +212,7 @@ def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
             weights[name] = sizes.astype(np.float32)
     weights |= {name: weights[root] for name, root in ties.items()}
     folded = moved(graph, ties, weights)
-    after = weights | {n: read_parameter(folded, n, "f32") for n in folded.changed}
+    after = weights | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
     inputs = random_inputs(graph, sizes_for(graph, 2), rng)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, weights).items():
         made = specc_numpy.evaluate_graph(graph, inputs, after)[name]
@@ -226,7 +226,7 @@ def test_a_number_of_no_checkpoint_is_told_as_one(dtype: str) -> None:
     large = np.full((4, 4), 1e38 if dtype == "f32" else 1e4, np.float32)
     gain = np.full(4, 1024, np.float32)
     folded = moved(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
-    narrow = RangeCheckedValues(folded, {"w": NarrowDtype("f16", "w")}, folded.changed)
+    narrow = RangeCheckedValues(folded, {"w": NarrowDtype("f16", "w")}, folded.fold_by_parameter)
     for values, kind in ((folded, dtype), (narrow, "f32")):
         with pytest.raises(Failed) as caught:
             read_parameter(values, "w", kind)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from specc.weights.parameter_names import (
     NamePattern,
+    find_nearest_name,
     format_names,
     generalize_name,
     group_names,
-    nearest_name,
 )
 
 
@@ -48,7 +48,7 @@ def test_the_same_hole_is_the_same_number() -> None:
 
 
 def test_holes_are_filled_in_other_names() -> None:
-    captures = NamePattern("*.{i}.*.weight").captures("bert.3.norm.weight")
+    captures = NamePattern("*.{i}.*.weight").get_captures("bert.3.norm.weight")
     assert captures is not None
     assert captures.fill("x.*.{i}.*.gamma.{j}") == "x.bert.3.norm.gamma.{j}"
 
@@ -69,5 +69,5 @@ def test_many_names_are_said_shortly() -> None:
 
 def test_near_misses_keep_the_layer() -> None:
     names = [f"h.{i}.ln_1.weight" for i in range(12)]
-    assert nearest_name("h.7.ln1.weight", names) == "h.7.ln_1.weight"
-    assert nearest_name("something.else", names) is None
+    assert find_nearest_name("h.7.ln1.weight", names) == "h.7.ln_1.weight"
+    assert find_nearest_name("something.else", names) is None

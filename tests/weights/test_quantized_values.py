@@ -35,19 +35,19 @@ class Lying:
     step: int = 101
 
     @property
-    def wanted(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, RequiredParameter]:
         return {"w": RequiredParameter(name="w", shape=self.weight.shape)}
 
-    def tied_to(self, name: str) -> str | None:
+    def get_tied_source(self, name: str) -> str | None:
         return None
 
-    def stored_dtype(self, name: str) -> str:
+    def get_stored_dtype(self, name: str) -> str:
         return self.dtype
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         return None
 
-    def look_through(self, names: object) -> dict[Path, str]:
+    def hash_checked_files(self, names: object) -> dict[Path, str]:
         return {}
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -101,7 +101,7 @@ def test_every_byte_is_that_of_the_plain_way(
     scales = b"".join(map(bytes, values.chunks(form.format_scales_name("w"), "f32")))
     assert (numbers, scales) == plain(rows, bits, block)
     narrow = rows.astype(np.float32)
-    assert values.made["w"].loss.squares == pytest.approx(np.vdot(narrow, narrow))
+    assert values.streams["w"].error.squared_norm == pytest.approx(np.vdot(narrow, narrow))
 
 
 def test_pieces_that_share_a_buffer_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +116,6 @@ def test_pieces_that_share_a_buffer_would_be_seen(monkeypatch: pytest.MonkeyPatc
             for chunk in self.base.chunks(name, "f32")
         ]
 
-    monkeypatch.setattr(QuantizedValues, "_rows", shared)
+    monkeypatch.setattr(QuantizedValues, "_iterate_rows", shared)
     numbers = b"".join(map(bytes, values.chunks("w:int4", "u8")))
     assert numbers != plain(rows, 4, 16)[0]

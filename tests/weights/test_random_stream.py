@@ -10,29 +10,29 @@ from specc.weights import random_stream
 from specc.weights.random_stream import (
     BLOCK_WORDS,
     Floats,
+    derive_stream_key,
+    derive_substream_key,
     fill_array,
-    fold_key,
+    generate_word,
     hash_fnv1a,
+    iterate_normals,
+    iterate_uniforms,
     mix_bits,
-    normal_chunks,
-    random_word,
-    stream_key,
-    uniform_chunks,
 )
 
 
 def uniform_array(seed: int, name: str, shape: tuple[int, ...], low: float, high: float) -> Floats:
-    return fill_array(shape, uniform_chunks(seed, name, math.prod(shape), low, high))
+    return fill_array(shape, iterate_uniforms(seed, name, math.prod(shape), low, high))
 
 
 def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Floats:
-    return fill_array(shape, normal_chunks(seed, name, math.prod(shape), std))
+    return fill_array(shape, iterate_normals(seed, name, math.prod(shape), std))
 
 
 def test_words_are_those_of_splitmix64() -> None:
     # the published first outputs of SplitMix64 for the seed 1234567
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    assert [random_word(1234567, n) for n in range(4)] == known
+    assert [generate_word(1234567, n) for n in range(4)] == known
 
 
 def test_names_are_hashed_with_fnv1a() -> None:
@@ -41,12 +41,12 @@ def test_names_are_hashed_with_fnv1a() -> None:
 
 
 def test_values_never_change() -> None:
-    assert stream_key(0, "wte.weight") == GOLDEN_KEY
+    assert derive_stream_key(0, "wte.weight") == GOLDEN_KEY
     assert uniform_array(7, "a", (3,), -1.0, 1.0).tolist() == GOLDEN_UNIFORM
     assert normal_array(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
 
 
-@pytest.mark.parametrize("make", [random_stream.uniform_block, random_stream.normal_block])
+@pytest.mark.parametrize("make", [random_stream.generate_uniforms, random_stream.generate_normals])
 def test_an_element_depends_on_its_number_only(make: Callable[[int, int, int], Floats]) -> None:
     whole = make(99, 0, 100)
     assert np.array_equal(whole[37:41], make(99, 37, 4))
@@ -55,25 +55,25 @@ def test_an_element_depends_on_its_number_only(make: Callable[[int, int, int], F
 
 def test_arrays_longer_than_a_block_have_no_seams() -> None:
     count = 2 * BLOCK_WORDS + 5
-    key = stream_key(3, "w")
+    key = derive_stream_key(3, "w")
     assert np.array_equal(
-        normal_array(3, "w", (count,), 1.0), random_stream.normal_block(key, 0, count)
+        normal_array(3, "w", (count,), 1.0), random_stream.generate_normals(key, 0, count)
     )
     assert np.array_equal(
-        uniform_array(3, "w", (count,), 0, 1), random_stream.uniform_block(key, 0, count)
+        uniform_array(3, "w", (count,), 0, 1), random_stream.generate_uniforms(key, 0, count)
     )
 
 
 def test_the_formula_in_plain_integers() -> None:
-    key = stream_key(11, "x")
-    total = sum(random_word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
+    key = derive_stream_key(11, "x")
+    total = sum(generate_word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
     assert normal_array(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
-    assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (random_word(key, 5) >> 40) / 2**24
+    assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (generate_word(key, 5) >> 40) / 2**24
 
 
 def test_keys_differ_with_seed_name_and_number() -> None:
-    keys = {stream_key(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
-    keys |= {fold_key(stream_key(0, "a"), n) for n in range(50)}
+    keys = {derive_stream_key(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
+    keys |= {derive_substream_key(derive_stream_key(0, "a"), n) for n in range(50)}
     assert len(keys) == 250
     assert mix_bits(0) == 0
 

@@ -18,7 +18,7 @@ from specc.io.file_signatures import find_unused_side_files
 from specc.ir.graph import Graph
 from specc.ir.model import KVBufferGraph, ModelSource, SelfDecodingGraph
 from specc.ir.target import Target
-from specc.weights.external_data import external_data_chunks
+from specc.weights.external_data import iterate_external_data
 from specc.weights.parameter_values import ParameterValues
 from specc_onnx.emit.onnx_graph import BuiltModel, add_model_docs, build_model
 from specc_onnx.generate.generation_context import GenerationParts
@@ -113,9 +113,9 @@ def _record_linked_checkpoints(
 ) -> dict[str, WeightFileFacts]:
     """Return facts of linked checkpoints. Raise E0507 if their values contain NaN."""
     found = {}
-    hashes = values.look_through(placement.plan.linked) if placement.plan.linked else {}
+    hashes = values.hash_checked_files(placement.plan.linked) if placement.plan.linked else {}
     for name, place in placement.plan.linked.items():
-        run = placement.pieces[name].run
+        run = placement.pieces[name].byte_range
         assert run is not None, f"{name} is linked to no file"
         if place.location not in found:
             found[place.location] = checkpoint_facts(run.path, hashes[run.path])
@@ -187,7 +187,7 @@ def write_weight_file(
     def read_chunks(name: str) -> Iterator[memoryview]:
         return values.chunks(name, placement.pieces[name].dtype)
 
-    return out.hashed(stem, ".data", external_data_chunks(placement.plan, read_chunks))
+    return out.hashed(stem, ".data", iterate_external_data(placement.plan, read_chunks))
 
 
 def attach_weights(
@@ -198,7 +198,7 @@ def attach_weights(
         store_weights_inline(built, placement, values)
         store_weight_locations(built, placement.plan.linked)
     else:
-        store_weight_locations(built, placement.plan.places(data or ""))
+        store_weight_locations(built, placement.plan.get_locations(data or ""))
 
 
 def add_metadata(model: ModelProto, texts: Mapping[str, str]) -> None:

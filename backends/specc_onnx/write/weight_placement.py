@@ -23,7 +23,7 @@ from specc.weights.external_data import (
     TensorPiece,
     can_store_inline,
     count_tensor_bytes,
-    link_location,
+    find_link_location,
     plan_external_data,
 )
 from specc.weights.parameter_values import ParameterValues
@@ -70,7 +70,7 @@ def plan_weight_placement(
     """
     types = collect_parameters(graphs)
     # Tied weights are stored once.
-    ties = {name: own for name in types if (own := values.tied_to(name)) is not None}
+    ties = {name: own for name in types if (own := values.get_tied_source(name)) is not None}
     dtypes = {
         ties.get(name, name): _choose_dtype(values, name, type.dtype, store)
         for name, type in types.items()
@@ -92,8 +92,8 @@ def plan_weight_placement(
 
 def _needs_conversion(values: ParameterValues, name: str, dtype: str, store: str) -> bool:
     """Return whether a matrix is converted to `store`, so that it cannot stay in the checkpoint."""
-    is_converted = bool(store) and len(values.wanted[name].shape) > 1
-    return is_converted and values.stored_dtype(name) != dtype
+    is_converted = bool(store) and len(values.parameters[name].shape) > 1
+    return is_converted and values.get_stored_dtype(name) != dtype
 
 
 def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: bool) -> bool:
@@ -115,7 +115,7 @@ def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: boo
 
 def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
     """Return the storage dtype of a parameter: vectors keep full precision."""
-    narrow = dtype == "f32" and len(values.wanted[name].shape) > 1
+    narrow = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their type
     return store if store and narrow and not is_quantized_part_name(name) else dtype
 
@@ -143,11 +143,11 @@ def _make_piece(
     """Return a weight as it will be stored; it keeps its file's dtype only if it may stay in
     `directory`. `reasons` collects why files cannot be used.
     """
-    shape = values.wanted[name].shape
-    found = values.stored_dtype(name)
-    run = values.run(name) if directory is not None else None
+    shape = values.parameters[name].shape
+    found = values.get_stored_dtype(name)
+    run = values.find_byte_range(name) if directory is not None else None
     if run is not None and directory is not None:
-        reason = link_location(run.path, directory)
+        reason = find_link_location(run.path, directory)
         if isinstance(reason, str):
             reasons[run.path], run = reason, None
     widened = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(found, opset + 1) <= opset

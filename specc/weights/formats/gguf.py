@@ -151,15 +151,15 @@ class GGUFFile(TensorFile):
         change = "offset" if offset else architecture.changes.get(part)
         names = {**_LAYER_NAMES, **architecture.layer_names} if layer else _OUTER_NAMES
         stem = f"{layer}{names.get(part, part)}.{ending}"
-        for entry in map(_entry, _split_experts(tensor, stem)):
+        for entry in map(_make_entry, _split_experts(tensor, stem)):
             if change is not None:
                 self.changes[entry.name] = change
             yield entry
 
-    def rope_factors(self, name: str) -> list[float]:
+    def read_rope_factors(self, name: str) -> list[float]:
         """Return the values of one of `ROPE_TENSORS`; none if the file does not have it."""
-        stored = [t for t in self.header.tensors if t.name == name and t.type.values == 1]
-        for entry in (_entry(tensor) for tensor in stored):
+        stored = [t for t in self.header.tensors if t.name == name and t.type.block_size == 1]
+        for entry in (_make_entry(tensor) for tensor in stored):
             raw = bytearray(entry.nbytes)
             self._fill(entry.offset, memoryview(raw))
             values: list[float] = np.frombuffer(raw, NUMPY_DTYPES[entry.dtype]).tolist()
@@ -209,10 +209,10 @@ def _split_experts(tensor: StoredTensor, stem: str) -> Iterator[StoredTensor]:
         yield replace(tensor, name=stem.format(expert), shape=tuple(shape), offset=offset)
 
 
-def _entry(tensor: StoredTensor) -> TensorEntry:
+def _make_entry(tensor: StoredTensor) -> TensorEntry:
     """Return a tensor as the values of its type, or as the bytes of its blocks."""
     kind, shape = tensor.type, tensor.shape
-    if kind.values == 1:
+    if kind.block_size == 1:
         return TensorEntry(tensor.name, kind.name, shape, tensor.offset, tensor.nbytes)
     stored = (*shape[:-1], tensor.row_bytes)
     return TensorEntry(f"{tensor.name}:{kind.name}", "u8", stored, tensor.offset, tensor.nbytes)

@@ -25,10 +25,10 @@ MAX_AXES = 4
 
 @dataclass(frozen=True, slots=True)
 class BlockType:
-    """Element type of tensors: `values` elements are stored in `nbytes` bytes."""
+    """Element type of tensors: `block_size` elements are stored in `nbytes` bytes."""
 
     name: str
-    values: int = 1
+    block_size: int = 1
     nbytes: int = 0
 
 
@@ -63,7 +63,7 @@ class StoredTensor:
     @property
     def row_bytes(self) -> int:
         """The bytes of a row, which holds whole blocks."""
-        return self.shape[-1] // self.type.values * self.type.nbytes
+        return self.shape[-1] // self.type.block_size * self.type.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +80,7 @@ class GGUFHeader:
     data: bytes
 
 
-class _Wrong(Exception):
+class _InvalidHeader(Exception):
     """The error of a header."""
 
 
@@ -89,15 +89,15 @@ class _Reader:
     """Little-endian values of a file in order; none is read beyond its end."""
 
     data: mmap
-    at: int = field(default=len(MAGIC))
+    offset: int = field(default=len(MAGIC))
 
     def skip(self, size: int) -> int:
         """Skip `size` bytes and return their offset."""
-        start, self.at = self.at, self.at + size
-        if self.at > len(self.data):
-            raise _Wrong("it ends inside of its header: the file is cut off")
-        if self.at > MAX_HEADER_BYTES:
-            raise _Wrong(f"its header has more than {MAX_HEADER_BYTES} bytes")
+        start, self.offset = self.offset, self.offset + size
+        if self.offset > len(self.data):
+            raise _InvalidHeader("it ends inside of its header: the file is cut off")
+        if self.offset > MAX_HEADER_BYTES:
+            raise _InvalidHeader(f"its header has more than {MAX_HEADER_BYTES} bytes")
         return start
 
     def read_numbers(self, codes: str) -> tuple[int, ...]:
@@ -105,37 +105,37 @@ class _Reader:
         form = f"<{codes}"
         return struct.unpack_from(form, self.data, self.skip(struct.calcsize(form)))
 
-    def text(self) -> str:
+    def read_string(self) -> str:
         """Read a string."""
         (size,) = self.read_numbers("Q")
         start = self.skip(size)
         # tokens of byte fallback vocabularies may be parts of characters
-        return self.data[start : self.at].decode(errors="replace")
+        return self.data[start : self.offset].decode(errors="replace")
 
-    def value(self, kind: int) -> object:
+    def read_value(self, type_code: int) -> object:
         """Read a value of metadata."""
-        if kind == STRING:
-            return self.text()
-        if kind == ARRAY:
-            return self.items(*self.read_numbers("IQ"))
-        if kind not in SCALARS:
-            raise _Wrong(f"its metadata has a value of the unknown type {kind}")
-        return self.read_numbers(SCALARS[kind])[0]
+        if type_code == STRING:
+            return self.read_string()
+        if type_code == ARRAY:
+            return self.read_array(*self.read_numbers("IQ"))
+        if type_code not in SCALARS:
+            raise _InvalidHeader(f"its metadata has a value of the unknown type {type_code}")
+        return self.read_numbers(SCALARS[type_code])[0]
 
-    def items(self, kind: int, count: int) -> list[object]:
+    def read_array(self, type_code: int, count: int) -> list[object]:
         """Read the elements of an array."""
-        if kind == STRING:
-            return [self.text() for _ in self.counted(count)]
-        if kind not in SCALARS:
-            raise _Wrong(f"its metadata has an array of the unsupported type {kind}")
-        form = SCALARS[kind]
+        if type_code == STRING:
+            return [self.read_string() for _ in self.make_range(count)]
+        if type_code not in SCALARS:
+            raise _InvalidHeader(f"its metadata has an array of the unsupported type {type_code}")
+        form = SCALARS[type_code]
         start = self.skip(count * struct.calcsize(f"<{form}"))
         return list(struct.unpack_from(f"<{count}{form}", self.data, start))
 
-    def counted(self, count: int) -> range:
+    def make_range(self, count: int) -> range:
         """Return the range of a count of things that take at least a byte each."""
-        if count > len(self.data) - self.at:
-            raise _Wrong(f"its header counts {count} items, which the file cannot hold")
+        if count > len(self.data) - self.offset:
+            raise _InvalidHeader(f"its header counts {count} items, which the file cannot hold")
         return range(count)
 
 
@@ -146,54 +146,54 @@ def read_gguf_header(data: mmap, path: str) -> GGUFHeader:
         (version,) = reader.read_numbers("I")
         if version not in VERSIONS:
             if not version & 0xFFFF:
-                raise _Wrong("its numbers are big-endian, which specc does not read")
-            raise _Wrong(f"its version is {version}; specc reads the versions 2 and 3")
+                raise _InvalidHeader("its numbers are big-endian, which specc does not read")
+            raise _InvalidHeader(f"its version is {version}; specc reads the versions 2 and 3")
         tensor_count, key_count = reader.read_numbers("QQ")
         metadata = _read_metadata(reader, key_count)
         alignment = _read_alignment(metadata)
-        listed = [_read_tensor(reader, path) for _ in reader.counted(tensor_count)]
-        start = -(-reader.at // alignment) * alignment
+        listed = [_read_tensor(reader, path) for _ in reader.make_range(tensor_count)]
+        start = -(-reader.offset // alignment) * alignment
         tensors = [StoredTensor(n, t, s, start + offset) for n, t, s, offset in listed]
         _check_ranges(tensors, alignment, len(data))
-    except _Wrong as error:
+    except _InvalidHeader as error:
         fail_damaged_gguf(path, str(error))
-    return GGUFHeader(metadata, tuple(tensors), data[: reader.at])
+    return GGUFHeader(metadata, tuple(tensors), data[: reader.offset])
 
 
-def fail_damaged_gguf(path: str | Path, why: str) -> NoReturn:
+def fail_damaged_gguf(path: str | Path, reason: str) -> NoReturn:
     """Raise E0506."""
     raise_error(
         "E0506",
         f"`{escape_text(path)}` is damaged, or not a GGUF file",
-        notes=[why],
+        notes=[reason],
         helps=["download the file again"],
     )
 
 
 def _read_metadata(reader: _Reader, count: int) -> Metadata:
     found: dict[str, object] = {}
-    for _ in reader.counted(count):
-        key = reader.text()
+    for _ in reader.make_range(count):
+        key = reader.read_string()
         if key in found:
-            raise _Wrong(f"its metadata has `{escape_text(key)[:200]}` twice")
-        found[key] = reader.value(reader.read_numbers("I")[0])
+            raise _InvalidHeader(f"its metadata has `{escape_text(key)[:200]}` twice")
+        found[key] = reader.read_value(reader.read_numbers("I")[0])
     return found
 
 
 def _read_alignment(metadata: Metadata) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise _Wrong(f"its alignment is {escape_text(alignment)[:40]}, not a power of 2")
+        raise _InvalidHeader(f"its alignment is {escape_text(alignment)[:40]}, not a power of 2")
     return alignment
 
 
 def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int, ...], int]:
     """Read name, type, shape and offset in the data of a tensor."""
-    name = reader.text()
+    name = reader.read_string()
     what = f"the tensor `{escape_text(name)[:200]}`"
     (axes,) = reader.read_numbers("I")
     if not 0 < axes <= MAX_AXES:
-        raise _Wrong(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
+        raise _InvalidHeader(f"{what} has {axes} axes; there are 1 to {MAX_AXES}")
     # the first axis of GGUF is the innermost
     shape = reader.read_numbers(f"{axes}Q")[::-1]
     number, offset = reader.read_numbers("IQ")
@@ -201,16 +201,16 @@ def _read_tensor(reader: _Reader, path: str) -> tuple[str, BlockType, tuple[int,
         _fail_unread_type(path, name, number)
     kind = BLOCK_TYPES[number]
     if math.prod(max(length, 1) for length in shape) >= MAX_LENGTH or offset >= MAX_LENGTH:
-        raise _Wrong(f"{what} is larger than any file")
-    if shape[-1] % kind.values:
-        raise _Wrong(
-            f"{what} has rows of {shape[-1]} values; {kind.name} has {kind.values} a block"
+        raise _InvalidHeader(f"{what} is larger than any file")
+    if shape[-1] % kind.block_size:
+        raise _InvalidHeader(
+            f"{what} has rows of {shape[-1]} values; {kind.name} has {kind.block_size} a block"
         )
     return name, kind, shape, offset
 
 
-def _fail_unread_type(path: str, name: str, number: int) -> NoReturn:
-    kind = OTHER_TYPES.get(number, f"number {number}")
+def _fail_unread_type(path: str, name: str, type_code: int) -> NoReturn:
+    kind = OTHER_TYPES.get(type_code, f"number {type_code}")
     raise_error(
         "E0508",
         f"specc cannot read GGUF tensors of type {kind.upper()}",
@@ -229,12 +229,12 @@ def _check_ranges(tensors: list[StoredTensor], alignment: int, size: int) -> Non
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         what = f"the tensor `{escape_text(tensor.name)[:200]}`"
         if tensor.name in names:
-            raise _Wrong(f"{what} is there twice")
+            raise _InvalidHeader(f"{what} is there twice")
         names.add(tensor.name)
         if tensor.offset % alignment:
-            raise _Wrong(f"{what} does not begin at a multiple of {alignment} bytes")
+            raise _InvalidHeader(f"{what} does not begin at a multiple of {alignment} bytes")
         if before is not None and tensor.offset < before.offset + before.nbytes:
-            raise _Wrong(f"{what} overlaps the tensor before it")
+            raise _InvalidHeader(f"{what} overlaps the tensor before it")
         if tensor.offset + tensor.nbytes > size:
-            raise _Wrong(f"{what} ends after the end of the file, which is cut off")
+            raise _InvalidHeader(f"{what} ends after the end of the file, which is cut off")
         before = tensor

@@ -26,7 +26,7 @@ class WordVectors:
     array: Array
 
 
-class _Wrong(Exception):
+class _InvalidLine(Exception):
     """The error of a line."""
 
 
@@ -47,14 +47,18 @@ def read_glove(path: str | Path) -> WordVectors:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if len(line) > MAX_LINE_BYTES or number > MAX_WORDS:
-                    raise _Wrong(f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read")
+                    raise _InvalidLine(
+                        f"at most {MAX_WORDS} lines of {MAX_LINE_BYTES} bytes are read"
+                    )
                 word, row = _parse_vector(_decode_line(line), rows[0].size if rows else 0)
                 if word in words:
                     first = words[word]
-                    raise _Wrong(f"duplicate word `{escape_text(word)}`, first in line {first}")
+                    raise _InvalidLine(
+                        f"duplicate word `{escape_text(word)}`, first in line {first}"
+                    )
                 words[word] = number
                 rows.append(row)
-    except _Wrong as error:
+    except _InvalidLine as error:
         _refuse_file(path, f"line {number}: {error}")
     if not rows:
         _refuse_file(path, "it is empty")
@@ -66,7 +70,7 @@ def _decode_line(line: bytes) -> str:
     try:
         return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise _Wrong(f"it is not UTF-8 (byte {error.start + 1})") from None
+        raise _InvalidLine(f"it is not UTF-8 (byte {error.start + 1})") from None
 
 
 def _parse_vector(line: str, width: int) -> tuple[str, Array]:
@@ -76,29 +80,31 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     if not width:
         # `400000 300`: number of words and dimensions
         if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
-            raise _Wrong("this is the header of a word2vec file; GloVe files have none")
+            raise _InvalidLine("this is the header of a word2vec file; GloVe files have none")
         width = len(fields) - 1
     if width < 1 or len(fields) <= width:
-        raise _Wrong(f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}")
+        raise _InvalidLine(
+            f"expected {max(width, 1)} numbers after the word, got {len(fields) - 1}"
+        )
     word = " ".join(fields[:-width])
     # A number inside a word means that a line has one number too many.
     extra = [f for f in fields[1:-width] if _parse_number(f) is not None]
     if extra or not word:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
-        raise _Wrong(counted if extra else "it has no word")
+        raise _InvalidLine(counted if extra else "it has no word")
     return word, _parse_row(fields[-width:])
 
 
-def _parse_row(texts: list[str]) -> Array:
+def _parse_row(fields: list[str]) -> Array:
     """Parse the values of one word, f32[d]."""
-    numbers = [_parse_number(text) for text in texts]
+    numbers = [_parse_number(text) for text in fields]
     if None in numbers:
-        raise _Wrong(f"`{escape_text(texts[numbers.index(None)][:40])}` is not a number")
+        raise _InvalidLine(f"`{escape_text(fields[numbers.index(None)][:40])}` is not a number")
     # 1e39 is a finite double and an infinite float
     with np.errstate(over="ignore"):
         row = np.array(numbers, np.float32)
     if not np.isfinite(row).all():
-        raise _Wrong("a number is too large for 32 bits")
+        raise _InvalidLine("a number is too large for 32 bits")
     return row
 
 
@@ -113,11 +119,11 @@ def _parse_number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _refuse_file(path: str | Path, why: str) -> NoReturn:
+def _refuse_file(path: str | Path, reason: str) -> NoReturn:
     raise_error(
         "E0524",
         f"`{escape_text(path)}` is not a file of word vectors",
-        notes=[why],
+        notes=[reason],
         helps=[
             "in the GloVe format each line is a word and its values, separated by one "
             "space between: `the 0.418 0.24968`"

@@ -35,36 +35,36 @@ _TENSOR_PATTERN = re.compile(r"([\w|]+)(?:\[([^]]*)\])?")
 
 
 class TensorMisfit(Exception):
-    """Why tensors cannot be decoded to a weight."""
+    """The reason why tensors cannot be decoded to a weight."""
 
 
-def match_tensor(what: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
-    """Check a tensor against a pattern and note the lengths of its axes.
+def match_tensor(tensor_name: str, tensor: Array, pattern: str, lengths: Lengths) -> None:
+    """Check a tensor against a pattern and add the lengths of its axes to `lengths`.
 
-    `float|u8[groups, 16]`: one of these types, two axes, the second of 16. `any` is every
-    type; without brackets every shape. Raise TensorMisfit.
+    `float|u8[groups, 16]` requires one of these types and two axes, the second of length 16. `any`
+    matches every type; a pattern without brackets matches every shape. Raise TensorMisfit.
     """
     parsed = _TENSOR_PATTERN.fullmatch(pattern)
     assert parsed is not None, pattern
     kinds, axes = parsed[1], parsed[2]
-    names = [] if axes is None else [name.strip() for name in axes.split(",")]
+    axis_names = [] if axes is None else [name.strip() for name in axes.split(",")]
     fits = kinds == "any" or any(
         tensor.dtype.name in _DTYPE_CLASSES[kind] for kind in kinds.split("|")
     )
-    found = f"{what} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
-    if not fits or (axes is not None and len(names) != tensor.ndim):
+    found = f"{tensor_name} is {tensor.dtype.name}{list(tensor.shape)}, expected {pattern}"
+    if not fits or (axes is not None and len(axis_names) != tensor.ndim):
         raise TensorMisfit(found)
-    for name, length in zip(names, tensor.shape, strict=False):
+    for name, length in zip(axis_names, tensor.shape, strict=False):
         known = int(name) if name.isdigit() else lengths.setdefault(name, length)
         if known != length:
             given = "" if name.isdigit() else f" with {name} = {known}"
             raise TensorMisfit(found + given)
 
 
-def expect_equal(what: str, found: int, wanted: int) -> None:
-    """Raise TensorMisfit unless a count is what other tensors say."""
-    if found != wanted:
-        raise TensorMisfit(f"{what}: {found} values, expected {wanted}")
+def check_equal_counts(name: str, count: int, expected: int) -> None:
+    """Raise TensorMisfit if a count differs from the one that other tensors imply."""
+    if count != expected:
+        raise TensorMisfit(f"{name}: {count} values, expected {expected}")
 
 
 Parts: TypeAlias = Mapping[str, Array]
@@ -75,14 +75,14 @@ Codes: TypeAlias = tuple[Array, Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSettings:
-    """Settings of the quantization config: `block` is the shape that shares one scale (None: from
-    the tensors), `bits` those of a code and `group` the group size (0: not given, -1: per channel),
-    `zero_offset` is added to stored zero points.
+    """Settings of the quantization config: the block shape that shares one scale (None: inferred
+    from the tensors), the bits of a code, the group size (0: not given, -1: per channel), and the
+    offset that is added to stored zero points.
     """
 
-    block: tuple[int, int] | None = None
+    block_shape: tuple[int, int] | None = None
     bits: int = 0
-    group: int = 0
+    group_size: int = 0
     zero_offset: int = 0
 
 
@@ -90,18 +90,18 @@ class QuantizationSettings:
 class QuantizedLayout:
     """Shape of a weight, the bits of a code and the group size along `axis`.
 
-    `kept`: codes are integers, those of a group share one scale, and with `centered` codes
-    no zero point either, so that they can be stored as they are. `block` is the shape that shares
-    one scale, `zero_offset` is added to stored zero points.
+    `is_uniform`: codes are integers with one scale per group. `is_symmetric`: there are no zero
+    points. Codes with both properties can be stored unchanged. `block_shape` is the shape that
+    shares one scale; `zero_offset` is added to stored zero points.
     """
 
     shape: tuple[int, ...]
     bits: int = 8
-    group: int = 0
+    group_size: int = 0
     axis: int = -1
-    kept: bool = True
-    centered: bool = True
-    block: tuple[int, int] = (0, 0)
+    is_uniform: bool = True
+    is_symmetric: bool = True
+    block_shape: tuple[int, int] = (0, 0)
     zero_offset: int = 0
 
 
@@ -139,7 +139,7 @@ def read_scales(stored: Array) -> Array:
     return stored.astype(np.float32)
 
 
-def as_scale_grid(scales: Array, rank: int) -> Array:
+def reshape_scale_grid(scales: Array, rank: int) -> Array:
     """Return scales with the axes of the weight; one scale is a grid of 1 by 1."""
     if scales.size == 1 and scales.ndim < 3:
         return scales.reshape(1, 1)
@@ -151,7 +151,7 @@ def as_scale_grid(scales: Array, rank: int) -> Array:
 # --- 8-bit values with separate scales  : FP8, int8 --------------------------------
 
 
-def _block_sizes(
+def _infer_block_shape(
     shape: tuple[int, ...], grid: tuple[int, ...], block: tuple[int, int] | None
 ) -> tuple[int, int]:
     """Return the lengths of the blocks that share a scale; those at the edges may be shorter."""
@@ -170,26 +170,26 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
     """Return layout and decoder of weights whose scales are in the tensor `suffix`."""
     weight = "" if suffix == "_scale_inv" else ".weight"
 
-    def layout(t: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
-        whole = t[weight]
+    def layout(parts: Parts, _: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+        whole = parts[weight]
         if whole.ndim < 2:
             raise TensorMisfit(f"the weight has the shape {list(whole.shape)} and is not a matrix")
-        grid, zeros = as_scale_grid(t[suffix], whole.ndim), t.get(".weight_zero_point")
+        grid, zeros = reshape_scale_grid(parts[suffix], whole.ndim), parts.get(".weight_zero_point")
         if grid.shape[:-2] not in ((), whole.shape[:-2]):
             raise TensorMisfit(f"scales of shape {list(grid.shape)} fit no {list(whole.shape)}")
-        if zeros is not None and as_scale_grid(zeros, whole.ndim).shape != grid.shape:
+        if zeros is not None and reshape_scale_grid(zeros, whole.ndim).shape != grid.shape:
             raise TensorMisfit(f"zero points of shape {list(zeros.shape)} do not fit the scales")
-        block = _block_sizes(whole.shape[-2:], grid.shape[-2:], settings.block)
+        block = _infer_block_shape(whole.shape[-2:], grid.shape[-2:], settings.block_shape)
         return QuantizedLayout(
             shape=whole.shape,
-            group=block[1],
-            kept=whole.dtype == np.int8,
-            centered=zeros is None,
-            block=block,
+            group_size=block[1],
+            is_uniform=whole.dtype == np.int8,
+            is_symmetric=zeros is None,
+            block_shape=block,
         )
 
-    def read_codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-        down, along = layout.block
+    def read_codes(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+        down, along = layout.block_shape
         high, wide = np.arange(layout.shape[-2]) // down, np.arange(layout.shape[-1]) // along
         stacked = len(layout.shape) > 2
 
@@ -198,52 +198,56 @@ def make_scaled_decoder(suffix: str) -> tuple[Describe, Decode]:
                 grid = grid[rows]
             return grid[..., high if stacked else high[rows], :][..., wide]
 
-        zeros = np.zeros((1, 1)) if ".weight_zero_point" not in t else t[".weight_zero_point"]
-        grids = [as_scale_grid(x, len(layout.shape)) for x in (read_scales(t[suffix]), zeros)]
+        zeros = (
+            np.zeros((1, 1)) if ".weight_zero_point" not in parts else parts[".weight_zero_point"]
+        )
+        grids = [
+            reshape_scale_grid(x, len(layout.shape)) for x in (read_scales(parts[suffix]), zeros)
+        ]
         one = grids[1].size == 1
         offset = grids[1].astype(np.float32) if one else expand_grid(grids[1].astype(np.float32))
-        return t[weight][rows].astype(np.float32) - offset, expand_grid(grids[0])
+        return parts[weight][rows].astype(np.float32) - offset, expand_grid(grids[0])
 
     return layout, read_codes
 
 
-def describe_llm_int8(_: Parts, n: Lengths, __: QuantizationSettings) -> QuantizedLayout:
+def describe_llm_int8(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
     """Describe LLM.int8 of bitsandbytes: `[out, in]` with the absmax of each row."""
-    return QuantizedLayout(shape=(n["out"], n["in"]), group=n["in"])
+    return QuantizedLayout(shape=(lengths["out"], lengths["in"]), group_size=lengths["in"])
 
 
-def decode_llm_int8(t: Parts, _: QuantizedLayout, rows: slice) -> Codes:
+def decode_llm_int8(parts: Parts, _: QuantizedLayout, rows: slice) -> Codes:
     """Decode LLM.int8: rows scaled by their absmax."""
-    return t[".weight"][rows], (read_scales(t[".SCB"][rows]) / np.float32(127))[:, None]
+    return parts[".weight"][rows], (read_scales(parts[".SCB"][rows]) / np.float32(127))[:, None]
 
 
 # --- MXFP4 experts ------------------------------------------------------------------------
 
 
-def describe_mxfp4(_: Parts, n: Lengths, __: QuantizationSettings) -> QuantizedLayout:
+def describe_mxfp4(_: Parts, lengths: Lengths, __: QuantizationSettings) -> QuantizedLayout:
     """Describe MXFP4: the model multiplies by `[in, out]`, the file stores `[out, in]`."""
-    group = n["bytes"] * 2
-    shape = n["experts"], n["groups"] * group, n["out"]
-    return QuantizedLayout(shape=shape, group=group, axis=-2)
+    group = lengths["bytes"] * 2
+    shape = lengths["experts"], lengths["groups"] * group, lengths["out"]
+    return QuantizedLayout(shape=shape, group_size=group, axis=-2)
 
 
-def decode_mxfp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+def decode_mxfp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `q * s`, with power-of-two scales."""
-    packed, scales = t["_blocks"][rows], read_scales(t["_scales"][rows]) / np.float32(2)
+    packed, scales = parts["_blocks"][rows], read_scales(parts["_scales"][rows]) / np.float32(2)
     codes = FP4_DOUBLED[unpack_codes(packed, 4)].reshape(*packed.shape[:2], -1)
-    return codes.swapaxes(1, 2), np.repeat(scales, layout.group, axis=2).swapaxes(1, 2)
+    return codes.swapaxes(1, 2), np.repeat(scales, layout.group_size, axis=2).swapaxes(1, 2)
 
 
 # --- bitsandbytes, 4 bits -----------------------------------------------------------------
 
 
-def _read_quant_state(t: Parts) -> dict[str, Any]:
+def _read_quant_state(parts: Parts) -> dict[str, Any]:
     """Return the JSON that bitsandbytes stores in a tensor of bytes."""
-    stored = next(t[mark] for mark in QUANT_STATES if mark in t)
+    stored = next(parts[mark] for mark in QUANT_STATES if mark in parts)
     try:
         state = json.loads(stored.tobytes().decode())
         sizes = [*state["shape"], state["blocksize"]]
-        if ".nested_absmax" in t:
+        if ".nested_absmax" in parts:
             sizes.append(state["nested_blocksize"])
             float(state["nested_offset"])
         if min(map(int, sizes)) < 1 or len(state["shape"]) != 2:
@@ -253,39 +257,39 @@ def _read_quant_state(t: Parts) -> dict[str, Any]:
     return dict(state)
 
 
-def describe_bnb4(t: Parts, n: Lengths, _: QuantizationSettings) -> QuantizedLayout:
+def describe_bnb4(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
     """Describe NF4 and FP4 of bitsandbytes: a flat list of codes in blocks."""
-    state = _read_quant_state(t)
+    state = _read_quant_state(parts)
     shape = tuple(map(int, state["shape"]))
     count = math.prod(shape)
-    expect_equal("the bytes of codes", t[""].nbytes, -(-count // 2))
-    expect_equal("absmax", n["blocks"], -(-count // int(state["blocksize"])))
-    if (t[".absmax"].dtype == np.uint8) != all(
-        f".nested_{part}" in t for part in ("absmax", "quant_map")
+    check_equal_counts("the bytes of codes", parts[""].nbytes, -(-count // 2))
+    check_equal_counts("absmax", lengths["blocks"], -(-count // int(state["blocksize"])))
+    if (parts[".absmax"].dtype == np.uint8) != all(
+        f".nested_{suffix}" in parts for suffix in ("absmax", "quant_map")
     ):
         raise TensorMisfit("absmax is quantized, or nested_absmax and nested_quant_map are missing")
-    if ".nested_absmax" in t:
-        needed = -(-n["blocks"] // int(state["nested_blocksize"]))
-        expect_equal("nested_absmax", len(t[".nested_absmax"]), needed)
-    return QuantizedLayout(shape=shape, kept=False)
+    if ".nested_absmax" in parts:
+        needed = -(-lengths["blocks"] // int(state["nested_blocksize"]))
+        check_equal_counts("nested_absmax", len(parts[".nested_absmax"]), needed)
+    return QuantizedLayout(shape=shape, is_uniform=False)
 
 
-def decode_bnb4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+def decode_bnb4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `table[q] * absmax`; nested scales are quantized to 8 bits themselves."""
-    state = _read_quant_state(t)
+    state = _read_quant_state(parts)
     width = layout.shape[1]
     first, stop, _ = rows.indices(layout.shape[0])
     start, end = first * width, stop * width
-    flat = t[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
+    flat = parts[""].reshape(-1).view(np.uint8)[start // 2 : -(-end // 2)]
     codes = np.stack([flat >> 4, flat & 15], -1).reshape(-1)[start % 2 :][: end - start]
-    scales = read_scales(t[".absmax"]) if ".nested_absmax" not in t else None
+    scales = read_scales(parts[".absmax"]) if ".nested_absmax" not in parts else None
     if scales is None:
-        each = t[".nested_quant_map"].astype(np.float32)[t[".absmax"]]
+        each = parts[".nested_quant_map"].astype(np.float32)[parts[".absmax"]]
         outer = np.arange(len(each)) // int(state["nested_blocksize"])
-        scales = each * read_scales(t[".nested_absmax"])[outer]
+        scales = each * read_scales(parts[".nested_absmax"])[outer]
         scales = scales + np.float32(state["nested_offset"])
     blocks = np.arange(start, end) // int(state["blocksize"])
-    values = t[".quant_map"].astype(np.float32)[codes]
+    values = parts[".quant_map"].astype(np.float32)[codes]
     shape = stop - first, width
     return values.reshape(shape), scales[blocks].reshape(shape)
 
@@ -297,12 +301,12 @@ DecodeBlocks: TypeAlias = Callable[[Array], Codes]
 """Decodes blocks `[..., bytes]` to codes `[..., groups, values]` and scales `[..., groups, 1]`."""
 
 
-def _float16(raw: Array) -> Array:
+def _decode_float16(raw: Array) -> Array:
     """Return float16 values in pairs of bytes as float32."""
     return np.ascontiguousarray(raw).view("<f2").astype(np.float32)
 
 
-def _bit_fields(raw: Array, bits: int, width: int) -> Array:
+def _split_bit_fields(raw: Array, bits: int, width: int) -> Array:
     """Split bytes into fields of `bits` bits: those of `width` bytes follow each other, the lowest
     first.
     """
@@ -312,18 +316,18 @@ def _bit_fields(raw: Array, bits: int, width: int) -> Array:
     return fields.reshape(*raw.shape[:-1], -1)
 
 
-def _in_groups(codes: Array, size: int) -> Array:
+def _reshape_groups(codes: Array, size: int) -> Array:
     return codes.reshape(*codes.shape[:-1], -1, size)
 
 
 def _decode_q4_0(blocks: Array) -> Codes:
-    codes = _bit_fields(blocks[..., 2:], 4, 16).astype(np.int8) - np.int8(8)
-    return codes[..., None, :], _float16(blocks[..., :2])[..., None]
+    codes = _split_bit_fields(blocks[..., 2:], 4, 16).astype(np.int8) - np.int8(8)
+    return codes[..., None, :], _decode_float16(blocks[..., :2])[..., None]
 
 
 def _decode_q8_0(blocks: Array) -> Codes:
     codes = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
-    return codes[..., None, :], _float16(blocks[..., :2])[..., None]
+    return codes[..., None, :], _decode_float16(blocks[..., :2])[..., None]
 
 
 def _unpack_scales(packed: Array) -> tuple[Array, Array]:
@@ -336,28 +340,33 @@ def _unpack_scales(packed: Array) -> tuple[Array, Array]:
 
 def _decode_offset_blocks(blocks: Array, codes: Array) -> Codes:
     """Decode `d * scale * q - dmin * minimum`; values with a minimum have the scale 1."""
-    sizes = _float16(blocks[..., :4])
+    sizes = _decode_float16(blocks[..., :4])
     scales, minimums = _unpack_scales(blocks[..., 4:16])
-    groups = _in_groups(codes, 32).astype(np.float32)
+    groups = _reshape_groups(codes, 32).astype(np.float32)
     offset = (sizes[..., 1:] * minimums)[..., None]
     values = (sizes[..., :1] * scales)[..., None] * groups - offset
     return values, np.ones((*values.shape[:-1], 1), np.float32)
 
 
 def _decode_q4_k(blocks: Array) -> Codes:
-    return _decode_offset_blocks(blocks, _bit_fields(blocks[..., 16:], 4, 32))
+    return _decode_offset_blocks(blocks, _split_bit_fields(blocks[..., 16:], 4, 32))
 
 
 def _decode_q5_k(blocks: Array) -> Codes:
-    highest = _bit_fields(blocks[..., 16:48], 1, 32)
-    return _decode_offset_blocks(blocks, _bit_fields(blocks[..., 48:], 4, 32) | (highest << 4))
+    highest = _split_bit_fields(blocks[..., 16:48], 1, 32)
+    return _decode_offset_blocks(
+        blocks, _split_bit_fields(blocks[..., 48:], 4, 32) | (highest << 4)
+    )
 
 
 def _decode_q6_k(blocks: Array) -> Codes:
-    low, high = _bit_fields(blocks[..., :128], 4, 64), _bit_fields(blocks[..., 128:192], 2, 32)
+    low, high = (
+        _split_bit_fields(blocks[..., :128], 4, 64),
+        _split_bit_fields(blocks[..., 128:192], 2, 32),
+    )
     codes = (low | (high << 4)).astype(np.int8) - np.int8(32)
     scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8).astype(np.float32)
-    return _in_groups(codes, 16), (_float16(blocks[..., 208:]) * scales)[..., None]
+    return _reshape_groups(codes, 16), (_decode_float16(blocks[..., 208:]) * scales)[..., None]
 
 
 DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
@@ -371,17 +380,19 @@ DECODERS: Mapping[str, tuple[int, DecodeBlocks]] = {
 QUANTIZED_TYPES = tuple(t for t in BLOCK_TYPES.values() if t.name in DECODERS)
 
 
-def make_block_decoder(mark: str, kind: BlockType) -> tuple[Describe, Decode]:
-    """Return layout and decoder of weights whose blocks are the bytes of the tensor `mark`."""
-    bits, decode_blocks = DECODERS[kind.name]
+def make_block_decoder(marker_suffix: str, block_type: BlockType) -> tuple[Describe, Decode]:
+    """Return layout and decoder of weights stored as blocks in the tensor `marker_suffix`."""
+    bits, decode_blocks = DECODERS[block_type.name]
 
-    def layout(t: Parts, _: Lengths, __: QuantizationSettings) -> QuantizedLayout:
-        *outer, width = t[mark].shape
-        shape = (*outer, width // kind.nbytes * kind.values)
-        return QuantizedLayout(shape=shape, bits=bits, group=kind.values, kept=bits > 0)
+    def layout(parts: Parts, _: Lengths, __: QuantizationSettings) -> QuantizedLayout:
+        *outer, width = parts[marker_suffix].shape
+        shape = (*outer, width // block_type.nbytes * block_type.block_size)
+        return QuantizedLayout(
+            shape=shape, bits=bits, group_size=block_type.block_size, is_uniform=bits > 0
+        )
 
-    def read_codes(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
-        blocks = _in_groups(t[mark][rows], kind.nbytes)
+    def read_codes(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+        blocks = _reshape_groups(parts[marker_suffix][rows], block_type.nbytes)
         values, scales = decode_blocks(blocks)
         shape = (*blocks.shape[:-2], layout.shape[-1])
         return values.reshape(shape), np.broadcast_to(scales, values.shape).reshape(shape)

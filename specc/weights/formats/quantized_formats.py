@@ -21,17 +21,17 @@ from specc.weights.formats.quantized_decoders import (
     QuantizationSettings,
     QuantizedLayout,
     TensorMisfit,
-    as_scale_grid,
+    check_equal_counts,
     decode_bnb4,
     decode_llm_int8,
     decode_mxfp4,
     describe_bnb4,
     describe_llm_int8,
     describe_mxfp4,
-    expect_equal,
     make_block_decoder,
     make_scaled_decoder,
     read_scales,
+    reshape_scale_grid,
     unpack_codes,
 )
 
@@ -39,64 +39,72 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Position in an AWQ word of each of eight consecutive outputs."""
 
 
-def _signed(codes: Array, zeros: Array | int) -> Array:
+def _subtract_zero_points(codes: Array, zero_points: Array | int) -> Array:
     """Subtract the zero points from codes."""
-    return codes.astype(np.int16) - (zeros if isinstance(zeros, int) else zeros.astype(np.int16))
+    return codes.astype(np.int16) - (
+        zero_points if isinstance(zero_points, int) else zero_points.astype(np.int16)
+    )
 
 
-def _code_bits(count: int, words: int, known: Sequence[int], bits: int) -> int:
-    """Return the bits of a code if `words` words of 32 bits hold `count` codes; `bits` are
-    those of the config (0: not given).
+def _infer_code_bits(code_count: int, word_count: int, candidates: Sequence[int], bits: int) -> int:
+    """Return the bits per code if 32-bit words hold `code_count` codes; `bits` is the value in the
+    config (0: not given).
     """
-    found = [b for b in known if -(-count * b // 32) == words and bits in (0, b)]
+    found = [b for b in candidates if -(-code_count * b // 32) == word_count and bits in (0, b)]
     if not found:
-        sized = f"{bits} bits" if bits else f"{' or '.join(map(str, known))} bits"
-        raise TensorMisfit(f"{count} codes of {sized} do not take {words} times 32 bits")
+        sized = f"{bits} bits" if bits else f"{' or '.join(map(str, candidates))} bits"
+        raise TensorMisfit(f"{code_count} codes of {sized} do not take {word_count} times 32 bits")
     return found[0]
 
 
-def _group_size(width: int, groups: int, settings: QuantizationSettings) -> int:
-    """Return the group size of rows of `width` values in `groups` groups."""
-    given = width if settings.group < 0 else settings.group
-    if given and -(-width // given) == groups:
+def _infer_group_size(width: int, group_count: int, settings: QuantizationSettings) -> int:
+    """Return the group size of rows of `width` values in `group_count` groups."""
+    given = width if settings.group_size < 0 else settings.group_size
+    if given and -(-width // given) == group_count:
         return given
-    if given or groups < 1 or width % groups:
+    if given or group_count < 1 or width % group_count:
         size = f" of {given}" if given else ""
-        raise TensorMisfit(f"{groups} scales per row do not fit {width} values in groups{size}")
-    return width // groups
+        raise TensorMisfit(
+            f"{group_count} scales per row do not fit {width} values in groups{size}"
+        )
+    return width // group_count
 
 
 # --- GPTQ and AWQ -----------------------------------------------------------------------
 
 
-def _check_groups(index: Array | None, width: int, group: int, groups: int) -> bool:
+def _has_ordered_groups(
+    group_index: Array | None, width: int, group_size: int, group_count: int
+) -> bool:
     """Return whether the groups of a row are in order. Files without act-order have no index."""
-    if index is None:
+    if group_index is None:
         return True
-    expect_equal("g_idx", len(index), width)
-    if index.size and not 0 <= index.min() <= index.max() < groups:
-        raise TensorMisfit(f"g_idx names groups outside of 0 to {groups - 1}")
-    return bool(np.array_equal(index, np.arange(width) // group))
+    check_equal_counts("g_idx", len(group_index), width)
+    if group_index.size and not 0 <= group_index.min() <= group_index.max() < group_count:
+        raise TensorMisfit(f"g_idx names groups outside of 0 to {group_count - 1}")
+    return bool(np.array_equal(group_index, np.arange(width) // group_size))
 
 
-def describe_gptq(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_gptq(
+    parts: Parts, lengths: Lengths, settings: QuantizationSettings
+) -> QuantizedLayout:
     """Describe GPTQ: `[in, out]`, codes packed along `in`, zero points along `out`."""
-    bits = _code_bits(n["out"], n["zero_words"], (4, 8, 2, 3), settings.bits)
-    width = n.get("in", n["words"] * 32 // bits)
-    _code_bits(width, n["words"], (bits,), 0)
-    group = _group_size(width, n["groups"], settings)
-    in_order = _check_groups(t.get(".g_idx"), width, group, n["groups"])
+    bits = _infer_code_bits(lengths["out"], lengths["zero_words"], (4, 8, 2, 3), settings.bits)
+    width = lengths.get("in", lengths["words"] * 32 // bits)
+    _infer_code_bits(width, lengths["words"], (bits,), 0)
+    group_size = _infer_group_size(width, lengths["groups"], settings)
+    in_order = _has_ordered_groups(parts.get(".g_idx"), width, group_size, lengths["groups"])
     largest = (1 << bits) - 1
-    if settings.zero_offset and (unpack_codes(t[".qzeros"], bits) == largest).any():
+    if settings.zero_offset and (unpack_codes(parts[".qzeros"], bits) == largest).any():
         raise TensorMisfit(
             f"a stored zero point is {largest}, which versions of GPTQ read as {largest + 1} or 0"
         )
     return QuantizedLayout(
-        shape=(n["out"], width),
+        shape=(lengths["out"], width),
         bits=bits,
-        group=group,
-        kept=in_order,
-        centered=_is_centered(t[".qzeros"], bits, settings),
+        group_size=group_size,
+        is_uniform=in_order,
+        is_symmetric=_is_centered(parts[".qzeros"], bits, settings),
         zero_offset=settings.zero_offset,
     )
 
@@ -107,30 +115,30 @@ def _is_centered(packed: Array, bits: int, settings: QuantizationSettings) -> bo
     return bool((unpack_codes(packed, bits) == middle).all())
 
 
-def decode_gptq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+def decode_gptq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `(q - z) * s`, with the group of each input channel in `g_idx`."""
     width, bits = layout.shape[1], layout.bits
-    groups = t.get(".g_idx", np.arange(width) // layout.group)
-    zeros = unpack_codes(t[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
+    groups = parts.get(".g_idx", np.arange(width) // layout.group_size)
+    zeros = unpack_codes(parts[".qzeros"], bits)[:, : layout.shape[0]][:, rows]
     zeros = zeros + np.uint8(layout.zero_offset)
-    codes = unpack_codes(t[".qweight"][:, rows], bits, axis=0)[:width]
-    scales = read_scales(t[".scales"][:, rows])
-    return _signed(codes, zeros[groups]).T, scales[groups].T
+    codes = unpack_codes(parts[".qweight"][:, rows], bits, axis=0)[:width]
+    scales = read_scales(parts[".scales"][:, rows])
+    return _subtract_zero_points(codes, zeros[groups]).T, scales[groups].T
 
 
-def describe_awq(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_awq(parts: Parts, lengths: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
     """Describe AWQ (GEMM): `[in, out]`, codes and zero points packed along `out`."""
-    expect_equal("the codes in a row of qweight", n["words"] * 8, n["out"])
-    group = _group_size(n["in"], n["groups"], settings)
+    check_equal_counts("the codes in a row of qweight", lengths["words"] * 8, lengths["out"])
+    group_size = _infer_group_size(lengths["in"], lengths["groups"], settings)
     return QuantizedLayout(
-        shape=(n["out"], n["in"]),
+        shape=(lengths["out"], lengths["in"]),
         bits=4,
-        group=group,
-        centered=_is_centered(t[".qzeros"], 4, settings),
+        group_size=group_size,
+        is_symmetric=_is_centered(parts[".qzeros"], 4, settings),
     )
 
 
-def decode_awq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+def decode_awq(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `(q - z) * s`; the eight outputs of a word are stored in another order."""
     first, stop, _ = rows.indices(layout.shape[0])
     words = slice(first // 8, -(-stop // 8))
@@ -140,70 +148,74 @@ def decode_awq(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
         codes = unpack_codes(packed[:, words], 4).reshape(len(packed), -1, 8)
         return codes[:, :, AWQ_ORDER].reshape(len(packed), -1)[:, inside]
 
-    groups = np.arange(layout.shape[1]) // layout.group
-    zeros = unpack_awq(t[".qzeros"])[groups]
-    scales = read_scales(t[".scales"][:, rows])[groups]
-    return _signed(unpack_awq(t[".qweight"]), zeros).T, scales.T
+    groups = np.arange(layout.shape[1]) // layout.group_size
+    zeros = unpack_awq(parts[".qzeros"])[groups]
+    scales = read_scales(parts[".scales"][:, rows])[groups]
+    return _subtract_zero_points(unpack_awq(parts[".qweight"]), zeros).T, scales.T
 
 
 # --- compressed-tensors -----------------------------------------------------------------
 
 
-def describe_packed(t: Parts, n: Lengths, settings: QuantizationSettings) -> QuantizedLayout:
+def describe_packed(
+    parts: Parts, lengths: Lengths, settings: QuantizationSettings
+) -> QuantizedLayout:
     """Describe integers of compressed-tensors: `[out, in]`, packed along `in`."""
-    out, width = (int(length) for length in t[".weight_shape"])
-    expect_equal("the rows of weight_packed", n["out"], out)
-    bits = _code_bits(width, n["words"], range(1, 9), settings.bits)
-    scales = as_scale_grid(t[".weight_scale"], 2)
+    out, width = (int(length) for length in parts[".weight_shape"])
+    check_equal_counts("the rows of weight_packed", lengths["out"], out)
+    bits = _infer_code_bits(width, lengths["words"], range(1, 9), settings.bits)
+    scales = reshape_scale_grid(parts[".weight_scale"], 2)
     groups = scales.shape[1]
     if len(scales) not in (1, out):
         raise TensorMisfit(f"scales of shape {list(scales.shape)} do not fit {out} rows")
-    group = _group_size(width, groups, settings if groups > 1 else QuantizationSettings())
-    in_order = _check_groups(t.get(".weight_g_idx"), width, group, groups)
-    if ".weight_zero_point" in t:
-        expect_equal("the words of a zero point", n["zero_words"], -(-out * bits // 32))
-        expect_equal("the groups of zero points", n["groups"], groups)
+    group_size = _infer_group_size(
+        width, groups, settings if groups > 1 else QuantizationSettings()
+    )
+    in_order = _has_ordered_groups(parts.get(".weight_g_idx"), width, group_size, groups)
+    if ".weight_zero_point" in parts:
+        check_equal_counts("the words of a zero point", lengths["zero_words"], -(-out * bits // 32))
+        check_equal_counts("the groups of zero points", lengths["groups"], groups)
     return QuantizedLayout(
         shape=(out, width),
         bits=bits,
-        group=group,
-        kept=in_order,
-        centered=".weight_zero_point" not in t,
+        group_size=group_size,
+        is_uniform=in_order,
+        is_symmetric=".weight_zero_point" not in parts,
     )
 
 
-def decode_packed(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+def decode_packed(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `(q - z) * s`; codes and zero points are stored unsigned."""
     (out, width), bits = layout.shape, layout.bits
-    codes = unpack_codes(t[".weight_packed"][rows], bits)[:, :width]
-    groups = t.get(".weight_g_idx", np.arange(width) // layout.group)
-    scales = as_scale_grid(read_scales(t[".weight_scale"]), 2)
+    codes = unpack_codes(parts[".weight_packed"][rows], bits)[:, :width]
+    groups = parts.get(".weight_g_idx", np.arange(width) // layout.group_size)
+    scales = reshape_scale_grid(read_scales(parts[".weight_scale"]), 2)
     scales = np.broadcast_to(scales, (out, scales.shape[1]))
     zeros: Array | int = 1 << (bits - 1)
-    if ".weight_zero_point" in t:
-        stored = unpack_codes(t[".weight_zero_point"], bits, axis=0)[:out]
+    if ".weight_zero_point" in parts:
+        stored = unpack_codes(parts[".weight_zero_point"], bits, axis=0)[:out]
         zeros = np.broadcast_to(stored, (out, stored.shape[1]))[rows][:, groups]
-    return _signed(codes, zeros), scales[rows][:, groups]
+    return _subtract_zero_points(codes, zeros), scales[rows][:, groups]
 
 
-def describe_fp4(t: Parts, n: Lengths, _: QuantizationSettings) -> QuantizedLayout:
+def describe_fp4(parts: Parts, lengths: Lengths, _: QuantizationSettings) -> QuantizedLayout:
     """Describe NVFP4 and MXFP4 of compressed-tensors: `[out, in]`, two codes per byte."""
-    width = n["bytes"] * 2
-    whole = t.get(".weight_global_scale")
-    if whole is not None:
-        expect_equal("weight_global_scale", whole.size, 1)
-    group = _group_size(width, n["groups"], QuantizationSettings())
-    return QuantizedLayout(shape=(n["out"], width), group=group)
+    width = lengths["bytes"] * 2
+    global_scale = parts.get(".weight_global_scale")
+    if global_scale is not None:
+        check_equal_counts("weight_global_scale", global_scale.size, 1)
+    group_size = _infer_group_size(width, lengths["groups"], QuantizationSettings())
+    return QuantizedLayout(shape=(lengths["out"], width), group_size=group_size)
 
 
-def decode_fp4(t: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
+def decode_fp4(parts: Parts, layout: QuantizedLayout, rows: slice) -> Codes:
     """Decode `q * s`, for NVFP4 divided by the global scale."""
-    codes = FP4_DOUBLED[unpack_codes(t[".weight_packed"][rows], 4)]
-    scales = read_scales(t[".weight_scale"][rows]) / np.float32(2)
-    if ".weight_global_scale" in t:
+    codes = FP4_DOUBLED[unpack_codes(parts[".weight_packed"][rows], 4)]
+    scales = read_scales(parts[".weight_scale"][rows]) / np.float32(2)
+    if ".weight_global_scale" in parts:
         with np.errstate(divide="ignore", invalid="ignore"):
-            scales = scales / t[".weight_global_scale"].astype(np.float32).reshape(())
-    return codes, np.repeat(scales, layout.group, axis=1)
+            scales = scales / parts[".weight_global_scale"].astype(np.float32).reshape(())
+    return codes, np.repeat(scales, layout.group_size, axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,27 +223,27 @@ class WeightFormat:
     """A format of `methods` (`quant_method` in the config).
 
     A tensor named `name + mark` belongs to the weight `name + weight`. `parts` are the dimension
-    patterns of the tensors by suffix, `options` those of optional tensors.
+    patterns of the tensors by suffix, `optional_parts` those of optional tensors.
     """
 
     methods: tuple[str, ...]
-    mark: str
-    weight: str = ".weight"
+    marker_suffix: str
+    weight_suffix: str = ".weight"
     parts: Mapping[str, str]
     describe: Describe
     decode: Decode
-    options: Mapping[str, str] = field(default_factory=dict)
+    optional_parts: Mapping[str, str] = field(default_factory=dict)
 
 
-def _gguf_format(kind: BlockType) -> WeightFormat:
+def _make_gguf_format(block_type: BlockType) -> WeightFormat:
     """Return the format of a block type of GGUF; quantized tensors are named after it."""
-    mark = f":{kind.name}"
-    describe, decode = make_block_decoder(mark, kind)
+    marker_suffix = f":{block_type.name}"
+    describe, decode = make_block_decoder(marker_suffix, block_type)
     return WeightFormat(
         methods=(GGUF_METHOD,),
-        mark=mark,
-        weight="",
-        parts={mark: "u8"},
+        marker_suffix=marker_suffix,
+        weight_suffix="",
+        parts={marker_suffix: "u8"},
         describe=describe,
         decode=decode,
     )
@@ -244,27 +256,27 @@ _INVERSE, _PLAIN = make_scaled_decoder("_scale_inv"), make_scaled_decoder(".weig
 WEIGHT_FORMATS = (
     WeightFormat(
         methods=("fp8",),
-        mark="_scale_inv",
-        weight="",
+        marker_suffix="_scale_inv",
+        weight_suffix="",
         parts={"": "f8", "_scale_inv": "scale"},
         describe=_INVERSE[0],
         decode=_INVERSE[1],
     ),
     WeightFormat(
         methods=("gptq",),
-        mark=".qweight",
+        marker_suffix=".qweight",
         parts={
             ".qweight": "i32[words, out]",
             ".qzeros": "i32[groups, zero_words]",
             ".scales": "float[groups, out]",
         },
-        options={".g_idx": "i32[in]"},
+        optional_parts={".g_idx": "i32[in]"},
         describe=describe_gptq,
         decode=decode_gptq,
     ),
     WeightFormat(
         methods=("awq",),
-        mark=".qweight",
+        marker_suffix=".qweight",
         parts={
             ".qweight": "i32[in, words]",
             ".qzeros": "i32[groups, words]",
@@ -275,36 +287,39 @@ WEIGHT_FORMATS = (
     ),
     WeightFormat(
         methods=("compressed-tensors",),
-        mark=".weight_shape",
+        marker_suffix=".weight_shape",
         parts={
             ".weight_shape": "int[2]",
             ".weight_packed": "i32[out, words]",
             ".weight_scale": "float",
         },
-        options={".weight_zero_point": "i32[zero_words, groups]", ".weight_g_idx": "int[in]"},
+        optional_parts={
+            ".weight_zero_point": "i32[zero_words, groups]",
+            ".weight_g_idx": "int[in]",
+        },
         describe=describe_packed,
         decode=decode_packed,
     ),
     WeightFormat(
         methods=("compressed-tensors",),
-        mark=".weight_packed",
+        marker_suffix=".weight_packed",
         parts={".weight_packed": "u8[out, bytes]", ".weight_scale": "scale[out, groups]"},
-        options={".weight_global_scale": "float"},
+        optional_parts={".weight_global_scale": "float"},
         describe=describe_fp4,
         decode=decode_fp4,
     ),
     WeightFormat(
         methods=("compressed-tensors", "fbgemm_fp8"),
-        mark=".weight_scale",
+        marker_suffix=".weight_scale",
         parts={".weight": "f8|i8", ".weight_scale": "scale"},
-        options={".weight_zero_point": "i8"},
+        optional_parts={".weight_zero_point": "i8"},
         describe=_PLAIN[0],
         decode=_PLAIN[1],
     ),
     WeightFormat(
         methods=("mxfp4",),
-        mark="_blocks",
-        weight="",
+        marker_suffix="_blocks",
+        weight_suffix="",
         parts={"_blocks": "u8[experts, out, groups, bytes]", "_scales": "u8[experts, out, groups]"},
         describe=describe_mxfp4,
         decode=decode_mxfp4,
@@ -312,15 +327,15 @@ WEIGHT_FORMATS = (
     *(
         WeightFormat(
             methods=("bitsandbytes",),
-            mark=mark,
-            weight="",
+            marker_suffix=mark,
+            weight_suffix="",
             parts={
                 mark: "u8[state]",
                 "": "any",
                 ".absmax": "float|u8[blocks]",
                 ".quant_map": "float[16]",
             },
-            options={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
+            optional_parts={".nested_absmax": "float[outer]", ".nested_quant_map": "float[256]"},
             describe=describe_bnb4,
             decode=decode_bnb4,
         )
@@ -328,12 +343,12 @@ WEIGHT_FORMATS = (
     ),
     WeightFormat(
         methods=("bitsandbytes",),
-        mark=".SCB",
+        marker_suffix=".SCB",
         parts={".weight": "i8[out, in]", ".SCB": "float[out]"},
         describe=describe_llm_int8,
         decode=decode_llm_int8,
     ),
-    *map(_gguf_format, QUANTIZED_TYPES),
+    *map(_make_gguf_format, QUANTIZED_TYPES),
 )
 """All formats. Formats with the same marker have different methods, and earlier markers take
 precedence: a weight with `.weight_shape` also has `.weight_packed`."""

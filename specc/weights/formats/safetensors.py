@@ -25,13 +25,13 @@ from specc.weights.formats.safetensors_header import (
     MAX_HEADER_BYTES,
     NATIVE_ORDER_DTYPES,
     NUMPY_DTYPES,
-    dtype_of_array,
+    get_array_dtype,
     read_header,
 )
 
 FileIdentity: TypeAlias = tuple[int, int, int, int]
 """Device, inode, size and time of modification of a file."""
-AS_SPECIFIED = {"specc.layout": "spec"}
+SPEC_LAYOUT_METADATA = {"specc.layout": "spec"}
 """Metadata of a file with a spec's parameters under their own names: no `load` rules apply."""
 
 CHUNK_BYTES = 1 << 20
@@ -72,8 +72,8 @@ class TensorFile(Closeable):
         self.metadata: Mapping[str, str] = metadata
         self.header_hash = hashlib.sha256(header).hexdigest()
         self._fd = fd
-        self._seen = read_identity(os.fstat(fd))
-        self.size = self._seen[2]
+        self._identity = read_identity(os.fstat(fd))
+        self.size = self._identity[2]
 
     def array(self, name: str) -> Array:
         """Return the tensor as a read-only view of the mapped file, in its stored dtype."""
@@ -139,14 +139,14 @@ class TensorFile(Closeable):
 
     def check_unchanged(self) -> None:
         """Raise E0512 if the file changed since its header was read."""
-        if read_identity(os.fstat(self._fd)) != self._seen:
-            self._changed("it was modified")
+        if read_identity(os.fstat(self._fd)) != self._identity:
+            self._fail_changed("it was modified")
         try:
             there = read_identity(os.stat(self.path))
         except OSError:
-            self._changed("it no longer exists")
-        if there != self._seen:
-            self._changed("it was replaced")
+            self._fail_changed("it no longer exists")
+        if there != self._identity:
+            self._fail_changed("it was replaced")
 
     def close(self) -> None:
         """Close the file. Views returned by `array` stay valid."""
@@ -159,7 +159,7 @@ class TensorFile(Closeable):
         while view:
             got = read_into_buffer(self._fd, view, offset)
             if got == 0:
-                self._changed("it became shorter")
+                self._fail_changed("it became shorter")
             view, offset = view[got:], offset + got
 
     @cached_property
@@ -176,11 +176,11 @@ class TensorFile(Closeable):
             )
         return NUMPY_DTYPES[entry.dtype]
 
-    def _changed(self, how: str) -> NoReturn:
+    def _fail_changed(self, reason: str) -> NoReturn:
         raise_error(
             "E0512",
             f"`{escape_text(self.path)}` changed while it was read",
-            notes=[how, "nothing was written"],
+            notes=[reason, "nothing was written"],
             helps=["wait until the file is complete, then run the command again"],
         )
 
@@ -233,13 +233,13 @@ def write_safetensors(
     """Write a safetensors file atomically. The same tensors give the same bytes in any order.
 
     A file that specc did not write is replaced only with `force` (E0833). The metadata name the
-    producer, for `specc.io.file_signatures`. `AS_SPECIFIED` in them means that names and shapes are
-    those of the spec's parameters.
+    producer, for `specc.io.file_signatures`. `SPEC_LAYOUT_METADATA` in the metadata means that
+    names and shapes are those of the spec's parameters.
 
     Tensors are sorted by decreasing element width, then by name, so that each is aligned to its
     element width; the data is aligned to 64 bytes.
     """
-    names = sorted(tensors, key=lambda n: (-DTYPE_BITS[dtype_of_array(tensors[n])], n))
+    names = sorted(tensors, key=lambda n: (-DTYPE_BITS[get_array_dtype(tensors[n])], n))
     header: dict[str, object] = {
         "__metadata__": dict(sorted({PRODUCER_NAME: "weights", **(metadata or {})}.items()))
     }
@@ -247,7 +247,7 @@ def write_safetensors(
     for name in names:
         array = tensors[name]
         header[name] = {
-            "dtype": dtype_of_array(array).upper(),
+            "dtype": get_array_dtype(array).upper(),
             "shape": list(array.shape),
             "data_offsets": [at, at + array.nbytes],
         }
@@ -255,10 +255,10 @@ def write_safetensors(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % 64)
     real = resolve_output_path(path, WEIGHTS_OUTPUT, force=force)
-    write_file_atomically(real, _file_chunks(text, (tensors[n] for n in names)))
+    write_file_atomically(real, _iterate_file_chunks(text, (tensors[n] for n in names)))
 
 
-def _file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[bytes | memoryview]:
+def _iterate_file_chunks(header: bytes, arrays: Iterable[Array]) -> Iterator[bytes | memoryview]:
     yield len(header).to_bytes(8, "little") + header
     for array in arrays:
         if array.size:
@@ -271,7 +271,7 @@ def _to_native_order(array: Array) -> Array:
 
     NumPy's own dtypes carry their byte order; those of ml_dtypes are always native.
     """
-    if dtype_of_array(array) in NATIVE_ORDER_DTYPES:
+    if get_array_dtype(array) in NATIVE_ORDER_DTYPES:
         return array.byteswap() if sys.byteorder == "big" else array
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
@@ -281,9 +281,9 @@ def read_identity(status: os.stat_result) -> FileIdentity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def refuse_foreign_file(path: Path, head: bytes, wanted: str) -> None:
+def refuse_foreign_file(path: Path, head: bytes, expected: str) -> None:
     """Raise E0502 if a file that begins with `head` is of a known other format."""
     found = identify_foreign_file(head, escape_text(path.name))
     if found:
         what, help = found
-        raise_error("E0502", f"`{escape_text(path)}` is not {wanted} but {what}", helps=[help])
+        raise_error("E0502", f"`{escape_text(path)}` is not {expected} but {what}", helps=[help])

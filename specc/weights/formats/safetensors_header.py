@@ -68,7 +68,7 @@ NATIVE_ORDER_DTYPES = frozenset(
 _BY_NAME = {kind.name: ours for ours, kind in NUMPY_DTYPES.items()}
 
 
-def dtype_of_array(array: Array) -> str:
+def get_array_dtype(array: Array) -> str:
     """Return specc's name of an array's dtype. E0508 if weights cannot have it."""
     name = array.dtype.name
     if name not in _BY_NAME:
@@ -96,20 +96,20 @@ class RawTensor:
     end: int
 
 
-class _Wrong(Exception):
+class _InvalidHeader(Exception):
     """The error of a header."""
 
 
 def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[str, str], bytes]:
     """Read tensors in data order, metadata, and the header's bytes. Fails with E0506."""
     try:
-        data = _header_bytes(fd, size)
+        data = _read_header_bytes(fd, size)
         fields = _parse_fields(data)
         metadata = _parse_metadata(fields.pop("__metadata__", None))
         tensors = [_parse_tensor(name, f) for name, f in fields.items()]
         tensors.sort(key=lambda t: (t.begin, t.end))
         _check_ranges(tensors, size - 8 - len(data))
-    except _Wrong as error:
+    except _InvalidHeader as error:
         raise_error(
             "E0506",
             f"`{escape_text(path)}` is damaged, or not a safetensors file",
@@ -119,24 +119,24 @@ def read_header(fd: int, size: int, path: str) -> tuple[list[RawTensor], dict[st
     return tensors, metadata, data
 
 
-def _header_bytes(fd: int, size: int) -> bytes:
+def _read_header_bytes(fd: int, size: int) -> bytes:
     """Read the header's JSON, whose length is in the first eight bytes."""
     if size < 8:
-        raise _Wrong(f"it has {size} bytes; a safetensors file has at least 10")
+        raise _InvalidHeader(f"it has {size} bytes; a safetensors file has at least 10")
     length = int.from_bytes(read_at_offset(fd, 8, 0), "little")
     # other files begin with any number, so this check comes before reading
     if length > MAX_HEADER_BYTES:
-        raise _Wrong(
+        raise _InvalidHeader(
             f"it has a header length of {length} bytes; at most {MAX_HEADER_BYTES} are allowed"
         )
     if length > size - 8:
-        raise _Wrong(
+        raise _InvalidHeader(
             f"its header should have {length} bytes, but only {size - 8} follow: the "
             "file is truncated"
         )
     data = read_at_offset(fd, length, 8)
     if len(data) != length:  # it has shrunk since its size was read
-        raise _Wrong("the file is truncated inside the header")
+        raise _InvalidHeader("the file is truncated inside the header")
     return data
 
 
@@ -145,17 +145,17 @@ def _parse_fields(data: bytes) -> dict[str, Json]:
     try:
         fields = parse_strict_json(data.decode("utf-8"), NO_LIMITS)
     except DuplicateKey as error:
-        raise _Wrong(f"its header names {escape_text(repr(error.key))} twice") from None
+        raise _InvalidHeader(f"its header names {escape_text(repr(error.key))} twice") from None
     except NestingTooDeep:
-        raise _Wrong("its header is nested too deeply") from None
+        raise _InvalidHeader("its header is nested too deeply") from None
     except UnicodeDecodeError as error:
         # 8 for the length field: the offset in the file
-        raise _Wrong(f"its header is not UTF-8 (byte {error.start + 8})") from None
+        raise _InvalidHeader(f"its header is not UTF-8 (byte {error.start + 8})") from None
     except ValueError as error:
         # invalid JSON, an integer of thousands of digits, NaN
-        raise _Wrong(f"its header is not JSON: {escape_text(error)}") from None
+        raise _InvalidHeader(f"its header is not JSON: {escape_text(error)}") from None
     if not isinstance(fields, dict):
-        raise _Wrong("its header is not a JSON object")
+        raise _InvalidHeader("its header is not a JSON object")
     return fields
 
 
@@ -166,7 +166,7 @@ def _parse_metadata(value: Json) -> dict[str, str]:
     if isinstance(value, dict):
         texts = {key: text for key, text in value.items() if isinstance(text, str)}
     if not isinstance(value, dict) or len(texts) != len(value):
-        raise _Wrong("its `__metadata__` is not a map of strings")
+        raise _InvalidHeader("its `__metadata__` is not a map of strings")
     return texts
 
 
@@ -174,26 +174,26 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
     """Parse one entry and check its consistency."""
     what = f"the tensor `{escape_text(name[:200])}`"
     if not name:
-        raise _Wrong("a tensor has no name")
+        raise _InvalidHeader("a tensor has no name")
     # JSON can contain a lone surrogate, which is not allowed in names
     if has_lone_surrogate(name):
-        raise _Wrong(f"{what} has half of a character pair in its name")
+        raise _InvalidHeader(f"{what} has half of a character pair in its name")
     # other fields might change the meaning of these
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
-        raise _Wrong(f"{what} must have exactly the fields dtype, shape and data_offsets")
+        raise _InvalidHeader(f"{what} must have exactly the fields dtype, shape and data_offsets")
     dtype = fields["dtype"]
     if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
-        raise _Wrong(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
+        raise _InvalidHeader(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
     shape = _parse_lengths(fields["shape"])
     if shape is None or len(shape) > 64:
-        raise _Wrong(f"{what} has a shape that is not a list of at most 64 lengths")
+        raise _InvalidHeader(f"{what} has a shape that is not a list of at most 64 lengths")
     offsets = _parse_lengths(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _Wrong(f"{what} has data_offsets that are not two increasing numbers")
+        raise _InvalidHeader(f"{what} has data_offsets that are not two increasing numbers")
     begin, end = offsets
     needed = _count_bytes(what, dtype, shape)
     if end - begin != needed:
-        raise _Wrong(
+        raise _InvalidHeader(
             f"{what}, {dtype} of shape {shape}, takes {needed} bytes, "
             f"but its data_offsets span {end - begin}"
         )
@@ -206,10 +206,10 @@ def _count_bytes(what: str, dtype: str, shape: list[int]) -> int:
     for dim in shape:
         count *= dim
         if count >= MAX_LENGTH:  # checked step by step: a later 0 must not hide it
-            raise _Wrong(f"{what} has more elements than any file can hold")
+            raise _InvalidHeader(f"{what} has more elements than any file can hold")
     bits = count * DTYPE_BITS[DTYPES_BY_FILE_NAME[dtype]]
     if bits % 8:  # types of 4 and 6 bits are packed
-        raise _Wrong(f"{what} of {dtype} does not fill whole bytes")
+        raise _InvalidHeader(f"{what} of {dtype} does not fill whole bytes")
     return bits // 8
 
 
@@ -229,13 +229,13 @@ def _check_ranges(tensors: list[RawTensor], size: int) -> None:
             what = (
                 "overlaps the tensor before it" if t.begin < at else "leaves unused bytes before it"
             )
-            raise _Wrong(f"the tensor `{escape_text(t.name[:200])}` {what}")
+            raise _InvalidHeader(f"the tensor `{escape_text(t.name[:200])}` {what}")
         at = t.end
     if at > size:
         first = next(t for t in tensors if t.end > size)
-        raise _Wrong(
+        raise _InvalidHeader(
             f"its tensors need {at} bytes of data, got {size}: the file is "
             f"truncated, from `{escape_text(first.name[:200])}` on"
         )
     if at < size:
-        raise _Wrong(f"{size - at} bytes follow its last tensor")
+        raise _InvalidHeader(f"{size - at} bytes follow its last tensor")

@@ -10,7 +10,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.weights.formats.safetensors import open_tensors
 from specc.weights.initializers import parse_initializer
-from specc.weights.parameter_values import initial_values
+from specc.weights.parameter_values import make_initial_values
 
 torch = pytest.importorskip("torch")
 specc_torch = pytest.importorskip("specc_torch")
@@ -52,7 +52,7 @@ def test_it_starts_as_the_seed_and_the_names_say(module: object) -> None:
     for name, facts in module.graph.parameter_facts.items():
         if name not in module.ties:
             shape = tuple(d.evaluate({}) for d in facts.type.shape)
-            expected = initial_values(parse_initializer(facts.initial), 5, name, shape)
+            expected = make_initial_values(parse_initializer(facts.initial), 5, name, shape)
             np.testing.assert_array_equal(module.state_dict()[name], expected)
 
 

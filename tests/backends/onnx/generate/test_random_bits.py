@@ -9,7 +9,7 @@ import pytest
 from support.onnx_sessions import EmittedModel
 
 from specc.diagnostics.diagnostic import Failed
-from specc.weights.random_stream import fold_key, random_word, stream_key
+from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_word
 from specc_onnx.generate import onnx_sampling
 from specc_onnx.lower.emitter import Emitter
 from specc_onnx.lower.tensor_helpers import emit_cast
@@ -35,12 +35,12 @@ def piece() -> EmittedModel:
 def test_keys_and_uniforms_have_the_same_bits() -> None:
     model = piece()
     for seed in SEEDS:
-        wanted = [fold_key(stream_key(seed, "sample"), int(r)) for r in ROWS]
+        wanted = [derive_substream_key(derive_stream_key(seed, "sample"), int(r)) for r in ROWS]
         for step in STEPS:
             keys, drawn = model.run(seed=np.int64(seed), rows=ROWS, step=np.int64(step))
             assert keys.tolist() == wanted
             units = np.array(
-                [random_word(fold_key(k, step), 0) >> 40 for k in wanted], np.float32
+                [generate_word(derive_substream_key(k, step), 0) >> 40 for k in wanted], np.float32
             ) * np.float32(2**-24)
             assert drawn.dtype == np.float32
             assert drawn.tobytes() == units.tobytes()

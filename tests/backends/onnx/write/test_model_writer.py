@@ -22,7 +22,7 @@ from specc.backend import EmittedModel, WrittenModel
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
 from specc.weights.external_data import MAX_INLINE
-from specc.weights.formats.safetensors_header import NUMPY_DTYPES, dtype_of_array
+from specc.weights.formats.safetensors_header import NUMPY_DTYPES, get_array_dtype
 from specc.weights.parameter_values import ByteRange
 from specc.weights.weight_rules import RequiredParameter
 from specc_onnx import get_target
@@ -43,19 +43,19 @@ class Arrays:
     read: list[str] = field(default_factory=list)
 
     @property
-    def wanted(self) -> Mapping[str, RequiredParameter]:
+    def parameters(self) -> Mapping[str, RequiredParameter]:
         return {
             n: RequiredParameter(name=n, shape=tuple(d.number or 0 for d in v.type.shape))
             for n, v in self.graph.parameters.items()
         }
 
-    def tied_to(self, name: str) -> str | None:
+    def get_tied_source(self, name: str) -> str | None:
         return self.ties.get(name)
 
-    def stored_dtype(self, name: str) -> str:
-        return dtype_of_array(self.arrays[name])
+    def get_stored_dtype(self, name: str) -> str:
+        return get_array_dtype(self.arrays[name])
 
-    def run(self, name: str) -> ByteRange | None:
+    def find_byte_range(self, name: str) -> ByteRange | None:
         return self.runs.get(name)
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
@@ -64,7 +64,7 @@ class Arrays:
         for start in range(0, len(data), 100):
             yield memoryview(data)[start : start + 100]
 
-    def look_through(self, names: Iterable[str]) -> dict[Path, str]:
+    def hash_checked_files(self, names: Iterable[str]) -> dict[Path, str]:
         self.read += names
         paths = {self.runs[name].path for name in names}
         return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
@@ -227,7 +227,7 @@ def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
 def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     graph = build_decoder(layers=1, width=16384, heads=4)
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
-    assert sum(4 * np.prod(w.shape, dtype=float) for w in values.wanted.values()) > MAX_INLINE
+    assert sum(4 * np.prod(w.shape, dtype=float) for w in values.parameters.values()) > MAX_INLINE
     with pytest.raises(
         Failed, match=r"E0823\]: .* GiB of weights exceed the limit of one ONNX file"
     ):
