@@ -73,9 +73,7 @@ def run_fmt(args: Namespace) -> int:
     changed, text = [], None
     written = not (args.check or args.diff)
     for name in args.files:
-        tree, source = _read_spec(name)
-        old = source.text
-        new = print_dsl(tree) if detect_syntax(source) == "specc" else print_yaml(tree)
+        old, new = _format_spec(name)
         if name == STDIN_NAME and written:
             text = new
         elif new != old:
@@ -95,6 +93,13 @@ def run_fmt(args: Namespace) -> int:
     if text is not None:
         sys.stdout.write(text)
     return 0
+
+
+def _format_spec(name: str) -> tuple[str, str]:
+    """Return the text of a spec, and its canonical form in the same syntax."""
+    tree, source = _read_spec(name)
+    printer = print_dsl if detect_syntax(source) == "specc" else print_yaml
+    return source.text, printer(tree)
 
 
 def _build_format_error(name: str) -> Diagnostic:

@@ -217,9 +217,14 @@ def main(argv: Sequence[str]) -> int:
         if termination := get_pending_termination():
             return _handle_interrupt(termination)
         raise
-    token = terminal.OUTPUT_STYLE.set(
-        terminal.OutputStyle(arguments.format, arguments.quiet, argv[0])
-    )
+    return _run_command(command, arguments, argv[0])
+
+
+def _run_command(
+    command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, name: str
+) -> int:
+    """Run a parsed command, print its error, and return its exit code."""
+    token = terminal.OUTPUT_STYLE.set(terminal.OutputStyle(arguments.format, arguments.quiet, name))
     try:
         if arguments.debug:
             from specc.transforms.pass_pipeline import VERIFY_AFTER_PASSES

@@ -58,15 +58,7 @@ def add_new_arguments(parser: ArgumentParser) -> None:
 def run_new(args: Namespace) -> int:
     """Write the spec, and print the next command."""
     *names, path = args.words
-    if len(names) != (0 if args.directory else 1):
-        wanted = (
-            "one file with --from-checkpoint" if args.directory else "a built-in spec and a file"
-        )
-        raise_error(
-            "E0407",
-            f"`specc new` takes {wanted}",
-            helps=["specc new vit my.yaml", "specc new my.yaml --from-checkpoint checkpoint/"],
-        )
+    _check_argument_count(len(names), args.directory)
     resolve_output_path(path, NEW_SPEC_OUTPUT, force=args.force)  # before any work
     yaml = not path.lower().endswith(".specc")
     name = make_spec_name(Path(path).stem)
@@ -78,15 +70,15 @@ def run_new(args: Namespace) -> int:
         file = draft.file
     else:
         base = names[0]
+        comments = (
+            f"Created as an instance of {base}.",
+            REMOVE_FIELD_COMMENT,
+            UNCOMMENT_FIELD_COMMENT,
+        )
         instance = SpecInstance(
             name=name,
             extends=base,
-            above=(
-                *above,
-                f"Begun as an instance of {base}.",
-                REMOVE_FIELD_COMMENT,
-                UNCOMMENT_FIELD_COMMENT,
-            ),
+            above=(*above, *comments),
             below=_format_next_steps(yaml),
             sign=sign,
         )
@@ -104,6 +96,20 @@ def run_new(args: Namespace) -> int:
         _print_draft(draft)
     print_done(f"next: specc check {escape_text(path)}")
     return 0
+
+
+def _check_argument_count(name_count: int, directory: str | None) -> None:
+    """Raise E0407 unless the arguments are a built-in spec and a file, or with
+    `--from-checkpoint` one file.
+    """
+    if name_count == (0 if directory else 1):
+        return
+    expected = "one file with --from-checkpoint" if directory else "a built-in spec and a file"
+    raise_error(
+        "E0407",
+        f"`specc new` takes {expected}",
+        helps=["specc new vit my.yaml", "specc new my.yaml --from-checkpoint checkpoint/"],
+    )
 
 
 def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:

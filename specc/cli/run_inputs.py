@@ -150,14 +150,7 @@ class _InputCollector:
     def _read_images(self, name: str, word: str, record: ImageRecord) -> "Piece":
         """Load an image by its path, or a JSON list of paths: those of one text."""
         listed = parse_json_items(word, ("[",)) if _takes_image_lists(self.model, name) else None
-        listed_paths = [word] if listed is None else listed
-        paths = [path for path in listed_paths if isinstance(path, str)]
-        if not paths or len(paths) < len(listed_paths):
-            raise_error(
-                "E0906",
-                f"`{escape_text(word)[:60]}` is not a list of image paths",
-                helps=[f'write {name}=\'["a.png", "b.png"]\' for the images of one text'],
-            )
+        paths = [word] if listed is None else _check_image_paths(listed, name, word)
         self.files += paths
         decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
         self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
@@ -170,6 +163,20 @@ class _InputCollector:
         arrays_found = read_lines(word)
         self.files.append(word.removeprefix("@"))
         return arrays_found
+
+
+def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[str]:
+    """Return the values of a JSON list as paths. Raise E0906 if the list is empty or holds
+    anything but strings.
+    """
+    paths = [path for path in values if isinstance(path, str)]
+    if not paths or len(paths) < len(values):
+        raise_error(
+            "E0906",
+            f"`{escape_text(word)[:60]}` is not a list of image paths",
+            helps=[f'write {name}=\'["a.png", "b.png"]\' for the images of one prompt'],
+        )
+    return paths
 
 
 def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
@@ -240,15 +247,20 @@ def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> d
     """Batch the pieces of an input, with a padding mask if there is padding."""
     texts = [piece for piece in pieces if isinstance(piece, _BatchRows)]
     if texts and _takes_image_lists(model, name):
-        # if some texts have several images, a single image belongs to one text too
-        images = [i for p in pieces for i in (p.rows if isinstance(p, _BatchRows) else [p])]
-        return {name: merge_images(model.graph, name, images)}
+        return {name: merge_images(model.graph, name, _list_images(pieces))}
     arrays = [piece for piece in pieces if not isinstance(piece, _BatchRows)]
     if not arrays:
         return _batch_texts(model, name, texts)
     if len(pieces) == 1:
         return {name: arrays[0]}
     return {name: _concatenate_values(name, arrays, bool(texts))}
+
+
+def _list_images(pieces: Sequence["Piece"]) -> list[Array]:
+    """Return the images of each batch element; if some elements have several images, a single
+    image is one element too.
+    """
+    return [i for p in pieces for i in (p.rows if isinstance(p, _BatchRows) else [p])]
 
 
 def _concatenate_values(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:

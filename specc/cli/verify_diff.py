@@ -4,9 +4,10 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from specc.cli import terminal
 from specc.cli.options import (
@@ -179,25 +180,30 @@ def _check_coverage(verify_results: VerifyResults) -> None:
     """Raise E0933 if no round executed a subgraph or had a length, or a graph was not compared."""
     for round in verify_results.rounds:
         if not (round.compared or round.missing):
-            raise_error(
-                "E0933",
-                f"graph `{round.graph}` was not compared"
-                if round.graph
-                else "nothing was compared",
-                notes=[round.note.removeprefix("not compared, because ")],
-            )
+            _raise_not_compared(round)
     missing = [name for round in verify_results.rounds for name in round.missing]
-    if not missing:
-        return
-    number = sum(len(round.uncovered) for round in verify_results.rounds)
-    count = "1 subgraph was" if number == 1 else f"{number} subgraphs were"
+    if missing:
+        count = sum(len(round.uncovered) for round in verify_results.rounds)
+        _raise_incomplete_coverage(missing, count)
+
+
+def _raise_incomplete_coverage(missing: Sequence[str], subgraph_count: int) -> NoReturn:
+    """Raise E0933 for subgraphs that no round executed, or for long sequences."""
+    title = "long sequences were compared in no round"
+    help = "verify a smaller model of the same spec, with fewer layers or a smaller window"
+    if subgraph_count:
+        count = "1 subgraph was" if subgraph_count == 1 else f"{subgraph_count} subgraphs were"
+        title = f"{count} executed in no round"
+        help = "verify a smaller model of the same spec, or try another `--seed`"
+    raise_error("E0933", title, notes=[", ".join(missing)], helps=[help])
+
+
+def _raise_not_compared(round: VerificationRound) -> NoReturn:
+    """Raise E0933 for a round that compared nothing."""
     raise_error(
         "E0933",
-        f"{count} executed in no round" if number else "long sequences were compared in no round",
-        notes=[", ".join(missing)],
-        helps=["verify a smaller model of the same spec, or try another `--seed`"]
-        if number
-        else ["verify a smaller model of the same spec, with fewer layers or a smaller window"],
+        f"graph `{round.graph}` was not compared" if round.graph else "nothing was compared",
+        notes=[round.note.removeprefix("not compared, because ")],
     )
 
 

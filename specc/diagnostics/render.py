@@ -187,33 +187,42 @@ def render_underlines(
     view: SourceLineView, labels: Sequence["Label"], primary: "Label | None", paint: Colorizer
 ) -> list[str]:
     """Render the underlines of a source line (`^^^^`, `----`) and their messages."""
-    tap_points: list[tuple[int, int, Label]] = []
+    underlines: list[tuple[int, int, Label]] = []
     for label in labels:
         _, start, end = locate_mark(label.span)
         first = view.column(start)
-        tap_points.append((first, max(first + 1, view.column(end)), label))
+        underlines.append((first, max(first + 1, view.column(end)), label))
+    _, _, final = underlines[-1]
+    suffix = " " + render_label_text(final, primary, paint) if final.text else ""
+    out = [render_underline_row(underlines, primary, paint) + suffix]
+    # the rightmost label is on the line of its marker, the others below, from right to left, with
+    # bars down to those that follow
+    for n in range(len(underlines) - 2, -1, -1):
+        first, _, label = underlines[n]
+        if label.text:
+            bar_columns = [column for column, _, earlier in underlines[:n] if earlier.text]
+            bars = ["|" if column in bar_columns else " " for column in range(first)]
+            out.append("".join(bars) + render_label_text(label, primary, paint))
+    return out
+
+
+def render_underline_row(
+    underlines: Sequence[tuple[int, int, "Label"]], primary: "Label | None", paint: Colorizer
+) -> str:
+    """Render the line of underlines `(first column, last column + 1, label)`."""
     row: list[str] = []
     # the primary label is on top
-    for first, last, label in sorted(tap_points, key=lambda s: s[2] is primary):
+    for first, last, label in sorted(underlines, key=lambda s: s[2] is primary):
         sign, role = ("^", "primary") if label is primary else ("-", "other")
         row += [" "] * (last - len(row))
         row[first:last] = [paint(role, sign)] * (last - first)
-    _, _, final = tap_points[-1]
-    role = "primary" if final is primary else "other"
-    out = [
-        "".join(row)
-        + (" " + paint(role, escape_control_characters(final.text)) if final.text else "")
-    ]
-    # the rightmost label is on the line of its marker, the others below, from right to left, with
-    # bars down to those that follow
-    for n in range(len(tap_points) - 2, -1, -1):
-        first, _, label = tap_points[n]
-        if label.text:
-            waiting = [column for column, _, earlier in tap_points[:n] if earlier.text]
-            bars = ["|" if column in waiting else " " for column in range(first)]
-            role = "primary" if label is primary else "other"
-            out.append("".join(bars) + paint(role, escape_control_characters(label.text)))
-    return out
+    return "".join(row)
+
+
+def render_label_text(label: "Label", primary: "Label | None", paint: Colorizer) -> str:
+    """Render the message of a label in the color of its underline."""
+    role = "primary" if label is primary else "other"
+    return paint(role, escape_control_characters(label.text))
 
 
 SYNTAX_CODE_PREFIX = "E01"

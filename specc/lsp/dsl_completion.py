@@ -223,10 +223,15 @@ def call_options(analysis: DocumentAnalysis, called: str) -> Iterator[Completion
             kind = print_type(param.type) if param.type else ""
             yield CompletionItem(f"{param.name}=", "option", kind)
     elif called in BUILTINS:
-        for slot in BUILTINS[called].parameters:
-            if not slot.is_variadic:
-                kinds = " or ".join(kind.name for kind in slot.kinds)
-                yield CompletionItem(f"{slot.name}=", "option", kinds)
+        yield from _list_builtin_options(called)
+
+
+def _list_builtin_options(name: str) -> Iterator[CompletionItem]:
+    """Yield the parameters of a built-in function that can be passed by name."""
+    for parameter in BUILTINS[name].parameters:
+        if not parameter.is_variadic:
+            kinds = " or ".join(kind.name for kind in parameter.kinds)
+            yield CompletionItem(f"{parameter.name}=", "option", kinds)
 
 
 def _list_scope(

@@ -100,13 +100,18 @@ def _option_edits(
     if option is None:
         return
     for call in _find_calls(analysis, spans):
-        existing = [o.span for o in call.options if o.name == option[1] and o.span]
-        for span in existing:
-            yield replace_span(span, piece)
-        closer = _end_of_inputs(call)
-        if not existing and closer is not None:
-            comma = ", " if call.args or call.options else ""
-            yield FixEdit(f"add `{piece}`", closer, closer, f"{comma}{piece}")
+        option_spans = [o.span for o in call.options if o.name == option[1] and o.span]
+        yield from (replace_span(span, piece) for span in option_spans)
+        if not option_spans:
+            yield from _append_option(call, piece)
+
+
+def _append_option(call: ast.Call, piece: str) -> Iterator[FixEdit]:
+    """Yield the edit that appends an option to a call; none if the call has no parentheses."""
+    closer = _end_of_inputs(call)
+    if closer is not None:
+        comma = ", " if call.args or call.options else ""
+        yield FixEdit(f"add `{piece}`", closer, closer, f"{comma}{piece}")
 
 
 def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
@@ -141,15 +146,21 @@ def _declaration_edits(analysis: DocumentAnalysis, piece: str) -> Iterator[FixEd
         return
     title = f"declare `{piece}`"
     for node in walk_tree(analysis.file):
-        if not isinstance(node, ast.BlockParameter | ast.Field) or node.name != declared[1]:
-            continue
-        if node.span and node.type.span:  # keep a default after the type
-            yield FixEdit(title, node.span.start, node.type.span.end, piece)
+        if isinstance(node, ast.BlockParameter | ast.Field) and node.name == declared[1]:
+            yield from _redeclaration_edits(node, piece, title)
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
             closer = item.span.end - 1
             yield FixEdit(title, closer, closer, f"  {piece} ")
     yield from _insert_above(analysis, f"config {{ {piece} }}", title)
+
+
+def _redeclaration_edits(
+    node: ast.BlockParameter | ast.Field, piece: str, title: str
+) -> Iterator[FixEdit]:
+    """Yield the edit that replaces the name and type of a declaration and keeps its default."""
+    if node.span and node.type.span:
+        yield FixEdit(title, node.span.start, node.type.span.end, piece)
 
 
 def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
@@ -164,9 +175,13 @@ def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
     elif ITEM_TEXT.match(piece):
         yield from _insert_above(analysis, piece, title)
     block = enclosing_item(analysis.items, spans[0].start)
-    if not isinstance(block, ast.Block) or block.span is None:
-        return
-    start, text = block.span.start, block.span.text
+    if isinstance(block, ast.Block) and block.span is not None:
+        yield from _block_edits(block.span, piece, title)
+
+
+def _block_edits(span: Span, piece: str, title: str) -> Iterator[FixEdit]:
+    """Yield edits that add a `where` before the body of a block, or a `return` at its end."""
+    start, text = span.start, span.text
     if piece.startswith("where ") and "{" in text:
         at = start + text.index("{")
         yield FixEdit(title, at, at, f"{piece} ")
@@ -295,10 +310,10 @@ def candidate_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Itera
     labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
     spans = [label.span for label in labels if label and analysis.is_in_document(label.span)]
     # a suggested name is more certain than other advice
-    for advice in (diagnostic.title, *diagnostic.helps):
-        for suggestion in NAME_SUGGESTION.findall(advice):
-            for span in spans[:1]:
-                yield from _rename_name(diagnostic, span, suggestion)
+    if spans:
+        for advice in (diagnostic.title, *diagnostic.helps):
+            for suggestion in NAME_SUGGESTION.findall(advice):
+                yield from _rename_name(diagnostic, spans[0], suggestion)
     for advice in diagnostic.helps:
         yield from _follow_advice(analysis, advice, spans)
 

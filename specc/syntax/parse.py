@@ -18,6 +18,7 @@ from specc.syntax.dsl.dsl_parser import (
 
 Syntax = Literal["specc", "yaml"]
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
+SYNTAX_BY_SUFFIX: dict[str, Syntax] = {".specc": "specc", **dict.fromkeys(YAML_SUFFIXES, "yaml")}
 LEADING_BLANKS = re.compile(r"(?:\s+|#[^\n]*|---[ \t]*(?=\n))*")
 DSL_START = re.compile(r"specc[ \t]+[0-9]|(?:model|config|graph|block|dims)[ \t]+[^\s:]")
 YAML_START = re.compile(
@@ -48,18 +49,21 @@ def detect_syntax(source: Source) -> Syntax:
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING_BLANKS.match(source.text)
     start = leading.end() if leading else 0
-    by_name: Syntax | None = "specc" if ending == ".specc" else None
-    if ending in YAML_SUFFIXES:
-        by_name = "yaml"
-    by_content: Syntax | None = "specc" if DSL_START.match(source.text, start) else None
-    if YAML_START.match(source.text, start):
-        by_content = "yaml"
+    by_name = SYNTAX_BY_SUFFIX.get(ending)
+    by_content = _detect_syntax_of_start(source.text, start)
     # `model: x` in a .specc file: parsing it would report the colon
     if by_name and by_content and by_name != by_content:
         end = source.text.find("\n", start)
         span = Span(source, start, end if end >= 0 else len(source.text))
         _raise_syntax_conflict(by_content, ending, span)
     return by_name or by_content or "specc"
+
+
+def _detect_syntax_of_start(text: str, start: int) -> Syntax | None:
+    """Return the syntax of the text at `start`; None if it is ambiguous."""
+    if YAML_START.match(text, start):
+        return "yaml"
+    return "specc" if DSL_START.match(text, start) else None
 
 
 def _raise_syntax_conflict(syntax: Syntax, suffix: str, span: Span) -> NoReturn:

@@ -25,6 +25,9 @@ from specc.visualize.cost_plot import CostCurves, compute_cost_curves, plot_cost
 MAX_ITEMS = 60
 """Maximum number of boxes in one drawing; further blocks are collapsed."""
 
+PANEL_ITEMS = 14
+"""Maximum number of boxes in the drawing of a panel."""
+
 MAX_BLOCKS = 2000
 """Maximum number of blocks with a panel of their own; inner ones are shown in the others."""
 
@@ -217,16 +220,19 @@ def _render_panel(place: str, block: Block, view: ArchitectureView, anchors: _An
     )
     title = escape(printable_label(f"{block.path or view.name}{repeats}", 120))
     meaning = f'<p class="meaning">{_render_code(block.meaning)}</p>' if block.meaning else ""
-    picture = ""
-    if len(block.flow.items) > 2 or block.inner:
-        is_expanded = expand_blocks(block, 14)
-        title_of = block.path or view.name
-        drawing = draw_block(block, is_expanded, title_of, headed=False)
-        picture = render_inline_svg(drawing)
+    picture = _render_block(block, block.path or view.name)
     return (
         f'<article class="panel" id="{place}" hidden><h2 class="path">{title}</h2>'
         f"<dl>{rows}</dl>{meaning}{_render_lines(block.lines, anchors)}{picture}</article>"
     )
+
+
+def _render_block(block: Block, title: str) -> str:
+    """Render the data flow of a block as an inline SVG; "" if it is a single operation."""
+    if len(block.flow.items) <= 2 and not block.inner:
+        return ""
+    is_expanded = expand_blocks(block, PANEL_ITEMS)
+    return render_inline_svg(draw_block(block, is_expanded, title, headed=False))
 
 
 def _render_lines(lines: Sequence[SpecLine], anchors: _Anchors) -> str:

@@ -22,11 +22,12 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
         if not consumers[node] or weights.intersection(node.args):
             continue
         inner = _find_common_scope([node_scopes[reader] for reader in consumers[node]])
-        read = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
-        for scope in _iterate_outer_scopes(inner, node_scopes[node]):
-            if any(is_inside(other, scope) for other in read):
-                node_scopes[node] = scope
-                break
+        operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
+        outer_scopes = _iterate_outer_scopes(inner, node_scopes[node])
+        node_scopes[node] = next(
+            (s for s in outer_scopes if any(is_inside(other, s) for other in operand_scopes)),
+            node_scopes[node],
+        )
     return node_scopes
 
 
@@ -260,18 +261,26 @@ def _list_results(
 def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
     """Return the items that are used, in topological order, ports first; cycles by first visit."""
     reaching = _find_reaching(items, edges)
-    inner = [(a, b) for a, b in edges if {a, b} <= reaching]
-    before = {n: {a for a, b in inner if b == n} for n in reaching}
+    inner_edges = [(a, b) for a, b in edges if {a, b} <= reaching]
     remaining = sorted(reaching, key=lambda n: (NODE_RANKS[items[n].role], n))
+    order = _sort_topologically(remaining, inner_edges)
+    index_of = {old: new for new, old in enumerate(order)}
+    return BlockFlow(
+        items=tuple(items[n] for n in order),
+        edges=tuple((index_of[a], index_of[b]) for a, b in inner_edges),
+    )
+
+
+def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Sort items so that edges lead forward; a cycle begins at its first item in `items`."""
+    predecessors = {n: {a for a, b in edges if b == n} for n in items}
+    remaining = [*items]
     order: list[int] = []
     while remaining:
-        ready = (n for n in remaining if before[n] <= {*order})
+        ready = (n for n in remaining if predecessors[n] <= {*order})
         order.append(next(ready, remaining[0]))
         remaining.remove(order[-1])
-    place = {old: new for new, old in enumerate(order)}
-    return BlockFlow(
-        items=tuple(items[n] for n in order), edges=tuple((place[a], place[b]) for a, b in inner)
-    )
+    return order
 
 
 def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:

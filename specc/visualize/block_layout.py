@@ -143,11 +143,7 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
     """Return the items in rows, each below its inputs; items without inputs right above their
     reader.
     """
-    depth = [0] * len(flow.items)
-    # in the order of consumers, so that the depth of every input is known
-    for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
-        # an edge that closes a cycle points upward
-        depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
+    depth = _compute_depths(flow)
     reads = {b for _, b in flow.edges}
     for n in range(len(flow.items)):
         readers = [depth[b] for a, b in flow.edges if a == n]
@@ -158,6 +154,16 @@ def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
         rows.setdefault(at, []).append(n)
     # rows that became empty are dropped
     return [rows[at] for at in sorted(rows)]
+
+
+def _compute_depths(flow: BlockFlow) -> list[int]:
+    """Return the length of the longest path of forward edges that ends at each item."""
+    depth = [0] * len(flow.items)
+    # in the order of consumers, so that the depth of every input is known
+    for a, b in sorted(flow.edges, key=lambda edge: edge[1]):
+        # an edge that closes a cycle points upward
+        depth[b] = max(depth[b], depth[a] + 1) if a < b else depth[b]
+    return depth
 
 
 def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
@@ -171,12 +177,15 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
     skip_edges.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
     lanes: dict[tuple[int, int], int] = {}
     for edge in skip_edges:
-        top, bottom = spans[edge]
-        others = ((spans[other], lane) for other, lane in lanes.items())
-        taken = {lane for (t, b), lane in others if t < bottom and top < b}
+        used_lanes = {lane for other, lane in lanes.items() if _overlap(spans[other], spans[edge])}
         # as many lanes as there are skip edges are always enough
-        lanes[edge] = next(n for n in range(len(skip_edges)) if n not in taken)
+        lanes[edge] = next(n for n in range(len(skip_edges)) if n not in used_lanes)
     return lanes
+
+
+def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Return whether two ranges of rows share a row."""
+    return a[0] < b[1] and b[0] < a[1]
 
 
 def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark:

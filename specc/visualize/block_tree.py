@@ -236,10 +236,7 @@ def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
     expanded: set[str] = set()
     for depth in range(1, 8):
         trial = {b.path for b in _iterate_within(block, depth) if _is_composed(b)}
-        shown = len(block.flow.items) + sum(
-            len(b.flow.items) for b in block.all() if b.path in trial
-        )
-        if shown > max_items:
+        if _count_shown_items(block, trial) > max_items:
             break
         expanded = trial
     # residual connections characterize an architecture
@@ -247,6 +244,12 @@ def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
         if outer is block or outer.path in expanded:
             expanded |= {inner.path for inner in outer.inner.values() if _has_residual(inner)}
     return lambda b: b.path in expanded
+
+
+def _count_shown_items(block: Block, expanded: set[str]) -> int:
+    """Count the items of a drawing in which the blocks with these paths are expanded."""
+    inner = sum(len(b.flow.items) for b in block.all() if b.path in expanded)
+    return len(block.flow.items) + inner
 
 
 def _has_residual(block: Block) -> bool:

@@ -194,17 +194,26 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     if states is None:
         return None
     terminals = table.expected_terminals(states, table.ends[start])
-    keywords = terminals & {kind for text, kind in table.words.items() if text.isalpha()}
-    if (after_name := table.shift(states, "NAME", table.ends[start])) is not None:
-        # words after which more may follow than after a name
-        known = table.expected_terminals(after_name, table.ends[start])
-        keywords = frozenset(
-            kind
-            for kind in keywords
-            if (after := table.shift(states, kind, table.ends[start])) is not None
-            and table.expected_terminals(after, table.ends[start]) - known
-        )
+    keywords = _find_expected_keywords(table, states, terminals, table.ends[start])
     return ExpectedTokens(tuple(tokens), terminals, keywords)
+
+
+def _find_expected_keywords(
+    table: LalrTable, states: Sequence[int], terminals: frozenset[str], end: int
+) -> frozenset[str]:
+    """Return the terminals that are keywords in these states. Where a name is expected too, a
+    word is a keyword only if more may follow it than a name.
+    """
+    keywords = terminals & {kind for text, kind in table.words.items() if text.isalpha()}
+    if (name_states := table.shift(states, "NAME", end)) is None:
+        return keywords
+    after_name = table.expected_terminals(name_states, end)
+    return frozenset(
+        kind
+        for kind in keywords
+        if (keyword_states := table.shift(states, kind, end)) is not None
+        and table.expected_terminals(keyword_states, end) - after_name
+    )
 
 
 def _run_parser(

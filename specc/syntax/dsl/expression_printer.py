@@ -333,14 +333,19 @@ def layout_type(kind: ast.TypeName) -> Pieces:
             end,
         ]
     if kind.name == "record":
-        if not kind.fields:
-            return ["record {}" + end]
-        fields = join_with_commas((layout_field(f) for f in kind.fields), "", LineBreak("  "))
-        return ["record ", "{", SPACE_BREAK, *fields, SPACE_BREAK, "}", end]
+        return [*layout_record_type(kind.fields), end]
     # None: no brackets, which differs from `[]`
     if kind.dims is None:
         return [kind.name + end]
     return [f"{kind.name}[{join_pieces(layout_subscripts(kind.dims))}]{end}"]
+
+
+def layout_record_type(fields: Sequence[ast.Field]) -> Pieces:
+    """Lay out `record { layers: int = 4 }`."""
+    if not fields:
+        return ["record {}"]
+    parts = join_with_commas((layout_field(f) for f in fields), "", LineBreak("  "))
+    return ["record ", "{", SPACE_BREAK, *parts, SPACE_BREAK, "}"]
 
 
 def layout_field(field: ast.Field) -> Pieces:

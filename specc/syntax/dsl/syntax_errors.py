@@ -286,7 +286,7 @@ def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
     """Report the expected and the found token."""
-    token, before, expected = error.token, error.previous, error.expected_terminals
+    token, expected = error.token, error.expected_terminals
     at_end = token.kind == "$END"
     missing = describe_terminals(expected)
     found = "the file ends" if at_end else f"found `{format_token(token)}`"
@@ -299,14 +299,21 @@ def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnos
         missing = "an operator" if "PLUS" in expected else "the end"
         shown = format_token(token)
         title = f"{description} ends before `{shown}`; expected {missing} between them"
-    label = Label(error.span(token), f"expected {missing} here")
-    if before is not None:
-        # a missing token is shown at the end of its line, unless the next line may begin a new
-        # statement or item and is itself wrong
-        may_begin = "BLOCK" in expected or "RETURN" in expected
-        if at_end or (error.is_on_new_line(token, before) and not may_begin):
-            label = Label(error.get_end_span(before), f"expected {missing} after this")
+    label = _label_missing_token(error, missing)
     return Diagnostic("E0101", title, label, helps=tuple(collect_syntax_hints(error)))
+
+
+def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
+    """Return the label of a missing token: at the end of the line before, unless the next line
+    may begin a new statement or item and is itself wrong.
+    """
+    token, previous, expected = error.token, error.previous, error.expected_terminals
+    if previous is not None:
+        may_begin = "BLOCK" in expected or "RETURN" in expected
+        is_new_line = error.is_on_new_line(token, previous) and not may_begin
+        if token.kind == "$END" or is_new_line:
+            return Label(error.get_end_span(previous), f"expected {missing} after this")
+    return Label(error.span(token), f"expected {missing} here")
 
 
 def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:

@@ -216,11 +216,7 @@ class YamlComposer:
                 reject_yaml_feature(span, "an alias")
             case yaml.ScalarEvent():
                 reject_anchors_and_tags(event, span)
-                node = YamlScalar(event.value, event.style or "", span)
-                # an empty value has no text that could contain a `#`
-                if node.style or span.end > span.start:
-                    self.scalars.append(span)
-                self.add_node(node)
+                self.add_scalar(YamlScalar(event.value, event.style or "", span))
             case yaml.SequenceStartEvent():
                 reject_anchors_and_tags(event, span)
                 self.open_collection(OpenSequence(span.start, bool(event.flow_style)), span)
@@ -231,6 +227,13 @@ class YamlComposer:
                 self.close_collection(span)
             case _:
                 pass  # end of a document, start or end of the stream
+
+    def add_scalar(self, node: YamlScalar) -> None:
+        """Add a scalar to the open collection."""
+        # an empty value has no text that could contain a `#`
+        if node.style or node.span.end > node.span.start:
+            self.scalars.append(node.span)
+        self.add_node(node)
 
     def begin_document(self, span: Span) -> None:
         """Begin a document. Raise E0123 for a second one."""

@@ -274,11 +274,18 @@ def rewrite_as_yaml(piece: str, *, in_map: bool = True) -> str:
             file = parse_dsl(Source("advice", text))
         except Failed:
             continue
-        # a string literal alone would become the docstring of the file or block
-        is_docstring = any(isinstance(i, ast.Block) and not i.body for i in file.items)
-        if not is_docstring and (file.items or file.extends):
+        if not _has_only_docstring(file):
             return _print_flow(convert(file))
     return piece
+
+
+def _has_only_docstring(file: ast.File) -> bool:
+    """Return whether an embedded fragment is a string literal alone, which becomes the docstring
+    of the file or block.
+    """
+    if any(isinstance(item, ast.Block) and not item.body for item in file.items):
+        return True
+    return not (file.items or file.extends)
 
 
 FileConverter = Callable[[ast.File], YamlMap | YamlList]
