@@ -1,5 +1,5 @@
 """`python -m specc`."""
 
-from specc.cli.main import entry
+from specc.cli.main import run_and_exit
 
-entry()
+run_and_exit()

@@ -20,7 +20,7 @@ import onnxruntime
 from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from specc.diagnostics.diagnostic import raise_error
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 
@@ -196,7 +196,7 @@ def get_ort_provider(provider: str) -> str:
     ]
     if known is None:
         is_gpu = provider.lower() in ("gpu", "nvidia")
-        suggestion = "cuda" if is_gpu else did_you_mean(provider, ORT_PROVIDER_NAMES)
+        suggestion = "cuda" if is_gpu else find_similar_name(provider, ORT_PROVIDER_NAMES)
         known_names = f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
         raise_error(
             "E0921",

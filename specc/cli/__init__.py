@@ -1,6 +1,4 @@
-"""The command line: one module a command, with `arguments` and `run`; `main` finds them
-and prints diagnostics.
-
-Input: arguments. Output: text on the terminal and an exit code. Nothing else in specc
-prints.
+"""The command line. A module contains a command or several related ones: a function
+`add_…_arguments` declares the options and `run_…` runs the command. `main` dispatches
+commands and prints diagnostics. No other package prints to the terminal.
 """

@@ -20,7 +20,7 @@ from specc.cli.options import (
     open_spec_from_arguments,
     parse_generation_settings,
 )
-from specc.cli.terminal import print_done, print_json_result, show_write_progress
+from specc.cli.terminal import print_json_result, print_outcome, show_write_progress
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import (
@@ -59,7 +59,7 @@ def add_compile_arguments(parser: ArgumentParser) -> None:
 
 
 def run_compile(args: Namespace) -> int:
-    """Compile, and print the files."""
+    """Compile a spec and print the written files."""
     _check_option_combinations(args)
     with show_write_progress("writing weights"):
         report = _compile(args)
@@ -77,7 +77,7 @@ def run_compile(args: Namespace) -> int:
         if remark != format_shadow_note(args.spec):  # printed when the spec was opened
             terminal.print_note(remark)
     for path, size in report.files:
-        terminal.print_done(f"{escape_text(path)}  {format_size(size)}")
+        terminal.print_outcome(f"{escape_text(path)}  {format_size(size)}")
     return 0
 
 
@@ -98,8 +98,8 @@ def parse_output_path(text: str) -> str:
 
 
 def _check_option_combinations(args: Namespace) -> None:
-    """Raise E0753 for options that do not apply."""
-    # Other names are those of caches, which the full graph has none of.
+    """Raise E0753 for options that do not apply to the other options."""
+    # All other naming schemes name KV caches, which the full graph does not have.
     if args.io_names != "specc" and not {"encode", "step"} & set(args.graphs):
         raise_error(
             "E0753",
@@ -116,7 +116,7 @@ def _check_option_combinations(args: Namespace) -> None:
                 f"or use `{generation_flags[0]}` when the model is run",
             ],
         )
-    # Only the graph with the decoding loop can be a file by itself.
+    # Only a standalone generator can be a single file.
     if args.graphs and args.graphs != ("generate",) and args.output.endswith(".onnx"):
         raise_error(
             "E0753",
@@ -127,7 +127,7 @@ def _check_option_combinations(args: Namespace) -> None:
 
 
 def format_size(size: float) -> str:
-    """Format a byte count for people."""
+    """Format a byte count with a unit."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
@@ -143,7 +143,7 @@ EXPORT_OPTIONS: Mapping[str, Option] = {
     "max_batch_size": Option(
         COUNT_OPTION,
         "N",
-        "maximum batch size of the server; 0: requests are not joined (default: 64)",
+        "maximum batch size of the server; 0: no dynamic batching (default: 64)",
         more={"type": parse_bounded_int(0, 2**31 - 1, "a count"), "default": 64},
     ),
     **FORCE_OPTION,
@@ -158,7 +158,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 
 
 def run_export(args: Namespace) -> int:
-    """Write the directory, and print its files."""
+    """Write the model repository and print its files."""
     refuse_uncompiled(args.model)
     model = open_compiled(args.model, graph=args.graph).whole
     name = args.name or model.manifest.name
@@ -166,5 +166,5 @@ def run_export(args: Namespace) -> int:
     files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))
     if not print_json_result({"files": [*map(str, files)]}):
         for path in files:
-            print_done(escape_text(path))
+            print_outcome(escape_text(path))
     return 0

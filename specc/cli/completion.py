@@ -14,16 +14,20 @@ COMPLETED_KINDS = {"spec": "specs", "code": "codes", "set": "set"}
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """Completion candidates: `words`, those that `specc _complete` prints, and files."""
+    """Completion candidates: fixed `words`, the output of `specc _complete dynamic_kind`, and
+    file names.
+    """
 
     words: tuple[str, ...] = ()
     dynamic_kind: str = ""
-    files: bool = True
+    includes_files: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class CommandCompletion:
-    """Options of a command with help and candidates (None: no value), and its arguments."""
+    """The options of a command with their help and candidates (None: the option takes no value),
+    and the candidates of its positional arguments.
+    """
 
     summary: str
     options: Mapping[str, tuple[str, CompletionChoice | None]]
@@ -34,7 +38,9 @@ def _merge_choices(arguments: Sequence[CompletionChoice]) -> CompletionChoice:
     """Merge the candidates of several positional arguments."""
     words = tuple(word for each in arguments for word in each.words)
     dynamic_kind = next((each.dynamic_kind for each in arguments if each.dynamic_kind), "")
-    return CompletionChoice(words, dynamic_kind, files=any(each.files for each in arguments))
+    return CompletionChoice(
+        words, dynamic_kind, includes_files=any(each.includes_files for each in arguments)
+    )
 
 
 def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, CommandCompletion]:
@@ -59,7 +65,9 @@ def collect_completions(commands: Mapping[str, ArgumentParser]) -> dict[str, Com
 def _build_choice(action: Action) -> CompletionChoice:
     words = tuple(map(str, action.choices or ()))
     dynamic_kind = COMPLETED_KINDS.get(action.dest, "")
-    return CompletionChoice(words, dynamic_kind, files=not words and dynamic_kind in ("", "specs"))
+    return CompletionChoice(
+        words, dynamic_kind, includes_files=not words and dynamic_kind in ("", "specs")
+    )
 
 
 def format_plain_help(text: str) -> str:
@@ -117,7 +125,7 @@ def _bash_words(choice: CompletionChoice) -> str:
         # config keys need the spec on the command line
         of = ' "${COMP_WORDS[2]}"' if choice.dynamic_kind == "set" else ""
         words = f'words="$(specc _complete {choice.dynamic_kind}{of} 2>/dev/null)"'
-    return words + ("; files=1" if choice.files else "")
+    return words + ("; files=1" if choice.includes_files else "")
 
 
 def render_zsh_script(commands: Mapping[str, CommandCompletion]) -> str:
@@ -164,7 +172,7 @@ def _zsh_words(choice: CompletionChoice) -> str:
         return "_files"
     of = ' "$spec"' if choice.dynamic_kind == "set" else ""
     dynamic_kind = f"_specc_asked {choice.dynamic_kind}{of}"
-    return f"{{_files; {dynamic_kind}}}" if choice.files else f"{{{dynamic_kind}}}"
+    return f"{{_files; {dynamic_kind}}}" if choice.includes_files else f"{{{dynamic_kind}}}"
 
 
 def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
@@ -192,7 +200,7 @@ def render_fish_script(commands: Mapping[str, CommandCompletion]) -> str:
 
 
 def _fish_arguments(prefix: str, choice: CompletionChoice) -> Iterator[str]:
-    if choice.files:
+    if choice.includes_files:
         yield f"{prefix} -F"
     if choice.words or choice.dynamic_kind:
         yield f"{prefix}{_fish_words(choice)}"
@@ -226,8 +234,8 @@ def add_complete_arguments(parser: ArgumentParser) -> None:
 
 
 def run_complete(args: Namespace) -> int:
-    """Print the candidates; none if the spec does not exist, since messages are invisible during
-    completion.
+    """Print the candidates. If the spec does not exist, print nothing: messages are not visible
+    during completion.
     """
     for word in _list_candidates(args.kind, args.spec):
         print(word)

@@ -18,9 +18,9 @@ from specc.cli.options import (
 from specc.cli.terminal import (
     STDIN_NAME,
     get_output_style,
-    print_done,
     print_json_result,
     print_note,
+    print_outcome,
     read_spec_from_stdin,
     write_output,
 )
@@ -118,14 +118,14 @@ def _read_spec(name: str) -> tuple[ast.File, Source]:
 
 
 def _write_or_diff(name: str, old: str, new: str, args: Namespace) -> None:
-    """Rewrite a file, or print its formatted content."""
+    """Rewrite a file, or with `--diff` print the differences."""
     name_shown = escape_text(name)
     if args.diff and not get_output_style().is_machine_readable:
         lines = (old.splitlines(True), new.splitlines(True))
         sys.stdout.writelines(difflib.unified_diff(*lines, name_shown, name_shown))
     elif not (args.check or args.diff):
         write_file_atomically(Path(name), [new.encode()])
-        print_done(f"{name_shown} reformatted", to_stderr=True)
+        print_outcome(f"{name_shown} reformatted", to_stderr=True)
 
 
 def add_convert_arguments(parser: ArgumentParser) -> None:
@@ -140,7 +140,7 @@ def add_convert_arguments(parser: ArgumentParser) -> None:
 
 
 def run_convert(args: Namespace) -> int:
-    """Convert DSL to YAML and back; with -o, by the file suffix."""
+    """Convert DSL to YAML and YAML to DSL. With -o the suffix of the output file decides."""
     if args.file.endswith(".txt"):
         return convert_glove_vectors(args.file, args.output, force=args.force)
     tree, source = _read_spec(args.file)
@@ -157,7 +157,7 @@ def run_convert(args: Namespace) -> int:
 
 
 def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
-    """Write the tensor `embedding.weight`, and its words to a .vocab file, one per line."""
+    """Write the tensor `embedding.weight`, and the words to a .vocab file, one word per line."""
     # imported here: formatting a spec needs no arrays
     from specc.weights.formats.glove import DEFAULT_TENSOR, read_glove
     from specc.weights.formats.safetensors import write_safetensors
@@ -175,7 +175,7 @@ def convert_glove_vectors(source: str, target: str, *, force: bool) -> int:
     write_safetensors(target, {DEFAULT_TENSOR: vectors.array}, force=force)
     shape = list(vectors.array.shape)
     if not print_json_result({"files": [target, str(words)], "text": None}):
-        print_done(
+        print_outcome(
             f"{escape_text(target)}: `{DEFAULT_TENSOR}` {shape}; "
             f"{escape_text(words)}: the word of each row"
         )
@@ -189,14 +189,14 @@ def expand_spec(spec: OpenedSpec) -> tuple[ast.File, tuple[str, ...]]:
     shadows one that std uses, the spec's name is renamed; if that fails, calls to std stay
     calls. Raise E0982 for values that only an instance can give.
     """
-    expected = _graphs_as_text(spec)
-    for file, notes in _candidate_files(spec):
-        if _graphs_of_file(file, spec) == expected:
+    expected = _print_graphs(spec)
+    for file, notes in _iterate_candidate_files(spec):
+        if _build_graphs_of_file(file, spec) == expected:
             return file, notes
     raise AssertionError(f"the expanded {spec.program.name} builds other graphs")
 
 
-def _candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
+def _iterate_candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ...]]]:
     """Yield candidate files with their notes, the most self-contained first."""
     yield build_standalone_spec(spec.program, spec.library), ()
     file, renamed = build_renamed_standalone_spec(spec.program, spec.library)
@@ -211,9 +211,9 @@ def _candidate_files(spec: OpenedSpec) -> Iterator[tuple[ast.File, tuple[str, ..
     yield merge_extends_chain(spec.program), (stays,)
 
 
-def _graphs_as_text(spec: OpenedSpec) -> list[str]:
-    """Return every graph of a spec as text, or outlines from trial config values if some
-    values are missing. Raise the errors of `check` if no graph can be built.
+def _print_graphs(spec: OpenedSpec) -> list[str]:
+    """Return every graph of a spec as text. If config values are missing, return outlines of the
+    graphs with trial values. Raise the errors of `check` if no graph can be built.
     """
     if graphs := list(elaborate_other_graphs(spec, "")):
         return [*map(format_ir, graphs)]
@@ -222,17 +222,17 @@ def _graphs_as_text(spec: OpenedSpec) -> list[str]:
 
 
 def _outline_graph(graph: Graph) -> str:
-    """Return the operations, shapes and weights of a graph with symbolic sizes as text."""
+    """Return the operations, shapes and weights of a graph as text, with symbolic sizes."""
     weights = [f"{name} {value.type}" for name, value in graph.parameters.items()]
     nodes = [f"{n.op.name} {[str(r.type) for r in content]}" for n, content in graph.nodes]
     return "\n".join((*weights, *nodes))
 
 
-def _graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
+def _build_graphs_of_file(file: ast.File, spec: OpenedSpec) -> list[str]:
     """Return the graphs of `file` at the path of `spec`; empty if it is invalid."""
     path = spec.program.module.path
     try:
-        return _graphs_as_text(open_spec(Source(path, print_dsl(file)), library=spec.library))
+        return _print_graphs(open_spec(Source(path, print_dsl(file)), library=spec.library))
     except Failed:
         return []
 

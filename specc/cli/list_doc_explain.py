@@ -10,7 +10,7 @@ from specc.cli.options import add_option_groups
 from specc.cli.terminal import print_json_result
 from specc.diagnostics.diagnostic import find_error_family, raise_error
 from specc.diagnostics.render import extract_docstring_summary
-from specc.diagnostics.suggest import did_you_mean, suggest_similar_name
+from specc.diagnostics.suggest import find_similar_name, suggest_similar_name
 from specc.driver.option_kinds import BOOLEAN_OPTION, Option
 from specc.frontend.builtins import BUILTINS
 from specc.frontend.foreign_names import RENAMED_STD_DEFINITIONS, suggest_for_foreign_operation
@@ -72,13 +72,13 @@ def _list_rows(kind: str) -> dict[str, str]:
 
 
 def read_title(path: Path) -> str:
-    """Return the title of a spec, parsed only if its header has an unusual form."""
+    """Return the title of a spec. Parse the file only if its header has an unusual form."""
     meanings = TITLE_PATTERN.search(path.read_text(encoding="utf-8"))
     return meanings[1] or meanings[2] if meanings else read_spec_file(path, path.name).doc
 
 
 def _list_std_definitions(kind: str) -> dict[str, str]:
-    """Return the blocks of std, or its definitions of a kind, with their docstrings."""
+    """Return the blocks of std, or the definitions of a kind, with their docstrings."""
     library = SpecLibrary()
     meanings = {}
     for name in library.list_standard_names():
@@ -190,7 +190,7 @@ def run_doc(args: Namespace) -> int:
     if args.source and _is_only_spec_name(args.name, library):
         meanings = [_document_spec(args.name)]
     else:
-        meanings = find_meanings(args.name, library, source=args.source)
+        meanings = find_meanings(args.name, library, with_source=args.source)
     items = [*map(vars, meanings)]
     if not print_json_result({"name": args.name, "definitions": items}):
         print("\n\n".join(meaning.format_text() for meaning in meanings))
@@ -199,7 +199,7 @@ def run_doc(args: Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class NameDocumentation:
-    """A definition of a name: `text` is its header or its source."""
+    """The documentation of a name; `text` is the header or the source of its definition."""
 
     kind: str
     text: str
@@ -207,8 +207,8 @@ class NameDocumentation:
     file: str = ""
 
     def format_text(self) -> str:
-        """Format for people: the definition, its docstring, its file."""
-        # the spec's file is printed verbatim, for redirection to a file
+        """Format the definition, its docstring and its file."""
+        # a spec is printed verbatim, so that the output can be redirected to a file
         if self.kind == "spec":
             return self.text.removesuffix("\n")
         details = (self.doc, f"({self.file})" if self.file else "")
@@ -221,8 +221,8 @@ def _document_spec(name: str) -> NameDocumentation:
     return NameDocumentation(kind="spec", text=text, file=list_builtin_specs()[name].name)
 
 
-def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[NameDocumentation]:
-    """Return the functions and definitions of a name. Raise E0204 if there are none."""
+def find_meanings(name: str, library: SpecLibrary, *, with_source: bool) -> list[NameDocumentation]:
+    """Return the functions and definitions with a name. Raise E0204 if there are none."""
     word, meanings = BUILTINS.get(name), library.find_standard_item(name)
     meanings_found = (
         [NameDocumentation(kind="function", text=word.format_signature(), doc=word.doc)]
@@ -232,7 +232,7 @@ def find_meanings(name: str, library: SpecLibrary, *, source: bool) -> list[Name
     if meanings is not None:
         item, module = meanings
         kind = "block" if isinstance(item, ast.Block) else item.kind
-        if isinstance(item, ast.Block) and not source:
+        if isinstance(item, ast.Block) and not with_source:
             item = replace(item, body=(), end=())
         text = "\n".join(print_statement(item, 0))
         meanings_found.append(NameDocumentation(kind=kind, text=text, file=str(module.path)))
@@ -276,7 +276,7 @@ def run_explain(args: Namespace) -> int:
     code = normalize_code(args.code)
     pages = list_error_pages()
     if code not in pages:
-        suggestion = did_you_mean(code, pages)
+        suggestion = find_similar_name(code, pages)
         known = f"codes run from {min(pages)} to {max(pages)}"
         hint = f"did you mean {suggestion}?" if suggestion else known
         raise_error("E0200", f"unknown code `{escape_text(args.code)[:40]}`", helps=[hint])

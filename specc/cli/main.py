@@ -19,7 +19,7 @@ from specc.cli import terminal
 from specc.cli.options import UsageError, describe_unknown_option, find_option_group
 from specc.cli.terminal import print_diagnostics
 from specc.diagnostics.diagnostic import Diagnostic, ErrorFamily, Failed, compute_exit_status
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.platform import (
     ProcessTerminated,
     get_pending_termination,
@@ -110,9 +110,9 @@ MESSAGE_FORMATS = ("full", "short", "json", "sarif")
 """Message formats; the first is the default."""
 
 
-class StoreNonEmpty(argparse.Action):
-    """Stores the value of an option and rejects an empty one: an unset shell variable would
-    silently disable an adapter or a config.
+class NonEmptyAction(argparse.Action):
+    """An option action that stores a value and rejects an empty one, since an unset shell variable
+    would silently disable an adapter or a config.
     """
 
     def __call__(
@@ -133,7 +133,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.register("action", None, StoreNonEmpty)
+        self.register("action", None, NonEmptyAction)
 
     def error(self, message: str) -> NoReturn:
         """Raise E0983 for an invalid command line."""
@@ -189,8 +189,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def entry() -> NoReturn:
-    """Run the `specc` command and exit. Escapes characters that the terminal cannot encode."""
+def run_and_exit() -> NoReturn:
+    """Run the `specc` command and exit; escape characters that the terminal cannot encode."""
     # the parent process may have closed them
     if sys.stdout is None or sys.stderr is None:
         null_output = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -263,7 +263,7 @@ def _print_failure(error: Exception, arguments: argparse.Namespace) -> int:
 
 
 def _get_requested_format(argv: Sequence[str]) -> str:
-    """Return the `--format` of an invalid command line."""
+    """Return the value of `--format` in an invalid command line."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--format", choices=MESSAGE_FORMATS, default=MESSAGE_FORMATS[0])
     # arguments after `--` are not options
@@ -322,7 +322,7 @@ def _parse_arguments(
             build_parser().parse_args(argv[:1])
         if name.startswith("-"):
             build_parser().error(f"the command comes first: specc COMMAND {escape_text(name)} …")
-        suggestion = did_you_mean(name, COMMANDS)
+        suggestion = find_similar_name(name, COMMANDS)
         hint = f"; {format_suggestion(suggestion)}" if suggestion else ""
         build_parser().error(f"unknown command `{escape_text(name)}`{hint}")
     command = {**COMMANDS, **HIDDEN_COMMANDS}[name]
@@ -358,5 +358,5 @@ def build_command_parsers() -> dict[str, ArgumentParser]:
 
 
 def exit_code_for(diagnostics: Sequence[Diagnostic]) -> int:
-    """Return the exit status for some diagnostics; warnings do not count."""
+    """Return the exit status for diagnostics; warnings have no effect."""
     return compute_exit_status(d.code for d in diagnostics if d.severity == "error")

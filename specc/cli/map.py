@@ -22,7 +22,7 @@ from specc.cli.options import (
     make_output_option,
     parse_generation_settings,
 )
-from specc.cli.terminal import is_progress_shown, print_done, print_json_result, print_note
+from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_outcome
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import group_thousands
 from specc.driver.option_kinds import TEXT_OPTION, TEXTS_OPTION, Option, one_of, parse_bounded_int
@@ -131,16 +131,16 @@ def run_map(args: Namespace) -> int:
     finally:
         progress_line.end()
     status = int(bool(report.rows) and report.errors == report.rows)
-    if print_json_result(report_as_json(report)):
+    if print_json_result(map_report_to_json(report)):
         return status
     _print_report(report)
     if report.computed:
-        # the duration is a note, omitted with --quiet
-        print_done(format_times(report), to_stderr=True)
+        # the run time is a note, which --quiet omits
+        print_outcome(format_times(report), to_stderr=True)
     return status
 
 
-def report_as_json(report: JobReport) -> dict[str, object]:
+def map_report_to_json(report: JobReport) -> dict[str, object]:
     """Return the report as JSON values."""
     return {
         "directory": str(report.out),
@@ -158,10 +158,10 @@ def report_as_json(report: JobReport) -> dict[str, object]:
     }
 
 
-def _parse_columns(words: list[str]) -> dict[str, str]:
-    """Parse `COLUMN=INPUT` as input to column. E0880 if invalid."""
+def _parse_columns(assignments: list[str]) -> dict[str, str]:
+    """Parse `COLUMN=INPUT` options; return the column of each input. Raise E0880 if invalid."""
     found: dict[str, str] = {}
-    for word in words:
+    for word in assignments:
         column, equals, name = word.rpartition("=")
         if not equals or not column or not name or name in found:
             problem = "twice" if name in found else "expected `COLUMN=INPUT`"
@@ -203,7 +203,9 @@ class _JobProgressLine:
 
 
 def _iterate_notes(plan: JobPlan) -> Iterator[str]:
-    """Yield why generation runs in fixed batches, and that batch elements affect each other."""
+    """Yield notes: why generation runs in fixed batches, and that batch elements affect each
+    other.
+    """
     if plan.waits:
         yield (
             f"every batch takes as long as its longest sequence: {plan.waits}; rows of similar "
@@ -218,7 +220,7 @@ def _iterate_notes(plan: JobPlan) -> Iterator[str]:
 
 
 def format_progress(report: JobReport) -> str:
-    """Format rows, rows per second, padding, errors, time left."""
+    """Format the number of rows, rows per second, padding, errors and the remaining time."""
     total = report.plan.rows
     left = (total - report.rows) / report.rate if report.rate > 0 else 0
     parts = [
@@ -234,7 +236,7 @@ def format_progress(report: JobReport) -> str:
 
 
 def format_times(report: JobReport) -> str:
-    """Format the run time: startup, work, computation, and what the cost formulas predicted."""
+    """Format the run time: startup, work, computation, and the prediction of the cost formulas."""
     work = max(report.seconds - report.start_up, 0.0)
     parts = [
         f"{report.seconds:.1f} s: {report.start_up:.1f} startup, {work:.1f} compute",

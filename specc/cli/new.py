@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from specc.cli.options import FORCE_OPTION, add_option_groups
-from specc.cli.terminal import print_done, print_json_result, write_output
+from specc.cli.terminal import print_json_result, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
 from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
@@ -20,7 +20,7 @@ from specc.syntax.dsl.dsl_printer import print_dsl
 from specc.syntax.yaml.yaml_printer import print_yaml
 
 SCHEMA_MODELINE = f"yaml-language-server: $schema=./{SCHEMA_FILE}"
-REMOVE_FIELD_COMMENT = "These values are the defaults: change what you like, and delete the rest."
+REMOVE_FIELD_COMMENT = "These values are the defaults. Change what you need, and delete the rest."
 UNCOMMENT_FIELD_COMMENT = (
     "A line after # is computed from other fields. Remove the # to override it."
 )
@@ -89,12 +89,12 @@ def run_new(args: Namespace) -> int:
         schema = Path(path).parent / SCHEMA_FILE
         if not schema.exists():
             write_file_atomically(schema, [(get_specs_directory() / "schema.json").read_bytes()])
-    if print_json_result({"file": path, "extends": file.extends, "draft": draft_as_json(draft)}):
+    if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
         return 0
-    print_done(f"{escape_text(path)}: an instance of {file.extends}")
+    print_outcome(f"{escape_text(path)}: an instance of {file.extends}")
     if draft is not None:
         _print_draft(draft)
-    print_done(f"next: specc check {escape_text(path)}")
+    print_outcome(f"next: specc check {escape_text(path)}")
     return 0
 
 
@@ -112,7 +112,7 @@ def _check_argument_count(name_count: int, directory: str | None) -> None:
     )
 
 
-def draft_as_json(draft: SpecDraft | None) -> dict[str, object] | None:
+def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
     """Return a draft's sources as JSON values."""
     if draft is None:
         return None
@@ -131,7 +131,7 @@ def make_spec_name(stem: str) -> str:
 
 
 def _format_next_steps(yaml: bool) -> tuple[str, ...]:
-    """Return the next steps as comments."""
+    """Return comments that describe the next steps."""
     comment = "Path of the trained weights, next to this file, for `specc compile`:"
     if yaml:
         return (comment, "weights:", "  - from: my.safetensors")
@@ -140,13 +140,13 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
 
 def _print_draft(draft: SpecDraft) -> None:
     """Print the sources of a draft, and the unmapped config keys and tensors."""
-    print_done(
+    print_outcome(
         f"graph: {draft.graph}; {draft.values} values of config.json differ from the defaults"
     )
     if not draft.certain:
-        print_done(
+        print_outcome(
             "no spec supports models of this type; this draft uses the most similar one, review it"
         )
     unmapped = [f"  {escape_text(line)}" for line in draft.unmapped]
     heading = "unmapped keys and tensors:" if unmapped else "every key and tensor is mapped"
-    print_done("\n".join([heading, *unmapped]))
+    print_outcome("\n".join([heading, *unmapped]))

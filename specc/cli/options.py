@@ -8,7 +8,7 @@ from specc.artifact.package_index import is_package_directory
 from specc.cli.terminal import STDIN_NAME, print_note, read_spec_from_stdin
 from specc.decode.setting_table import STRATEGIES
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     OPTIONAL_INTEGER,
@@ -103,13 +103,13 @@ GENERATION_OPTIONS: Mapping[str, Option] = {
 
 
 def find_option_group(parser: ArgumentParser, title: str) -> _ArgumentGroup:
-    """Return the group of options with this title; a new one if the command has none."""
+    """Return the option group with this title; add it if the command has none."""
     found = (group for group in parser._action_groups if group.title == title)
     return next(found, None) or parser.add_argument_group(title)
 
 
 def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) -> None:
-    """Declare options by the title of their group in the help."""
+    """Declare options, grouped by their title in the help."""
     for title, options in groups.items():
         add_options(find_option_group(parser, title), options)
 
@@ -140,13 +140,13 @@ def get_setting_flag(name: str) -> str:
     return GENERATION_OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 
-def add_spec_arguments(parser: ArgumentParser, more: str = "") -> None:
-    """Declare SPEC and its options; `more` lists further kinds of SPEC in its help."""
+def add_spec_arguments(parser: ArgumentParser, other_kinds: str = "") -> None:
+    """Declare SPEC and its options; the help lists `other_kinds` of SPEC too."""
     parser.add_argument(
         "spec",
         metavar="SPEC",
         help="built-in spec (see `specc list specs`), spec file, checkpoint directory with a "
-        f"config.json, GGUF file, {more}or - for standard input",
+        f"config.json, GGUF file, {other_kinds}or - for standard input",
     )
     add_option_groups(parser, input=SPEC_OPTIONS)
 
@@ -229,10 +229,10 @@ class UsageError(Failed):
 
 
 def describe_unknown_option(
-    word: str, options: Collection[str], others: Mapping[str, Collection[str]]
+    word: str, options: Collection[str], options_by_command: Mapping[str, Collection[str]]
 ) -> str:
     """Return the message for an unknown option, which suggests the equivalent of another tool's
-    option, a similar option, or the commands that have it (`others`: options by command).
+    option, a similar option, or the commands that have it.
     """
     word = word.split("=")[0]
     name = word.replace("_", "-")
@@ -241,17 +241,19 @@ def describe_unknown_option(
     similar = equivalent if flag in options else _find_option(name, options)
     if similar:
         return f"unknown option `{escape_text(word)}`; {format_suggestion(similar)}"
-    return f"there is no option `{escape_text(word)}`{_format_commands(flag, others)}"
+    return f"there is no option `{escape_text(word)}`{_format_commands(flag, options_by_command)}"
 
 
 def _find_option(name: str, options: Collection[str]) -> str | None:
-    """Return a similar option, or the only one that starts with `name-`."""
+    """Return a similar option, or the only option that starts with `name-`."""
     candidates = [option for option in options if option.startswith(f"{name}-")]
-    return did_you_mean(name, options) or (candidates[0] if len(candidates) == 1 else None)
+    return find_similar_name(name, options) or (candidates[0] if len(candidates) == 1 else None)
 
 
-def _format_commands(option: str, others: Mapping[str, Collection[str]]) -> str:
-    """Format the commands that have an option; "" if none has."""
-    commands = [f"`specc {command}`" for command, flags in others.items() if option in flags]
+def _format_commands(option: str, options_by_command: Mapping[str, Collection[str]]) -> str:
+    """Format the commands that have an option; "" if no command has it."""
+    commands = [
+        f"`specc {command}`" for command, flags in options_by_command.items() if option in flags
+    ]
     verb = "have" if len(commands) > 1 else "has"
     return f" here; {', '.join(commands)} {verb} `{option}`" if commands else ""

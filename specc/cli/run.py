@@ -19,13 +19,13 @@ from specc.cli.options import (
 from specc.cli.run_inputs import RunInputs, read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
-    array_as_json,
+    array_to_json,
+    generated_sequence_to_json,
     parse_run_outputs,
-    print_results,
+    print_generated_texts,
     run_for_task,
-    text_as_json,
 )
-from specc.cli.run_task_inputs import add_run_example, reads_arrays
+from specc.cli.run_task_inputs import attach_run_example, has_array_arguments
 from specc.cli.terminal import get_output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, one_of
@@ -141,7 +141,7 @@ def run_run(args: Namespace) -> int:
     except Failed as failed:
         if args.inputs:
             raise
-        raise add_run_example(failed, args.model, input_signature, task) from None
+        raise attach_run_example(failed, args.model, input_signature, task) from None
 
 
 def _run_opened(
@@ -149,7 +149,7 @@ def _run_opened(
 ) -> int:
     """Run an opened model: for its task, streaming, generating, or one forward pass."""
     input_signature = opened.input_signature
-    if task and not reads_arrays(task, args.inputs, [*input_signature.graph.inputs]):
+    if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
         return run_for_task(opened, task, args, settings)
     run_inputs = read_arguments(input_signature, args.inputs)
     outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, run_inputs.files)])
@@ -205,7 +205,7 @@ def _print_outputs(
     found = show_results(reading, results, sizes)
     result = {
         "lines": list(found.lines),
-        "results": {name: array_as_json(array) for name, array in results.items()},
+        "results": {name: array_to_json(array) for name, array in results.items()},
     }
     lines = () if print_json_result(result) else found.lines
     print(*lines, sep="\n", end="\n" if lines else "")
@@ -221,7 +221,7 @@ def _stream_chunks(
     """
     streamer = open_stream(opened)
     if outputs.attention:
-        require_attention_model(opened)  # its error takes precedence
+        require_attention_model(opened)  # raise its error first
         helps = ["leave out `--chunk-size`"]
         raise_error("E0977", "attention plots of streams are not supported", helps=helps)
     results = streamer.run(inputs, chunk_size)
@@ -229,30 +229,30 @@ def _stream_chunks(
 
 
 def _print_pieces(stream: GenerationStream) -> None:
-    """Print a text while it is generated."""
+    """Print a sequence while it is generated."""
     for piece in stream.pieces():
         print(escape_text(piece[0], keep="\n\t"), end="", flush=True)
     print()
 
 
 def _is_printed_in_pieces(stream: GenerationStream) -> bool:
-    """Return whether to print text during generation: a single sequence, not as JSON."""
+    """Return whether to print text during generation: for a single sequence without JSON output."""
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
     is_text = stream.writer.decode is not None
     return at_once and is_text and not get_output_style().is_machine_readable
 
 
 def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs) -> None:
-    """Generate and print: a single text while it is generated, several at the end."""
+    """Generate and print: a single sequence during generation, several sequences at the end."""
     if outputs.attention:
         require_attention_model(opened)  # report a missing graph before generating
     prints_pieces = _is_printed_in_pieces(stream)
     if prints_pieces:
         _print_pieces(stream)
     results = stream.results()
-    result = {"texts": [[*map(text_as_json, row)] for row in results]}
+    result = {"texts": [[*map(generated_sequence_to_json, row)] for row in results]}
     if not print_json_result(result) and not prints_pieces:
-        print_results(results)
+        print_generated_texts(results)
     # the attention plot shows the best sequence of the first prompt
     best = results[0][0]
     if reason := stream.cut_off(best):

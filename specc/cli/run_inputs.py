@@ -10,14 +10,14 @@ import numpy as np
 from specc.cli.run_task_inputs import (
     ARRAY_FILE_SUFFIXES,
     AUDIO_READINGS,
-    fail_missing_file,
-    fail_too_many_arguments,
     parse_json_items,
+    raise_missing_file,
+    raise_too_many_arguments,
     read_lines,
 )
 from specc.cli.terminal import STDIN_NAME
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
@@ -38,7 +38,7 @@ from specc.runtime.model_inputs import ModelInputs
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Arrays by input, the files they were read from, and rows and columns of the images."""
+    """The array of each input, the files that were read, and the height and width of each image."""
 
     inputs: Mapping[str, Array]
     files: tuple[str, ...] = ()
@@ -46,20 +46,20 @@ class RunInputs:
 
 
 @dataclass
-class _BatchRows:
-    """Texts, lists of ids, or a text's images, each for one batch element."""
+class _BatchElements:
+    """Token ids, waveforms or groups of images, one array per batch element."""
 
     rows: list[Array]
 
 
-Piece = Array | _BatchRows
+Piece = Array | _BatchElements
 """The value of one argument: an array, or one value per batch element."""
 
 
 @dataclass
 class _InputCollector:
-    """Command-line inputs parsed so far: pieces of a batch by input, the files read, and the sizes
-    of images.
+    """The command-line inputs parsed so far: the pieces of each input's batch, the files read, and
+    the height and width of each image.
     """
 
     model: ModelInputs
@@ -70,7 +70,7 @@ class _InputCollector:
     def add_argument(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may serve several."""
         record = self.model.reading.of_input(name)
-        # decided by the suffix alone, not by existing files
+        # the suffix alone decides, whether or not the file exists
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
         if isinstance(record, TEXT_READINGS):
@@ -82,13 +82,13 @@ class _InputCollector:
             audio = read_sound(word, record)
             # waveforms of one batch may differ in length
             is_waveform = isinstance(record, Waveform)
-            return self._add_value(name, _BatchRows([audio]) if is_waveform else audio[None])
+            return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
         input_type = self.model.graph.inputs[name].type
-        # ids are tokenized text: text given here needs a reading in the spec
+        # token ids: text as input requires a `reading` section in the spec
         ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = READ_AS_TEXT.format(name) if ids else ""
         left = self.model.pads_left(name)
-        numbers = _read_numbers(word, name, text_hint, left=left)
+        numbers = _read_numbers(word, name, text_hint, pad_left=left)
         if numbers is None:
             return self._read_arrays(name, word)
         return self._add_value(name, numbers)
@@ -106,7 +106,7 @@ class _InputCollector:
                 self.model.reading.of_input(name), TEXT_READINGS
             ):
                 raise
-            fail_missing_file(word)
+            raise_missing_file(word)
         # keys that name inputs take precedence over the input of the argument
         for key in [k for k in arrays_found if k in self.model.graph.inputs]:
             self._add_value(key, self._read_piece(key, arrays_found.pop(key), word))
@@ -125,37 +125,39 @@ class _InputCollector:
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.of_input(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
-            return _BatchRows(_encode_rows(value, record, escape_text(word)))
+            return _BatchElements(_encode_sequences(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
             array = nested_array(value, f"the JSON text in {escape_text(word)}", left=left)
-        # token ids may be batched with sequences of other lengths; any other array is a batch
+        # token ids are padded to a common length with other sequences; any other array is a batch
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_READINGS) or not of_ids:
             return array
-        return _BatchRows([array] if array.ndim == 1 else list(array))
+        return _BatchElements([array] if array.ndim == 1 else list(array))
 
-    def _read_text(self, word: str, record: TextReading) -> _BatchRows:
+    def _read_text(self, word: str, record: TextReading) -> _BatchElements:
         """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
         itself.
         """
         if word == STDIN_NAME or word.startswith("@"):
-            return _BatchRows([encode_text_ids(line, record) for line in self._read_lines(word)])
+            return _BatchElements(
+                [encode_text_ids(line, record) for line in self._read_lines(word)]
+            )
         listed = parse_json_items(word, ("[",))
         if listed is None:
-            return _BatchRows([encode_text_ids(word, record)])
-        return _BatchRows(_encode_rows(listed, record, escape_text(word)[:60]))
+            return _BatchElements([encode_text_ids(word, record)])
+        return _BatchElements(_encode_sequences(listed, record, escape_text(word)[:60]))
 
     def _read_images(self, name: str, word: str, record: ImageRecord) -> "Piece":
-        """Load an image by its path, or a JSON list of paths: those of one text."""
+        """Load one image, or a JSON list of images that belong to one prompt."""
         listed = parse_json_items(word, ("[",)) if _takes_image_lists(self.model, name) else None
         paths = [word] if listed is None else _check_image_paths(listed, name, word)
         self.files += paths
         decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
         self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
         read = np.concatenate([normalize_image(pixels, record) for pixels in decoded])
-        return read if listed is None else _BatchRows([read])
+        return read if listed is None else _BatchElements([read])
 
     def _read_lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
@@ -180,7 +182,9 @@ def _check_image_paths(values: Sequence[object], name: str, word: str) -> list[s
 
 
 def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
-    """Parse `name=word`, or words in the order of the inputs; several for one form a batch."""
+    """Parse `NAME=VALUE` arguments, and values in the order of the inputs. Several values for one
+    input form a batch.
+    """
     names = [s.name for s in model.specs]
     collector = _InputCollector(model)
     named = [_split_name(word, names) for word in arguments]
@@ -192,16 +196,16 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     for name, word in named:
         target = name or next(remaining, batch)
         if not target or not (name or _fits_input(model, target, word)):
-            fail_too_many_arguments(word, model.asked, is_batch=len(missing) > 1)
+            raise_too_many_arguments(word, model.asked, is_batch=len(missing) > 1)
         collector.add_argument(target, word)
     return RunInputs(
-        _split_batches(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
+        _batch_inputs(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
     )
 
 
 def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
-    """Return whether an unnamed argument may be for an input: after a text, none may be for the
-    generated tokens, which no tokenizer encodes.
+    """Return whether an unnamed argument may be the value of an input. After a text it may not be
+    the input of generated tokens, since it would not be tokenized.
     """
     if target != model.growing or isinstance(model.reading.of_input(target), TEXT_READINGS):
         return True
@@ -211,8 +215,8 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
     return not texts or file or word.startswith("[")
 
 
-def _split_batches(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
-    """Return an array per input; a given mask takes precedence over one from padding."""
+def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
+    """Return an array per input; a mask that the user passes replaces the padding mask."""
     arrays_found: dict[str, Array] = {}
     for name, parts in pieces.items():
         for key, array in _batch_values(model, name, parts).items():
@@ -228,16 +232,18 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
         return name, rest
     # text may contain `=`: only a name similar to that of an input is an error
     looks_like_name = equals and name.isidentifier() and len(name) < 100
-    suggestion = did_you_mean(name, names) if looks_like_name else None
+    suggestion = find_similar_name(name, names) if looks_like_name else None
     if suggestion and not exists(word):
         helps = [format_suggestion(suggestion), "write text that starts with this to a file: @FILE"]
         raise_error("E0910", f"the model has no input `{escape_text(name)}`", helps=helps)
     return "", word
 
 
-def _batch_texts(model: ModelInputs, name: str, texts: Sequence["_BatchRows"]) -> dict[str, Array]:
-    """Batch texts; padded, with a padding mask, if there are several."""
-    rows = [row for text in texts for row in text.rows]
+def _batch_sequences(
+    model: ModelInputs, name: str, pieces: Sequence["_BatchElements"]
+) -> dict[str, Array]:
+    """Batch sequences; pad several sequences and add their padding mask."""
+    rows = [row for text in pieces for row in text.rows]
     if len(rows) == 1:
         return {name: rows[0][None]}
     return batch_rows(model.graph, name, rows, growing=model.growing)
@@ -245,12 +251,12 @@ def _batch_texts(model: ModelInputs, name: str, texts: Sequence["_BatchRows"]) -
 
 def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
     """Batch the pieces of an input, with a padding mask if there is padding."""
-    texts = [piece for piece in pieces if isinstance(piece, _BatchRows)]
+    texts = [piece for piece in pieces if isinstance(piece, _BatchElements)]
     if texts and _takes_image_lists(model, name):
         return {name: merge_images(model.graph, name, _list_images(pieces))}
-    arrays = [piece for piece in pieces if not isinstance(piece, _BatchRows)]
+    arrays = [piece for piece in pieces if not isinstance(piece, _BatchElements)]
     if not arrays:
-        return _batch_texts(model, name, texts)
+        return _batch_sequences(model, name, texts)
     if len(pieces) == 1:
         return {name: arrays[0]}
     return {name: _concatenate_values(name, arrays, bool(texts))}
@@ -260,11 +266,13 @@ def _list_images(pieces: Sequence["Piece"]) -> list[Array]:
     """Return the images of each batch element; if some elements have several images, a single
     image is one element too.
     """
-    return [i for p in pieces for i in (p.rows if isinstance(p, _BatchRows) else [p])]
+    return [i for p in pieces for i in (p.rows if isinstance(p, _BatchElements) else [p])]
 
 
 def _concatenate_values(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:
-    """Concatenate the arrays of an input along the batch axis. Raise E0912 if they do not fit."""
+    """Concatenate the arrays of an input along the batch axis. Raise E0912 if their shapes
+    differ.
+    """
     shapes = sorted({a.shape[1:] for a in arrays})
     if with_texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
         _raise_unbatchable(name, shapes)
@@ -285,18 +293,20 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
     )
 
 
-def _encode_rows(listed: Sequence[object], record: TextReading, where: str) -> list[Array]:
-    """Encode a list of ids, of such lists, or of texts."""
-    texts = [item for item in listed if isinstance(item, str)]
-    if listed and len(texts) == len(listed):
+def _encode_sequences(
+    values: Sequence[object], record: TextReading, description: str
+) -> list[Array]:
+    """Convert a list of texts, of token id lists, or of token ids to token id arrays."""
+    texts = [item for item in values if isinstance(item, str)]
+    if values and len(texts) == len(values):
         return [encode_text_ids(text, record) for text in texts]
-    if listed and all(isinstance(item, list) for item in listed):
-        return [nested_array(item, f"the list {where}") for item in listed]
-    return [nested_array(listed, f"the list {where}")]
+    if values and all(isinstance(item, list) for item in values):
+        return [nested_array(item, f"the list {description}") for item in values]
+    return [nested_array(values, f"the list {description}")]
 
 
 def _read_values(path: str) -> Mapping[str, object]:
-    """Return arrays or JSON values of a file by name; "" names a single one."""
+    """Return the arrays or JSON values of a file by name; an unnamed value has the name ""."""
     if not path.lower().endswith(".json"):
         return dict(read_arrays(path))
     value = load_strict_json(read_bytes(path, MAX_TEXT_BYTES), path)
@@ -306,14 +316,14 @@ def _read_values(path: str) -> Mapping[str, object]:
 READ_AS_TEXT = "or declare in the spec how text is tokenized: `reading {{ {} = text(bytes()) }}`"
 
 
-def _read_numbers(word: str, name: str, text_hint: str, *, left: bool = False) -> Array | None:
-    """Parse a number or a list as JSON; None for a file name. Raise E0906 for anything else, with
-    `text_hint` as a further fix.
+def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = False) -> Array | None:
+    """Parse a number or a list as JSON; return None for a file name. Raise E0906 for any other
+    word, with `text_hint` as an additional help.
     """
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)
         if isinstance(arrays_found, list | int | float):
-            return nested_array(arrays_found, f"the JSON text in {name}", left=left)
+            return nested_array(arrays_found, f"the JSON text in {name}", left=pad_left)
     except ValueError:
         pass
     # an argument with a suffix, or an existing path, is a file

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from specc.cli.run_task_inputs import read_task_inputs
-from specc.cli.terminal import print_done, print_json_result, print_note, write_output
+from specc.cli.terminal import print_json_result, print_note, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.drawing.png import require_pillow
@@ -42,7 +42,7 @@ MAX_NUMBERS = 100_000
 """Maximum elements of a printed array; larger ones are written with `-o`."""
 
 
-def array_as_json(array: Array) -> dict[str, object]:
+def array_to_json(array: Array) -> dict[str, object]:
     """Convert an array to JSON; `values` is null for more than MAX_NUMBERS elements."""
     is_small = array.size <= MAX_NUMBERS
     # low-precision dtypes have no JSON form
@@ -54,7 +54,7 @@ def array_as_json(array: Array) -> dict[str, object]:
     }
 
 
-def text_as_json(result: GenerationResult) -> dict[str, object]:
+def generated_sequence_to_json(result: GenerationResult) -> dict[str, object]:
     """Convert a generated sequence to JSON; `text` is null without a detokenizer."""
     return {
         "text": result.text,
@@ -66,8 +66,8 @@ def text_as_json(result: GenerationResult) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutputs:
-    """Output files: an attention plot and an .npz of the results; they never overwrite `inputs`.
-    `selection` selects the plotted layers and heads.
+    """The output files of a run: an attention plot and an .npz file of the results, which never
+    overwrite `inputs`. `selection` selects the plotted layers and heads.
     """
 
     attention: str
@@ -85,9 +85,9 @@ class RunOutputs:
         if self.attention.lower().endswith(".png"):
             require_pillow()
 
-    def write_images(self, named: Iterable[tuple[str, bytes]]) -> None:
+    def write_images(self, images: Iterable[tuple[str, bytes]]) -> None:
         """Write result images to the current directory."""
-        for name, png in named:
+        for name, png in images:
             self._write(name, IMAGE_OUTPUT, png)
 
     def write_attention_plot(self, run: AttentionRun) -> None:
@@ -99,7 +99,7 @@ class RunOutputs:
         self._write(self.attention, ATTENTION_PLOT_OUTPUT, plot.content)
 
     def save_arrays(self, results: Mapping[str, Any]) -> None:
-        """Write the results as a reproducible .npz, if requested."""
+        """Write the results to a reproducible .npz file if `-o` is set."""
         if not self.arrays:
             return
         buffer = BytesIO()
@@ -111,10 +111,10 @@ class RunOutputs:
 
     def _write(self, path: str, kind: OutputKind, content: bytes) -> None:
         write_output(path, kind, content, inputs=self.inputs, force=self.force)
-        print_done(f"{escape_text(path)} written", to_stderr=True)
+        print_outcome(f"{escape_text(path)} written", to_stderr=True)
 
 
-def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
+def parse_run_outputs(args: Namespace, input_paths: Sequence[Path]) -> RunOutputs:
     """Parse the output options. Raise E0753 for plot options without `--attention`."""
     plot_options = ("scope", "layers", "heads", "log_scale")
     options = [name for name in plot_options if vars(args)[name]]
@@ -127,7 +127,7 @@ def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
     return RunOutputs(
         attention=args.attention,
         arrays=args.output,
-        inputs=inputs,
+        inputs=input_paths,
         force=args.force,
         selection=AttentionSelection(
             scope=args.scope,
@@ -138,8 +138,8 @@ def parse_run_outputs(args: Namespace, inputs: Sequence[Path]) -> RunOutputs:
     )
 
 
-def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
-    """Print one text per line, with its score if a prompt has several."""
+def print_generated_texts(results: Sequence[Sequence[GenerationResult]]) -> None:
+    """Print one generated sequence per line, with its score if a prompt has several sequences."""
     for row in results:
         for result in row:
             score = ""
@@ -156,7 +156,7 @@ def print_results(results: Sequence[Sequence[GenerationResult]]) -> None:
 Prediction: TypeAlias = Any
 """A prediction as plain JSON."""
 Cells: TypeAlias = tuple[str, ...]
-"""A printed line, by column."""
+"""The columns of a printed line."""
 POSTPROCESSING_OPTIONS = (
     "aggregation_strategy",
     "function_to_apply",
@@ -187,7 +187,7 @@ def run_for_task(
     predictions = run_task(opened.whole, {**inputs, **options})
     if predictions.truncated:
         print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
-    _print_results(predictions, compare=args.similarity)
+    _print_predictions(predictions, with_similarities=args.similarity)
     outputs.save_arrays(predictions)
     return 0
 
@@ -198,19 +198,19 @@ def _reject_option(flag: str, task: Task) -> None:
     )
 
 
-def _print_results(predictions: Predictions, *, compare: bool) -> None:
-    """Print predictions as JSON or text, with `compare` also pairwise cosine similarities."""
+def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> None:
+    """Print predictions as JSON or text, and if requested their pairwise cosine similarities."""
     lines = [*format_predictions(predictions.task, predictions.predictions)]
     found: dict[str, object] = {
         "task": predictions.task,
         "predictions": predictions.predictions,
         "lines": lines,
-        "results": {name: array_as_json(array) for name, array in predictions.items()},
+        "results": {name: array_to_json(array) for name, array in predictions.items()},
     }
-    if compare:
+    if with_similarities:
         table = cosine_similarities(predictions[EMBEDDING_OUTPUT])
         found["cosine_similarities"] = table.tolist()
-        lines = [*_cosine_lines(table)]
+        lines = [*_format_similarities(table)]
         found["lines"] = lines
     if not print_json_result(found):
         print(*lines, sep="\n", end="\n" if lines else "")
@@ -276,9 +276,9 @@ def _list_vector_cells(vector: Sequence[float]) -> list[Cells]:
     return [(f"[{values}{more}]",)]
 
 
-def _cosine_lines(table: Array) -> Iterator[str]:
-    """Yield rows of pairwise cosine similarities."""
-    for row in table:
+def _format_similarities(similarities: Array) -> Iterator[str]:
+    """Yield the lines of a matrix of pairwise cosine similarities."""
+    for row in similarities:
         yield "  ".join(f"{value:7.4f}" for value in row)
 
 
@@ -288,4 +288,4 @@ TASK_CELLS: Mapping[str, Callable[[Any], list[Cells]]] = {
     "fill-mask": _list_candidate_cells,
     "sentence-similarity": _list_vector_cells,
 }
-"""The printed columns of a prediction by task; labels with scores for all other tasks."""
+"""The function that formats predictions, by task; for all other tasks labels with scores."""

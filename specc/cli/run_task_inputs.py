@@ -19,7 +19,7 @@ ARRAY_FILE_SUFFIXES = (".json", ".npy", ".npz")
 """Suffixes of array files."""
 
 
-def fail_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
+def raise_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: bool) -> NoReturn:
     """Raise E0910 for a surplus argument."""
     helps = [f"the inputs are {', '.join(input_names)}"]
     if is_batch:
@@ -27,7 +27,7 @@ def fail_too_many_arguments(word: str, input_names: Sequence[str], *, is_batch: 
     raise_error("E0910", f"`{escape_text(word)[:200]}` is one argument too many", helps=helps)
 
 
-def fail_missing_file(word: str) -> NoReturn:
+def raise_missing_file(word: str) -> NoReturn:
     """Raise E0802 for a file that cannot be read, with advice if it was meant as text."""
     path = word.removeprefix("@")
     kinds = (
@@ -61,7 +61,7 @@ def read_lines(word: str) -> list[str]:
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802":
                 raise
-            fail_missing_file(word)
+            raise_missing_file(word)
     name = "the standard input" if word == STDIN_NAME else f"`{escape_text(word[1:])}`"
     try:
         text = data.decode("utf-8-sig")
@@ -78,30 +78,31 @@ Words: TypeAlias = dict[str, list[Value]]
 PAIR_LENGTH = 2
 
 
-def reads_arrays(task: Task, words: Sequence[str], inputs: Sequence[str]) -> bool:
-    """Return whether an argument is an array for a graph input, so that nothing is tokenized."""
-    for word in words:
+def has_array_arguments(task: Task, arguments: Sequence[str], input_names: Sequence[str]) -> bool:
+    """Return whether an argument is an array for a graph input; then no argument is tokenized."""
+    for word in arguments:
         name, equals, _ = word.partition("=")
-        if (equals and name in inputs) or word.lower().endswith(NUMPY_SUFFIXES):
+        if (equals and name in input_names) or word.lower().endswith(NUMPY_SUFFIXES):
             return True
         if _is_number_list(parse_json_items(word)):
             return True
-    return not words
+    return not arguments
 
 
-def read_task_inputs(task: Task, words: Sequence[str]) -> tuple[Words, list[Path]]:
-    """Parse the task's inputs: `NAME=VALUE`, or in the order of the slots, of which the last takes
-    the rest; also return the files. E0910 for too many.
+def read_task_inputs(task: Task, arguments: Sequence[str]) -> tuple[Words, list[Path]]:
+    """Parse the task's inputs: `NAME=VALUE`, or values in the order of the slots; the last slot
+    takes all further values. Return the values by slot, and the files. Raise E0910 for surplus
+    arguments.
     """
     files: list[Path] = []
     found: Words = {}
     slots = {slot.name: slot for slot in task.slots}
-    named = [_split_named_inputs(word, slots) for word in words]
+    named = [_split_named_inputs(word, slots) for word in arguments]
     remaining = [s for s in task.slots if s.name not in {n for n, _ in named}]
     for name, word in named:
-        slot = slots[name] if name else _next_slot(remaining, found)
+        slot = slots[name] if name else _get_next_slot(remaining, found)
         if slot is None:
-            fail_too_many_arguments(word, [*slots], is_batch=True)
+            raise_too_many_arguments(word, [*slots], is_batch=True)
         for value in _list_values(slot, word, files):
             for key, item in _assign_value(slot, value, slots):
                 found.setdefault(key, []).append(item)
@@ -114,8 +115,8 @@ def _split_named_inputs(word: str, slots: Mapping[str, TaskSlot]) -> tuple[str, 
     return (name, rest) if equals and name in slots else ("", word)
 
 
-def _next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
-    """Return the slot of an unnamed argument: the first empty one, or one that takes many."""
+def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | None:
+    """Return the slot of an unnamed argument: the first empty slot, or a slot for many values."""
     required = [slot for slot in remaining if not slot.optional]
     for slot in required:
         if slot.many or slot.name not in found:
@@ -144,7 +145,9 @@ def _list_values(slot: TaskSlot, word: str, files: list[Path]) -> Iterator[Value
 
 
 def parse_json_items(word: str, opening: tuple[str, ...] = ("[", "{")) -> list[Value] | None:
-    """Return a JSON list or object as a list of items; None for any other word."""
+    """Return the items of a JSON list, or a list with a JSON object; None for any other
+    argument.
+    """
     if not word.startswith(opening):
         return None
     try:
@@ -164,8 +167,8 @@ def _is_number_list(value: object) -> bool:
 def _assign_value(
     slot: TaskSlot, value: Value, slots: Mapping[str, TaskSlot]
 ) -> Iterator[tuple[str, Value]]:
-    """Assign a value: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair, or a text. E0906
-    for anything else.
+    """Yield a value with its slot: `{"text": …, "text_pair": …}`, `["one", "two"]` for a pair, or a
+    string. Raise E0906 for any other value.
     """
     names = [*slots]
     if isinstance(value, dict) and value and value.keys() <= slots.keys():
@@ -192,22 +195,22 @@ SLOT_EXAMPLES = {
     "candidate_labels": '"a cat" "a dog"',
     "choices": '"one" "another"',
 }
-"""Example words for the inputs of a task; any other input takes a text."""
+"""Example values of the inputs of a task; all other inputs take text."""
 
 
-def add_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
-    """Return errors about missing inputs with an example command line."""
+def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task | None) -> Failed:
+    """Return errors about missing inputs, with an example command line added."""
     if task:
         words = [SLOT_EXAMPLES.get(s.name, '"a text"') for s in task.slots if not s.optional]
     else:
-        words = [_example_argument(model, name) for name in model.asked]
+        words = [_make_example_argument(model, name) for name in model.asked]
     example = f"example: `specc run {escape_text(path)} {' '.join(words)}`"
     return Failed(
         *(replace(d, helps=(example,)) if d.code == "E0910" else d for d in failed.diagnostics)
     )
 
 
-def _example_argument(model: ModelInputs, name: str) -> str:
+def _make_example_argument(model: ModelInputs, name: str) -> str:
     """Return an example argument for an input of the graph."""
     record, input_type = model.reading.of_input(name), model.graph.inputs[name].type
     if isinstance(record, TEXT_READINGS):

@@ -1,4 +1,4 @@
-"""Terminal: standard input, diagnostics, notes, JSON results, progress."""
+"""Read standard input; print diagnostics, notes, JSON results and progress."""
 
 import itertools
 import json
@@ -29,7 +29,7 @@ MAX_STDIN_BYTES = 2**20
 
 
 def read_standard_input(max_bytes: int) -> bytes:
-    """Return standard input. Raise E0802 if it cannot be read, E0904 above `most` bytes."""
+    """Read standard input. Raise E0802 if it cannot be read, E0904 above `max_bytes` bytes."""
     stream = sys.stdin
     if stream is None or stream.closed:
         raise_error(
@@ -55,12 +55,12 @@ def read_spec_from_stdin() -> Source:
 
 
 MACHINE_FORMATS = ("json", "sarif")
-"""Machine-readable formats, which own stdout."""
+"""Machine-readable formats; stdout contains nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputStyle:
-    """Output settings: `--format` and `--quiet`, and the command whose output it is."""
+    """Output settings: `--format`, `--quiet` and the name of the command."""
 
     format: str = "full"
     quiet: bool = False
@@ -106,10 +106,10 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], format: str, color: str
 
 def print_note(text: str) -> None:
     """Print a note to stderr, unless quiet or machine-readable."""
-    print_done(f"note: {text}", to_stderr=True)
+    print_outcome(f"note: {text}", to_stderr=True)
 
 
-def print_done(text: str, *, to_stderr: bool = False) -> None:
+def print_outcome(text: str, *, to_stderr: bool = False) -> None:
     """Print the outcome of a command, unless quiet or machine-readable."""
     if get_output_style().prints_progress:
         print(text, file=sys.stderr if to_stderr else sys.stdout)
@@ -128,12 +128,12 @@ def write_output(
     write_file_atomically(target, [content])
 
 
-def print_json_result(found: Mapping[str, object]) -> bool:
+def print_json_result(values: Mapping[str, object]) -> bool:
     """Print a result as one JSON line if that format is selected; return whether it was."""
     style = get_output_style()
     if style.format != "json":
         return False
-    result = {"command": style.command, **found}
+    result = {"command": style.command, **values}
     text = json.dumps(replace_non_finite(result), ensure_ascii=False, allow_nan=False)
     # lone surrogates become JSON escapes
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
@@ -141,7 +141,9 @@ def print_json_result(found: Mapping[str, object]) -> bool:
 
 
 def is_colored(choice: str) -> bool:
-    """Return whether to color: by `--color`, NO_COLOR, FORCE_COLOR, else on a terminal."""
+    """Return whether to color messages: by `--color`, NO_COLOR or FORCE_COLOR, by default on a
+    terminal.
+    """
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -167,27 +169,27 @@ class ProgressLine:
     total: int = 0
     count: int = 0
     start_time: float = field(default_factory=time.monotonic)
-    shown: float = 0.0
+    last_redraw_time: float = 0.0
 
-    def expect(self, size: int) -> None:
+    def add_expected_bytes(self, size: int) -> None:
         """Add to the expected number of bytes."""
         self.total += size
 
-    def wrote(self, size: int) -> None:
+    def add_written_bytes(self, size: int) -> None:
         """Add to the number of bytes written."""
         self.count += size
         now = time.monotonic()
-        if now - self.start_time > PROGRESS_DELAY and now - self.shown > REDRAW_INTERVAL:
+        if now - self.start_time > PROGRESS_DELAY and now - self.last_redraw_time > REDRAW_INTERVAL:
             self._show_line(now)
 
     def end(self) -> None:
         """Print the final count if the line was shown."""
-        if self.shown:
+        if self.last_redraw_time:
             self._show_line(time.monotonic())
             sys.stderr.write("\n")
 
     def _show_line(self, now: float) -> None:
-        self.shown = now
+        self.last_redraw_time = now
         # return to the start of the line and erase it
         sys.stderr.write(f"\r\x1b[K{self.text(now - self.start_time)}")
         sys.stderr.flush()
@@ -210,12 +212,12 @@ def is_progress_shown() -> bool:
 
 
 @contextmanager
-def show_write_progress(what: str) -> Iterator[None]:
+def show_write_progress(title: str) -> Iterator[None]:
     """Show write progress on a terminal during the context."""
     if not is_progress_shown():
         yield
         return
-    line = ProgressLine(what)
+    line = ProgressLine(title)
     previous = WRITE_PROGRESS.set(line)
     try:
         yield
@@ -224,15 +226,15 @@ def show_write_progress(what: str) -> Iterator[None]:
         line.end()
 
 
-def count_lines(lines: Iterator[Item], what: str) -> Iterator[Item]:
-    """Yield items, and show their count on a terminal."""
+def iterate_with_count(items: Iterator[Item], label: str) -> Iterator[Item]:
+    """Yield items, and show the number of items so far on a terminal."""
     if not is_progress_shown():
-        yield from lines
+        yield from items
         return
     for count in itertools.count():
-        sys.stderr.write(f"\r\x1b[K{what}, {count} done …")
+        sys.stderr.write(f"\r\x1b[K{label}, {count} done …")
         sys.stderr.flush()
-        line = next(lines, None)
+        line = next(items, None)
         # erase the count before the next line
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -18,7 +18,7 @@ from specc.cli.options import (
     print_shadow_note,
     read_compiled_manifest,
 )
-from specc.cli.terminal import count_lines, print_json_result
+from specc.cli.terminal import iterate_with_count, print_json_result
 from specc.diagnostics.diagnostic import ErrorFamily, Failed, compute_exit_status, raise_error
 from specc.diagnostics.machine_formats import diagnostic_to_json
 from specc.driver.option_kinds import (
@@ -45,8 +45,8 @@ from specc.visualize.architecture_diff import (
 )
 
 
-def parse_bound(text: str) -> tuple[str, float]:
-    """Parse a measure and its upper bound."""
+def parse_threshold(text: str) -> tuple[str, float]:
+    """Parse `METRIC=NUMBER`, an error metric with its upper bound."""
     name, _, number = text.partition("=")
     if name not in ERROR_MEASURES:
         raise ArgumentTypeError(f"unknown metric `{escape_text(name)[:40]}`")
@@ -87,9 +87,9 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
     ),
     "threshold": Option(
         TEXTS_OPTION,
-        "MEASURE=NUMBER",
-        f"maximum quantization error (exit status 4 above it): {', '.join(ERROR_MEASURES)}",
-        more={"type": parse_bound},
+        "METRIC=NUMBER",
+        f"maximum quantization error (else exit status 4): {', '.join(ERROR_MEASURES)}",
+        more={"type": parse_threshold},
     ),
 }
 
@@ -101,10 +101,10 @@ def add_verify_arguments(parser: ArgumentParser) -> None:
 
 
 def run_verify(args: Namespace) -> int:
-    """Print one line per round; exit code 4 (E0930) if one differs, 5 (E0932) if rounding decides
-    the result, or with `--strict` if a branch was not executed.
+    """Print one line per round. Return exit status 4 (E0930) if a round differs, 5 (E0932) if the
+    model is too sensitive to rounding, or with `--strict` if a branch was not executed.
 
-    For programs the output is one object, also on a difference.
+    JSON output is one object, also if there is a difference.
     """
     _check_options(args)
     refuse_uncompiled(args.model)
@@ -130,8 +130,8 @@ def run_verify(args: Namespace) -> int:
 
 @dataclass
 class VerifyResults:
-    """Results so far. `agrees` is None until all rounds are done, if rounding decides, and if
-    nothing was compared.
+    """The results so far. `agrees` is None before all rounds are done, if the model is too
+    sensitive to rounding, and if nothing was compared.
     """
 
     agrees: bool | None = None
@@ -165,8 +165,8 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
     """Run the rounds, printing one line each."""
     rounds = iterate_opened_rounds(opened, seed=args.seed, rounds=args.rounds)
     try:
-        for round in count_lines(rounds, "comparing rounds"):
-            terminal.print_done(str(round))
+        for round in iterate_with_count(rounds, "comparing rounds"):
+            terminal.print_outcome(str(round))
             verify_results.rounds.append(round)
     except Failed as failed:
         status = compute_exit_status(d.code for d in failed.diagnostics)
@@ -177,7 +177,9 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
-    """Raise E0933 if no round executed a subgraph or had a length, or a graph was not compared."""
+    """Raise E0933 for a graph that was not compared, and for subgraphs or long sequences that no
+    round covered.
+    """
     for round in verify_results.rounds:
         if not (round.compared or round.missing):
             _raise_not_compared(round)
@@ -213,11 +215,11 @@ def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: Veri
     comparison = QuantizationComparison(opened.full, full.full)
     comparison.run(args.seed, args.rounds)
     for name, error in comparison.layers(args.seed) if args.per_layer else ():
-        terminal.print_done(f"`{escape_text(name)}` is off by {error:.1e} of its size")
+        terminal.print_outcome(f"`{escape_text(name)}` is off by {error:.1e} of its size")
         verify_results.layer_errors.append((name, error))
     verify_results.output_errors = comparison.to_json()
     for line in comparison.lines():
-        terminal.print_done(line)
+        terminal.print_outcome(line)
     comparison.check(dict(args.threshold))
 
 
@@ -235,7 +237,7 @@ def add_diff_arguments(parser: ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 equal, 4 different."
     what = "a spec, a checkpoint directory, a compiled model or a package"
     parser.add_argument("a", metavar="A", help=what)
-    parser.add_argument("b", metavar="B", help="the other one")
+    parser.add_argument("b", metavar="B", help="the second model")
     options = {name: SPEC_OPTIONS[name]._replace(help=help) for name, help in DIFF_OPTIONS.items()}
     add_option_groups(parser, input=options)
 
@@ -245,12 +247,12 @@ def run_diff(args: Namespace) -> int:
     a = _load_side(args.a, args.graph)
     b = _load_side(args.b, args.graph, args.config, args.set)
     difference = diff_architectures(a, b)
-    if not print_json_result(_difference_as_json(a, b, difference)):
+    if not print_json_result(_difference_to_json(a, b, difference)):
         print("\n".join(map(escape_text, format_difference(a, b, difference))))
     return 0 if difference.same else DIFFERENCE_STATUS
 
 
-def _difference_as_json(
+def _difference_to_json(
     a: DiffSide, b: DiffSide, difference: ArchitectureDifference
 ) -> dict[str, object]:
     """Return the difference as JSON values."""
@@ -264,7 +266,9 @@ def _difference_as_json(
 
 
 def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None = None) -> DiffSide:
-    """Return one side. Raise E0956 for a standalone generator, E0957 for config values."""
+    """Load one side of a comparison. Raise E0956 for a standalone generator, E0957 for config
+    options of a compiled model.
+    """
     name = Path(path).name or path
     if is_compiled(path):
         if config or sets:

@@ -16,7 +16,7 @@ from specc.decode.setting_table import (
 )
 from specc.diagnostics.diagnostic import Diagnostic, Label
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 
 
 def fail_bad_value(
@@ -41,7 +41,7 @@ def fail_unknown_setting(
     named = [{*o.foreign, o.name, o.word} for o in GENERATION_OPTIONS]
     alike = set[str]().union(*(names for names in named if word in names)) - {word}
     foreign = next((name for name in known if name in alike), None)
-    meant = foreign or did_you_mean(word, known)
+    meant = foreign or find_similar_name(word, known)
     helps = (
         (format_suggestion(meant),) if meant else _suggest_owner(word, known, "strategy" in what)
     )

@@ -60,7 +60,7 @@ class Diagnostic:
     other_locations: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
-        """Label the user's call first, then the text of the standard library."""
+        """Make the user's call the primary label, and standard library code a related label."""
         if self.primary is None or self.primary.span.caller is None:
             return
         span, text = self.primary.span, self.primary.text
@@ -82,7 +82,7 @@ def merge_duplicate_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagn
 
 @dataclass
 class ErrorCollector:
-    """A parser or checker that continues after an error, so that one run reports several."""
+    """Base class of parsers and checkers that continue after an error, to report several errors."""
 
     errors: list[Diagnostic] = field(default_factory=list, init=False)
 
@@ -138,7 +138,7 @@ def raise_error(
 
 
 class ErrorFamily(Enum):
-    """The cause of an error; the value is the exit status."""
+    """The cause of an error; the value of a member is the exit status."""
 
     WARNING = 0
     GIVEN = 1
@@ -183,8 +183,8 @@ def find_error_family(code: str) -> ErrorFamily:
 
 
 def compute_exit_status(errors: Iterable[str]) -> int:
-    """Return the exit status for these errors, 0 for none. 2 or 3 if all errors concern the command
-    line or the environment. Otherwise the status of `verify` takes precedence.
+    """Return the exit status for errors: 0 without errors; 2 or 3 if all errors concern the command
+    line or the environment; otherwise the status of `verify`, if set, or 1.
     """
     families = set(map(find_error_family, errors))
     if not families:

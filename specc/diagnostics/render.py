@@ -25,7 +25,7 @@ def escape_control_characters(text: str) -> str:
 
 
 def measure_display_width(text: str) -> int:
-    """Return the display width of an escaped text in a terminal."""
+    """Return the number of terminal columns of an escaped string."""
     if text.isascii():
         return len(text)
     return sum(
@@ -50,18 +50,17 @@ def expand_source_line(line: str) -> tuple[str, list[int]]:
 
 
 MAX_EXCERPT_WIDTH = 160
-"""Maximum number of columns of a source line that are shown; of a longer one, a window around the
-label."""
+"""Maximum number of columns of a displayed source line; a longer line is cut around the label."""
 
 LONG_LINE_LENGTH = 1000
-"""From this length on, only the part of a line near the labels is processed."""
+"""Of lines of at least this length only the part near the labels is processed."""
 
 ANSI_COLORS = {
     "error": "1;31",
     "warning": "1;33",
     "primary": "1;31",
     "other": "1;34",
-    "rim": "34",
+    "margin": "34",
     "note": "1",
     "help": "1;32",
 }
@@ -88,41 +87,48 @@ def group_labels_by_source(diagnostic: "Diagnostic") -> list[list["Label"]]:
 
 
 def render_excerpt(
-    labels: Sequence["Label"], primary: "Label | None", rim: str, paint: Colorizer, *, first: bool
+    labels: Sequence["Label"],
+    primary: "Label | None",
+    margin: str,
+    paint: Colorizer,
+    *,
+    is_first: bool,
 ) -> list[str]:
-    """Render the source lines of one file that labels point at."""
+    """Render the source lines of one file that have labels."""
     # `-->` points to the error, `:::` to related locations in other files
     source = labels[0].span.source
-    arrow = "-->" if first else ":::"
-    out = [f"{rim}{paint('rim', arrow)} {escape_control_characters(str(labels[0].span))}"]
+    arrow = "-->" if is_first else ":::"
+    out = [f"{margin}{paint('margin', arrow)} {escape_control_characters(str(labels[0].span))}"]
     if not source.text:  # the file could not be read
         return out
     by_line: dict[int, list[Label]] = {}
     for label in labels:
         by_line.setdefault(locate_mark(label.span)[0], []).append(label)
-    bar = paint("rim", "|")
-    out.append(f"{rim} {bar}")
+    bar = paint("margin", "|")
+    out.append(f"{margin} {bar}")
     previous = None
     for number in sorted(by_line):
         skipped = number - previous - 1 if previous is not None else 0
         # `...` for one line would take as much space as the line
         if skipped == 1:
             between = SourceLineView.from_line(source.line(number - 1), [(0, 0, 0)])
-            out.append(render_numbered_line(number - 1, between, rim, paint))
+            out.append(render_numbered_line(number - 1, between, margin, paint))
         elif skipped > 1:
-            out.append(paint("rim", "..."))
+            out.append(paint("margin", "..."))
         here = sorted(by_line[number], key=lambda label: locate_mark(label.span)[1])
         view = SourceLineView.from_line(
             source.line(number), [locate_mark(label.span) for label in here]
         )
-        out.append(render_numbered_line(number, view, rim, paint))
-        out += [f"{rim} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
+        out.append(render_numbered_line(number, view, margin, paint))
+        out += [f"{margin} {bar} {line}" for line in render_underlines(view, here, primary, paint)]
         previous = number
     return out
 
 
 def locate_mark(span: Span) -> tuple[int, int, int]:
-    """Return the line, and the start and end in it, of the underlined first line of a span."""
+    """Return the line number of a span's first line, and the underlined columns `start` to `end`
+    in it.
+    """
     number, column = span.source.position(span.start)
     line = span.source.line(number)
     # a span may begin at a line break, or end lines later
@@ -147,7 +153,7 @@ class SourceLineView:
 
     @classmethod
     def from_line(cls, line: str, anchors: Sequence[tuple[int, int, int]]) -> "SourceLineView":
-        """Return a whole short line; of a long one, the part around the first mark."""
+        """Return the view of a short line as a whole, and of a long line around its first mark."""
         mark = min(a[1] for a in anchors)
         first = max(0, mark - LONG_LINE_LENGTH // 2) if len(line) > LONG_LINE_LENGTH else 0
         part = line[first : first + LONG_LINE_LENGTH]
@@ -178,9 +184,9 @@ class SourceLineView:
         return ("…" if self.is_cut_before else "") + out + end
 
 
-def render_numbered_line(number: int, view: SourceLineView, rim: str, paint: Colorizer) -> str:
+def render_numbered_line(number: int, view: SourceLineView, margin: str, paint: Colorizer) -> str:
     """Format a source line with its number."""
-    return f"{paint('rim', str(number).rjust(len(rim)) + ' |')} {view.render()}"
+    return f"{paint('margin', str(number).rjust(len(margin)) + ' |')} {view.render()}"
 
 
 def render_underlines(
@@ -230,8 +236,8 @@ SYNTAX_CODE_PREFIX = "E01"
 
 
 def render_diagnostics(diagnostics: Iterable["Diagnostic"], *, color: bool = False) -> str:
-    """Render the full form, separated by empty lines. Repeated messages are shown at the first
-    location.
+    """Render diagnostics in full, separated by empty lines. Repeated messages are rendered at
+    their first location.
     """
     return "\n".join(
         render_full_diagnostic(d, color=color) for d in merge_similar_diagnostics(diagnostics)
@@ -247,19 +253,18 @@ def render_full_diagnostic(diagnostic: "Diagnostic", *, color: bool = False) -> 
     numbers = [
         label.span.source.position(label.span.end)[0] for labels in groups for label in labels
     ]
-    rim = " " * len(str(max(numbers, default=0)))
+    margin = " " * len(str(max(numbers, default=0)))
     for n, labels in enumerate(groups):
-        out += render_excerpt(labels, diagnostic.primary, rim, paint, first=n == 0)
+        out += render_excerpt(labels, diagnostic.primary, margin, paint, is_first=n == 0)
     for word, texts in (
         ("note", (*diagnostic.notes, *_render_repetitions(diagnostic))),
         ("help", diagnostic.helps),
     ):
         for text in texts:
             head, *rest = text.split("\n")
-            out.append(
-                f"{rim} {paint('rim', '=')} {paint(word, word)}: {escape_control_characters(head)}"
-            )
-            out += [f"{rim}         {escape_control_characters(line)}" for line in rest]
+            mark = f"{paint('margin', '=')} {paint(word, word)}"
+            out.append(f"{margin} {mark}: {escape_control_characters(head)}")
+            out += [f"{margin}         {escape_control_characters(line)}" for line in rest]
     return "\n".join(line.rstrip() for line in out) + "\n"
 
 
@@ -268,7 +273,7 @@ MAX_SHOWN_LOCATIONS = 6
 
 
 def _render_repetitions(diagnostic: "Diagnostic") -> Iterator[str]:
-    """Describe how often, and where else, the same message occurs."""
+    """Yield notes: how often the same message occurs, and at which other locations."""
     if diagnostic.count > 1:
         yield f"the same diagnostic occurs {diagnostic.count} times here"
     if not (others := diagnostic.other_locations):
@@ -291,8 +296,8 @@ def render_short_diagnostic(diagnostic: "Diagnostic") -> str:
 
 
 def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diagnostic"]:
-    """Merge messages that differ only in location: the first one lists the other locations. Syntax
-    errors are not merged.
+    """Merge diagnostics that differ only in location; the first one lists the other locations.
+    Syntax errors are not merged.
     """
     firsts: dict[object, Diagnostic] = {}
     for found in diagnostics:
@@ -309,7 +314,7 @@ def merge_similar_diagnostics(diagnostics: Iterable["Diagnostic"]) -> list["Diag
 
 
 MAX_REPR_LENGTH = 199
-"""Maximum number of characters of a line: a notebook shows the last value of a cell."""
+"""Maximum number of characters of a `repr`, which a notebook shows for the last value of a cell."""
 MAX_TABLE_ROWS = 40
 MAX_CELL_LENGTH = 500
 
@@ -321,7 +326,7 @@ def format_repr(text: str) -> str:
 
 
 def render_html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Render an HTML table of names and values, without empty values."""
+    """Render an HTML table of names and values; rows with an empty value are omitted."""
     shown = [(name, text) for name, text in rows if text]
     if (more := len(shown) - MAX_TABLE_ROWS) > 0:
         shown = [*shown[:MAX_TABLE_ROWS], ("…", f"{more} more")]
@@ -343,7 +348,7 @@ def group_thousands(count: int) -> str:
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines with every column as wide as its widest cell."""
+    """Format rows of cells as lines; each column is as wide as its widest cell."""
     rows = [*rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

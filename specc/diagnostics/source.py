@@ -68,7 +68,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a value: source text, and a phrase for messages."""
+    """The origin of a value: its source span, and a description for messages."""
 
     span: Span | None
     text: str = ""

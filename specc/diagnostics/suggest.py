@@ -28,7 +28,7 @@ def compute_edit_distance(a: str, b: str, limit: int) -> int:
     return row[-1]
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str | None:
+def find_similar_name(word: str, names: Iterable[str]) -> str | None:
     """Return the most similar name: at most `max(1, len / 3)` edits away, or an anagram."""
     normalized = normalize_identifier(word)
     best: tuple[int, str] | None = None
@@ -50,12 +50,12 @@ def format_suggestion(name: str) -> str:
     return f"did you mean `{name}`?"
 
 
-def suggest_similar_name(word: str, names: Iterable[str], otherwise: str = "") -> list[str]:
-    """Return the help for an unknown name: the most similar known name, or
-    `otherwise` if none is similar, or nothing.
+def suggest_similar_name(word: str, names: Iterable[str], default_help: str = "") -> list[str]:
+    """Return the help for an unknown name: the most similar known name; if no name is similar,
+    `default_help`, unless it is empty.
     """
-    near = did_you_mean(word, names)
-    help_ = format_suggestion(near) if near else otherwise
+    near = find_similar_name(word, names)
+    help_ = format_suggestion(near) if near else default_help
     return [help_] if help_ else []
 
 

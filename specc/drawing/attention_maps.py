@@ -23,7 +23,7 @@ UNITS_BY_ROLE: dict[Role, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PatchGrid:
-    """Patches of an image as rows and columns, after `prefix_tokens` such as a class token."""
+    """The grid of image patches, which follow `prefix_tokens` such as a class token."""
 
     rows: int
     columns: int
@@ -32,8 +32,8 @@ class PatchGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MapAxis:
-    """The queries or keys of a map with a label each; the duration of audio, the patch grid of an
-    image.
+    """The queries or keys of a map: a label per position, the duration of audio in seconds, the
+    patch grid of an image.
     """
 
     role: Role
@@ -56,8 +56,8 @@ class MapAxis:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """The weights `f[heads, query, key]` of one attention for one batch element; `masked` is bool
-    of the same shape, `heads` are the indices of the heads.
+    """The weights `f[heads, query, key]` of one attention for one batch element; `masked` is a
+    boolean array of the same shape, `heads` are the indices of the heads.
     """
 
     scope: str
@@ -96,8 +96,8 @@ class AttentionMaps:
 
 
 def max_pool_map(values: Doubles, max_side: int) -> tuple[Doubles, int]:
-    """Max-pool maps `f[heads, query, key]` to sides of at most `max_side`; return them with the
-    block size.
+    """Max-pool maps `f[heads, query, key]` to at most `max_side` cells per side; return the maps
+    and the block size.
     """
     step = max(1, -(-max(values.shape[1:]) // max_side))
     if step == 1:

@@ -1,4 +1,4 @@
-"""Attention maps as a drawing: a panel per head, or attention laid over the input image."""
+"""Draw attention maps: a panel per head, or attention overlaid on the input image."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from specc.drawing.drawing_marks import (
     blend_over_image,
     estimate_text_width,
     format_scale_number,
-    printable_label,
+    make_printable_label,
     scale_image,
 )
 
@@ -43,16 +43,22 @@ LABEL_SIZE = 10.5
 
 
 def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
-    """Draw all maps, one block below the other, with a common color scale."""
-    scale = ColorScale.over(
+    """Draw all maps from top to bottom with a common color scale."""
+    scale = ColorScale.from_values(
         (w for m in plot.maps for w in _collect_visible_weights(m, plot)), log=log
     )
     max_heads = max((len(m.heads) for m in plot.maps), default=1)
     blocks = [_draw_block(m, plot, scale, max_heads) for m in plot.maps]
     heading = [
-        TextMark(x=MARGIN, y=MARGIN + 12, text=printable_label(plot.model, 60), size=14, bold=True),
         TextMark(
-            x=MARGIN, y=MARGIN + 27, text=printable_label(plot.input_text, 90), size=10, color=FAINT
+            x=MARGIN, y=MARGIN + 12, text=make_printable_label(plot.model, 60), size=14, bold=True
+        ),
+        TextMark(
+            x=MARGIN,
+            y=MARGIN + 27,
+            text=make_printable_label(plot.input_text, 90),
+            size=10,
+            color=FAINT,
         ),
     ]
     marks: list[Mark] = [*heading]
@@ -61,7 +67,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     right = max(right, *(MARGIN + block.width for block in blocks), 200)
     first = top + (blocks[0].heading_height if blocks else 0)
     for block in blocks:
-        marks += block.moved_to(MARGIN, top)
+        marks += block.get_marks_at(MARGIN, top)
         top += block.height + MARGIN
     # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
@@ -73,15 +79,15 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
-    """Return the alternative text of the plot: the first maps, with their sizes."""
+    """Return the alternative text of the plot: the first maps and their sizes."""
     maps = [f"{m.scope}, {m.queries.caption} by {m.keys.caption}" for m in plot.maps[:8]]
-    return printable_label(f"{printable_label(plot.model, 60)}: {'; '.join(maps)}", 500)
+    return make_printable_label(f"{make_printable_label(plot.model, 60)}: {'; '.join(maps)}", 500)
 
 
 def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> list[Doubles]:
-    """Return the visible weights, which determine the color scale."""
+    """Return the weights that are not masked, which determine the color scale."""
     if plot.image is not None and attention.keys.grid is not None:
-        return [weights for _, weights in attention_panels(attention)]
+        return [weights for _, weights in list_attention_panels(attention)]
     return [attention.masked_weights()]
 
 
@@ -90,7 +96,7 @@ def _draw_block(
 ) -> PanelBlock:
     """Draw all heads of one attention, with its scope as heading."""
     if plot.image is not None and attention.keys.grid is not None:
-        return overlay_panels(attention, plot.image, scale)
+        return draw_overlay_panels(attention, plot.image, scale)
     return _draw_heat_maps(attention, scale, max_heads)
 
 
@@ -117,7 +123,8 @@ class _Side:
         """Return the shown labels with their cells."""
         of_cells = self.axis.labels[:: self.step]
         return [
-            (n, printable_label(of_cells[n])) for n in range(0, len(of_cells), self.label_interval)
+            (n, make_printable_label(of_cells[n]))
+            for n in range(0, len(of_cells), self.label_interval)
         ]
 
     def caption(self, what: str) -> str:
@@ -144,8 +151,8 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     query_side = _Side(axis=attention.queries, cell=cell, step=step)
     key_side = _Side(axis=attention.keys, cell=cell, step=step)
     # key labels are horizontal only if the widest fits above its own cells
-    upright = key_side.measure_widest_label() > cell * key_side.label_interval - 2
-    top_room = (key_side.measure_widest_label() if upright else key_side.size) + PANEL_GAP
+    is_rotated = key_side.measure_widest_label() > cell * key_side.label_interval - 2
+    top_room = (key_side.measure_widest_label() if is_rotated else key_side.size) + PANEL_GAP
     left_room = 16 + query_side.measure_widest_label() + PANEL_GAP
     height, width = (length * cell for length in cells.shape[1:])
     # a single head is named if it was selected among others
@@ -162,13 +169,13 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
         (max(width, 40.0), height),
         left=left_room,
         top=top_room + 14,
-        title_room=16 if has_head_titles else 0,
+        title_height=16 if has_head_titles else 0,
         title=attention.scope,
     )
     _draw_query_axis(block, query_side, height)
     head_title_height = 18 if has_head_titles else 0
     for x, y in block.first_row:
-        block.marks += _draw_key_labels(key_side, x, y - head_title_height, upright=upright)
+        block.marks += _draw_key_labels(key_side, x, y - head_title_height, is_rotated=is_rotated)
     x, y = block.first_row[0]
     caption = key_side.caption("key")
     caption += f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
@@ -179,7 +186,9 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
 
 
 def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> None:
-    """Draw the labels of queries next to each row of panels, their caption next to the first."""
+    """Draw the query labels next to each row of panels, and the caption of the query axis next to
+    the first row.
+    """
     for x, y in block.first_column:
         block.marks += _draw_query_labels(query_side, x, y, height)
     x, y = block.first_column[0]
@@ -187,7 +196,9 @@ def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> Non
     # A caption that is longer than the map continues below.
     foot = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_side.measure_widest_label() - 8
-    block.marks.append(TextMark(x=left, y=foot, text=caption, size=9.5, color=FAINT, upright=True))
+    block.marks.append(
+        TextMark(x=left, y=foot, text=caption, size=9.5, color=FAINT, is_rotated=True)
+    )
     block.height = max(block.height, foot)
 
 
@@ -206,22 +217,22 @@ def _draw_query_labels(side: _Side, x: float, y: float, height: float) -> Iterat
         yield TextMark(x=x - PANEL_GAP, y=base, text=label, size=side.size, anchor="end")
 
 
-def _draw_key_labels(side: _Side, x: float, y: float, *, upright: bool) -> Iterator[Mark]:
+def _draw_key_labels(side: _Side, x: float, y: float, *, is_rotated: bool) -> Iterator[Mark]:
     for n, label in side.labels():
         middle = x + (n + 0.5) * side.cell
-        base = middle + side.size * 0.35 if upright else middle
+        base = middle + side.size * 0.35 if is_rotated else middle
         yield TextMark(
             x=base,
             y=y - PANEL_GAP,
             text=label,
             size=side.size,
-            anchor="start" if upright else "middle",
-            upright=upright,
+            anchor="start" if is_rotated else "middle",
+            is_rotated=is_rotated,
         )
 
 
 def _get_cell_size(cells: int, heads: int) -> float:
-    """Return the cell size in points that gives a good panel size and readable labels."""
+    """Return the cell size in points, chosen for panel size and readable labels."""
     # width of a panel in points: the more heads, the less each gets
     target_width = 460 if heads == 1 else 300 if heads <= 4 else 220 if heads <= 9 else 150
     preferred = min(28.0, target_width / max(1, cells))
@@ -255,11 +266,11 @@ LARGE_PANEL, SMALL_PANEL = 210.0, 150.0
 MAX_PIXELS = 384
 
 
-def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
-    """Draw the image and attention over it: per head of the class token or of the mean patch, or
-    per generated token the mean of heads.
+def draw_overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> PanelBlock:
+    """Draw the image, and overlay attention on it: per head, of the class token or averaged over
+    patches; or per generated token, averaged over heads.
     """
-    maps = list(attention_panels(attention))
+    maps = list(list_attention_panels(attention))
     target_width = LARGE_PANEL if len(maps) <= 3 else SMALL_PANEL
     shown = scale_image(image, 64, MAX_PIXELS)
     zoom = target_width / max(shown.shape[:2])
@@ -269,11 +280,11 @@ def overlay_panels(attention: AttentionMap, image: Bytes, scale: ColorScale) -> 
     for title, weights in maps:
         panels.append(_draw_panel(blend_over_image(shown, weights, scale), title, width, height))
     return arrange_panels(
-        panels, (width, height), left=0, top=0, title_room=16, title=_overlay_title(attention)
+        panels, (width, height), left=0, top=0, title_height=16, title=_describe_overlay(attention)
     )
 
 
-def _overlay_title(attention: AttentionMap) -> str:
+def _describe_overlay(attention: AttentionMap) -> str:
     """Describe an attention: `vit.encoder.layer.3.attention: [CLS] attends to 4 × 4 patches`."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
@@ -291,17 +302,17 @@ def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[
     return [
         CellsMark(width=width, height=height, colors=pixels),
         BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5),
-        TextMark(y=-5, text=printable_label(title), size=10, color=FAINT),
+        TextMark(y=-5, text=make_printable_label(title), size=10, color=FAINT),
     ]
 
 
-def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
+def list_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
     """Yield every panel with its title and its weights f[rows, columns]."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
     weights = attention.masked_weights()
     if attention.queries.role != "image":
-        # a panel per word: with a panel per head and word the page would be too large
+        # a panel per token: with a panel per head and token the page would be too large
         for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):
             yield label, reshape_to_grid(row, grid)
         return
@@ -314,6 +325,6 @@ def attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Doubles]]:
         yield f"head {head}", reshape_to_grid(row, grid)
 
 
-def reshape_to_grid(row: Doubles, grid: PatchGrid) -> Doubles:
+def reshape_to_grid(weights: Doubles, grid: PatchGrid) -> Doubles:
     """Reshape the weights of patches `f[prefix_tokens + rows·columns]` to the image grid."""
-    return np.asarray(row[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)
+    return np.asarray(weights[grid.prefix_tokens :]).reshape(grid.rows, grid.columns)

@@ -60,8 +60,10 @@ class ColorScale:
     log: bool = False
 
     @classmethod
-    def over(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
-        """Return the scale from 0, or a negative minimum, to the maximum; `log`: four decades."""
+    def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
+        """Return the scale from 0 (or the minimum, if negative) to the maximum; a logarithmic scale
+        has four decades.
+        """
         finite = [v[np.isfinite(v)] for v in values]
         low = min((float(v.min()) for v in finite if v.size), default=0.0)
         high = max((float(v.max()) for v in finite if v.size), default=1.0)
@@ -71,7 +73,7 @@ class ColorScale:
         return cls(low, high if high > low else low + 1.0)
 
     def shares(self, values: Doubles) -> Doubles:
-        """Return each value scaled to 0 to 1 between the ends; NaN stays NaN."""
+        """Scale values to the range 0 to 1; NaN stays NaN."""
         shares: Doubles = (values - self.low) / (self.high - self.low)
         if self.log:
             powers = np.log(np.maximum(values, self.low) / self.low)
@@ -98,8 +100,8 @@ def format_scale_number(value: float) -> str:
 
 
 def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes:
-    """Return the gray image under the colors of weights `f[rows, columns]`, opaque where they are
-    large.
+    """Blend the colors of weights `f[rows, columns]` over the image in gray; large weights are
+    opaque.
     """
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
@@ -130,7 +132,7 @@ Anchor: TypeAlias = Literal["start", "middle", "end"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextMark:
-    """One line of text anchored at (x, y) on its base line; `upright` rotates it by 90°."""
+    """One line of text anchored at (x, y) on its base line; `is_rotated` rotates it by 90°."""
 
     x: float = 0
     y: float = 0
@@ -138,13 +140,13 @@ class TextMark:
     size: float = 11
     color: str = INK
     anchor: Anchor = "start"
-    upright: bool = False
+    is_rotated: bool = False
     bold: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxMark:
-    """A rectangle with corner `radius`; `part` is the block it stands for on a page."""
+    """A rectangle with corner `radius`; `block_path` is the block that it represents on a page."""
 
     x: float = 0
     y: float = 0
@@ -154,7 +156,7 @@ class BoxMark:
     stroke: str = "none"
     weight: float = 1
     radius: float = 0
-    part: str = ""
+    block_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +173,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellsMark:
-    """A table of colors `u8[rows, columns, 3]`, stretched over a rectangle, its edges sharp."""
+    """A table of colors `u8[rows, columns, 3]`, scaled to a rectangle with sharp cell edges."""
 
     x: float = 0
     y: float = 0
@@ -202,7 +204,7 @@ NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
 
 
 def estimate_text_width(text: str, size: float) -> float:
-    """Return an upper estimate of the width of a text; the fonts are not known."""
+    """Return an upper estimate of the width of a string; the font is not known."""
     return sum(map(_measure_ems, text)) * size
 
 
@@ -216,7 +218,7 @@ def _measure_ems(character: str) -> float:
     return 0.66 if character.isupper() or character in "mwMW%@…" else 0.56
 
 
-def printable_label(text: str, max_length: int = MAX_LABEL) -> str:
+def make_printable_label(text: str, max_length: int = MAX_LABEL) -> str:
     """Return a label of at most `max_length` characters, with control characters and edge spaces
     visible.
     """
@@ -236,8 +238,8 @@ MARGIN = 18.0
 
 @dataclass(kw_only=True)
 class PanelBlock:
-    """Marks relative to a corner, with their size; `first_column` and `first_row` are the corners
-    of the panels at the left and at the top.
+    """Panels and their labels as marks relative to the top left corner. `first_column` and
+    `first_row` are the corners of the leftmost and of the topmost panels.
     """
 
     width: float
@@ -247,13 +249,13 @@ class PanelBlock:
     first_column: list[tuple[float, float]] = field(default_factory=list)
     first_row: list[tuple[float, float]] = field(default_factory=list)
 
-    def moved_to(self, x: float, y: float) -> list[Mark]:
+    def get_marks_at(self, x: float, y: float) -> list[Mark]:
         """Return the marks moved to a corner."""
         return [move_mark(mark, x, y) for mark in self.marks]
 
 
 def move_mark(mark: Mark, x: float, y: float) -> Mark:
-    """Return the mark, moved."""
+    """Return a copy of the mark, moved by (x, y)."""
     if isinstance(mark, LineMark):
         return replace(mark, points=tuple((a + x, b + y) for a, b in mark.points))
     return replace(mark, x=mark.x + x, y=mark.y + y)
@@ -265,11 +267,11 @@ def arrange_panels(
     *,
     left: float,
     top: float,
-    title_room: float,
+    title_height: float,
     title: str,
 ) -> PanelBlock:
-    """Return panels of one size (width, height) in rows under a title, with room `left` and
-    `top`.
+    """Arrange panels of one size (width, height) in rows below a title, with margins `left` and
+    `top` for labels.
     """
     count = len(panels)
     # up to four in one row, then about as many rows as columns
@@ -277,22 +279,22 @@ def arrange_panels(
     width, height = size
     row_count = math.ceil(count / columns)
     heading = 22.0 + top
-    pitch = width + MARGIN * 0.7, height + title_room + MARGIN * 0.7
+    pitch = width + MARGIN * 0.7, height + title_height + MARGIN * 0.7
     block = PanelBlock(
         width=left + columns * pitch[0],
-        height=heading + row_count * pitch[1] + title_room,
-        heading_height=heading + title_room,
+        height=heading + row_count * pitch[1] + title_height,
+        heading_height=heading + title_height,
     )
-    name = printable_label(title, 80)
+    name = make_printable_label(title, 80)
     block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
     # bold letters are wider than the measured ones
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
     for n, marks in enumerate(panels):
         x = (n % columns) * pitch[0] + left
-        y = (n // columns) * pitch[1] + heading + title_room
+        y = (n // columns) * pitch[1] + heading + title_height
         block.marks += [move_mark(mark, x, y) for mark in marks]
         if x == left:
             block.first_column.append((x, y))
-        if y == heading + title_room:
+        if y == heading + title_height:
             block.first_row.append((x, y))
     return block

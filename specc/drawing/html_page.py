@@ -22,7 +22,7 @@ from specc.drawing.drawing_marks import (
     LineMark,
     Mark,
     TextMark,
-    printable_label,
+    make_printable_label,
     scale_image,
 )
 from specc.drawing.png import encode_png
@@ -46,7 +46,7 @@ def render_svg(drawing: Drawing) -> str:
 
 
 def render_inline_svg(drawing: Drawing) -> str:
-    """Render an SVG element for a page, without background."""
+    """Render an SVG element without background, for a page."""
     size = f'width="{_format_number(drawing.width)}" height="{_format_number(drawing.height)}"'
     return f'<svg class="drawing" {size} {_render_drawing(drawing, paper=False)}'
 
@@ -80,7 +80,7 @@ def _(mark: TextMark) -> str:
         fill=mark.color,
         text_anchor=mark.anchor if mark.anchor != "start" else "",
         font_weight="600" if mark.bold else "",
-        transform=f"rotate(-90 {x} {y})" if mark.upright else "",
+        transform=f"rotate(-90 {x} {y})" if mark.is_rotated else "",
     )
     return f"<text {attributes}>{escape(mark.text)}</text>"
 
@@ -96,7 +96,7 @@ def _(mark: BoxMark) -> str:
         stroke=mark.stroke,
         stroke_width=mark.weight if mark.stroke != "none" else "",
         rx=mark.radius or "",
-        data_part=mark.part,
+        data_part=mark.block_path,
     )
     return f"<rect {attributes}/>"
 
@@ -214,7 +214,7 @@ def read_page_resource(name: str) -> str:
 def render_page(
     title: str, body: str, *, styles: Sequence[str], programs: Sequence[str], data: Json
 ) -> str:
-    """Return an HTML file. `body` is escaped markup, `data` becomes JSON in the element `data`."""
+    """Return an HTML file. `body` is escaped markup; the element `data` contains `data` as JSON."""
     style, program = "\n".join(styles), "\n".join(programs)
     return "\n".join(
         [
@@ -224,7 +224,7 @@ def render_page(
             "<head>",
             '<meta charset="utf-8">',
             '<meta http-equiv="Content-Security-Policy" '
-            f'content="{content_security_policy(style, program)}">',
+            f'content="{build_content_security_policy(style, program)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             f"<title>{escape(title)}</title>",
@@ -241,7 +241,7 @@ def render_page(
     )
 
 
-def content_security_policy(style: str, program: str) -> str:
+def build_content_security_policy(style: str, program: str) -> str:
     """Return the Content-Security-Policy of a page with this style and script."""
     return (
         f"default-src 'none'; script-src {_hash_source(program)}; style-src {_hash_source(style)}; "
@@ -284,7 +284,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
         "colors": [[int(c) for c in row] for row in COLOR_STOPS],
         "picture": _image_to_json(plot),
     }
-    title = f"Attention: {printable_label(plot.model, 80)}"
+    title = f"Attention: {make_printable_label(plot.model, 80)}"
     return render_page(
         title,
         _render_body(plot, step),
@@ -295,7 +295,7 @@ def render_attention_html(plot: AttentionMaps, *, log: bool = False) -> str:
 
 
 def _get_step(maps: Sequence[AttentionMap]) -> int:
-    """Return the side of the blocks to max-pool, so that all maps together fit in MAX_CELLS."""
+    """Return the block size of max-pooling for which all maps together have at most MAX_CELLS."""
     step = 1
     while sum(_count_cells(m, step) for m in maps) > MAX_CELLS:
         step += 1
@@ -308,7 +308,7 @@ def _count_cells(attention: AttentionMap, step: int) -> int:
 
 
 def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Json:
-    """Convert one map to JSON; its axes are appended to `axes` unless equal to one of them."""
+    """Convert a map to JSON; append its axes to `axes` unless they are already there."""
     axis_indices = []
     for axis in (attention.queries, attention.keys):
         if axis not in axes:
@@ -317,7 +317,7 @@ def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Jso
     longest_side = max(attention.weights.shape[1:])
     cells, _ = max_pool_map(attention.masked_weights(), -(-longest_side // step))
     return {
-        "scope": printable_label(attention.scope, MAX_LABEL_LENGTH),
+        "scope": make_printable_label(attention.scope, MAX_LABEL_LENGTH),
         "heads": list(attention.heads),
         "queries": axis_indices[0],
         "keys": axis_indices[1],
@@ -333,7 +333,7 @@ def _axis_to_json(axis: MapAxis) -> Json:
     return {
         "role": axis.role,
         "caption": axis.caption,
-        "labels": [printable_label(label, MAX_LABEL_LENGTH) for label in axis.labels],
+        "labels": [make_printable_label(label, MAX_LABEL_LENGTH) for label in axis.labels],
         "grid": [grid.rows, grid.columns, grid.prefix_tokens] if grid else None,
     }
 
@@ -358,7 +358,7 @@ def _render_body(plot: AttentionMaps, step: int) -> str:
         else ""
     )
     return read_page_resource("attention.html").format(
-        model=escape(printable_label(plot.model, 80)),
-        given=escape(printable_label(plot.input_text, 2000)),
+        model=escape(make_printable_label(plot.model, 80)),
+        given=escape(make_printable_label(plot.input_text, 2000)),
         note=pooled_note,
     )

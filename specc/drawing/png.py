@@ -86,7 +86,7 @@ def render_png(drawing: Drawing) -> bytes:
             "E0953",
             f"the PNG would have {size[0]} × {size[1]} pixels",
             notes=[f"the limit is {MAX_PIXELS:,}".replace(",", " ")],
-            helps=["pick some with --layers or --heads, or name it .svg or .html"],
+            helps=["select fewer with --layers or --heads, or write .svg or .html"],
         )
     image = Image.new("RGB", size, PAPER)
     canvas = ImageDraw.Draw(image)
@@ -157,7 +157,7 @@ def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
     runs = list(_split_runs(mark.text, mark.size))
     length = sum(font.getlength(text) for font, text in runs)
     share = {"start": 0.0, "middle": 0.5, "end": 1.0}[mark.anchor]
-    if not mark.upright:
+    if not mark.is_rotated:
         _draw_runs(
             runs,
             (mark.x * PIXELS_PER_POINT - length * share, mark.y * PIXELS_PER_POINT),
@@ -178,18 +178,20 @@ def _draw_text(mark: TextMark, image: "Image", canvas: "ImageDraw") -> None:
 
 def _draw_runs(
     runs: Iterable[tuple["FreeTypeFont", str]],
-    place: tuple[float, float],
+    position: tuple[float, float],
     color: str | int,
     canvas: "ImageDraw",
 ) -> None:
-    x, y = place
+    x, y = position
     for font, text in runs:
         canvas.text((x, y), text, color, font, "ls")
         x += font.getlength(text)
 
 
 def _split_runs(text: str, size: float) -> Iterator[tuple["FreeTypeFont", str]]:
-    """Yield pieces of a text with a font that has them; characters without one as their number."""
+    """Yield the pieces of a string, each with a font that has its glyphs; a character without a
+    glyph is replaced by its code point.
+    """
     fonts = _load_fonts(size)
     named = ((_find_font(c), c) for c in text)
     indexed = ((0, ascii(c)[1:-1]) if n is None else (n, c) for n, c in named)
@@ -213,7 +215,7 @@ def _load_fonts(size: float) -> tuple["FreeTypeFont", ...]:
 
 @cache
 def _find_font(character: str) -> int | None:
-    """Return the font that has a glyph for a character."""
+    """Return the index of the first font that has a glyph for a character; None without one."""
     for n, font in enumerate(_load_fonts(16)):
         if character == " " or bytes(font.getmask(character)) != bytes(font.getmask(MISSING_GLYPH)):
             return n

@@ -66,7 +66,7 @@ def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
     for item, _ in program.iterate_items(ast.Weights):
         for rule in item.rules:
             match rule:
-                case ast.WeightsFrom() | ast.Share():
+                case ast.WeightsFile() | ast.Share():
                     continue
                 case _ if not _is_condition_true(rule.condition, context, env):
                     continue
@@ -167,7 +167,7 @@ def own_weights_path(program: Program, *, needed: bool = False) -> str:
         (rule, module)
         for item, module in program.iterate_items(ast.Weights)
         for rule in item.rules
-        if isinstance(rule, ast.WeightsFrom)
+        if isinstance(rule, ast.WeightsFile)
     )
     rule, module = next(sources, (None, None))
     if rule is None or module is None:

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Origin, Span
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonObject
 from specc.frontend.context import Context, Env, ErrorCollector, SpecModule
 from specc.frontend.declared_types import ValueContext, convert_to_declared_type
@@ -45,7 +45,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
     names = list_names_of_kind(context, kind, env)
     # names of activations in config.json files are known, however different from ours
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
-    similar = alias or did_you_mean(name.path, names)
+    similar = alias or find_similar_name(name.path, names)
     all_names = f"{KIND_PLURALS[kind]} are {', '.join(names)}"
     raise_error(
         "E0202",

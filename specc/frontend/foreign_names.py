@@ -6,7 +6,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Fix, Label, raise_error
 from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import (
-    did_you_mean,
+    find_similar_name,
     format_suggestion,
     normalize_identifier,
     suggest_similar_name,
@@ -260,7 +260,7 @@ def suggest_for_library_path(path: str, known: Collection[str]) -> str:
     name = path.rpartition(".")[2]
     if fix := suggest_for_foreign_operation(name, known):
         return fix
-    near = name if name in known else did_you_mean(name, known)
+    near = name if name in known else find_similar_name(name, known)
     return f"write `{near}`; see `specc doc {near}`" if near else ""
 
 
@@ -299,7 +299,7 @@ def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]
 def _find_similar_option(name: str, known: Collection[str]) -> str:
     """Return the known option that an unknown name probably stands for, or ""."""
     equivalent = FOREIGN_OPTIONS.get(normalize_identifier(name), "")
-    return equivalent if equivalent in known else did_you_mean(name, known) or ""
+    return equivalent if equivalent in known else find_similar_name(name, known) or ""
 
 
 def _get_option_help(name: str, known: Collection[str]) -> str:

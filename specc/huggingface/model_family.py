@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, JsonScalar
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program
@@ -134,7 +134,7 @@ def _nearest_type(kind: str, data: JsonObject) -> str:
     types = supported_model_types()
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
-    alike = did_you_mean(kind, types) or ""
+    alike = find_similar_name(kind, types) or ""
     # keys such as `vocab_size` are in every config.json: two in common mean nothing
     if alike and (read[best] <= 2 or read[types[alike]] >= MIN_KEY_SHARE * read[best]):
         return alike
@@ -202,7 +202,7 @@ def graph_for_architecture(program: Program, data: JsonObject) -> str:
         if set(named) & set(graph.architectures):
             return graph.name
     every = [name for graph in graphs for name in graph.architectures]
-    near = did_you_mean(named[0], every)
+    near = find_similar_name(named[0], every)
     raise_error(
         "E0420",
         f"no graph of `{program.module.path}` corresponds to `{escape_text(named[0])[:80]}`",

@@ -32,10 +32,10 @@ from specc.io.safe_read import describe_os_error, escape_text
 class WriteProgress(Protocol):
     """Progress callback: receives the total number of bytes and each written piece."""
 
-    def expect(self, size: int) -> None:
+    def add_expected_bytes(self, size: int) -> None:
         """Add to the expected number of bytes."""
 
-    def wrote(self, size: int) -> None:
+    def add_written_bytes(self, size: int) -> None:
         """Add to the number of written bytes."""
 
 
@@ -67,7 +67,7 @@ def sanitize_file_stem(name: str) -> str:
 def check_free_disk_space(directory: str | Path, size: int) -> None:
     """Raise E0813 if the disk has fewer than `size` bytes left."""
     if (watch := WRITE_PROGRESS.get()) is not None:
-        watch.expect(size)
+        watch.add_expected_bytes(size)
     free = platform.get_free_disk_space(directory)
     if free is not None and free < size:
         raise_error(
@@ -194,7 +194,7 @@ class OutputDirectory:
                     size += memoryview(chunk).nbytes
                     _write_all(fd, chunk)
                     if watch is not None:
-                        watch.wrote(memoryview(chunk).nbytes)
+                        watch.add_written_bytes(memoryview(chunk).nbytes)
                 if former is not None:
                     platform.copy_file_mode(fd, stat.S_IMODE(former) & 0o777)
                 os.fsync(fd)

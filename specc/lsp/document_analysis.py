@@ -1,4 +1,6 @@
-"""Analyze one version of a document: AST, graphs, diagnostics; nodes and names at a position."""
+"""Analyze one version of a document: its syntax tree, graphs and diagnostics; find nodes and
+names at a position.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +22,13 @@ from specc.syntax.parse import detect_syntax as detect_syntax
 from specc.syntax.parse import parse_spec, translate_advice
 
 Shapes = Mapping[tuple[int, int], tuple[str, ...]]
-"""Inferred shapes by source offsets."""
+"""Inferred types by source offsets (start, end)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentAnalysis:
-    """The analysis of one version of a text: its tree `file`, the `module` for lookup, the
-    program `spec`, and the `elaborations`, which record the types at positions.
+    """The analysis of one version of a document: its syntax tree `file`, the `module` that resolves
+    names, the opened `spec`, and the `elaborations`, which record the types of source spans.
     """
 
     path: Path
@@ -41,7 +43,7 @@ class DocumentAnalysis:
 
     @property
     def items(self) -> Sequence[ast.Item]:
-        """Return the items of the file; none if it does not parse."""
+        """Return the items of the file; an empty list if the file does not parse."""
         return self.file.items if self.file else ()
 
     @property
@@ -55,25 +57,27 @@ class DocumentAnalysis:
         return self.spec.program.list_fields_by_path() if self.spec else {}
 
     def find_item(self, name: str) -> tuple[ast.Block | ast.Definition, SpecModule] | None:
-        """Return the block or definition of that name, of the spec or std, and its module."""
+        """Return the block or definition with a name, from the spec or std, and its module."""
         return (
             self.module.find_definition(name) if self.module else None
         ) or self.library.find_standard_item(name)
 
-    def find_used(self, alias: str) -> SpecModule | None:
-        """Return the used file with that alias; None where it cannot be read."""
+    def find_used_module(self, alias: str) -> SpecModule | None:
+        """Return the module that `use … as alias` names; None if it cannot be read."""
         user = self.module.find_use(alias) if self.module else None
         return resolve_used_file(self, user[1], user[0]) if user else None
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Types at positions with symbolic lengths, from elaborations without errors first."""
+        """The types of source spans with symbolic lengths; elaborations without errors take
+        precedence.
+        """
         symbolic = [r for r in self.elaborations if r.is_symbolic]
         return self._collect_types(sorted(symbolic, key=lambda r: not r.is_complete))
 
     @cached_property
     def concrete_shapes(self) -> Shapes:
-        """Return the shapes with config values, at their locations."""
+        """Return the types of source spans with the config values."""
         return self._collect_types(
             [r for r in self.elaborations if not r.is_symbolic and r.is_complete]
         )
@@ -87,7 +91,7 @@ class DocumentAnalysis:
         return found
 
     def is_in_document(self, span: Span) -> bool:
-        """Return whether a location is in this text, not in a file that it uses."""
+        """Return whether a span is in this document, not in a file that it uses."""
         source = span.source
         # a cached tree has a separate source with the same name and text
         return (source.name, source.text) == (self.source.name, self.source.text)
@@ -129,7 +133,7 @@ def analyze_incrementally(
 
 
 def _list_graphs(spec: OpenedSpec) -> Iterator[str]:
-    """Return the graphs of a spec by name, the default graph of `specc check` first."""
+    """Yield the names of the graphs of a spec, the default graph of `specc check` first."""
     yield ""
     graphs = [b for b, _ in spec.program.iterate_items(ast.Block) if b.kind == "graph"]
     yield from (block.name for block in graphs[1:])
@@ -162,7 +166,7 @@ def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docu
 
 
 def _list_graph_diagnostics(found: CheckedSpec) -> Iterator[Diagnostic]:
-    """Return the warnings of a valid graph, and the proved errors."""
+    """Yield the warnings of a valid graph, and the errors of the analyses."""
     model = found.model or found.trials[0].model
     generation = model.generation
     report = (
@@ -178,7 +182,7 @@ def _list_graph_diagnostics(found: CheckedSpec) -> Iterator[Diagnostic]:
 def analyze_document(
     path: Path, text: str, unsaved: Mapping[Path, str] | None = None
 ) -> DocumentAnalysis:
-    """Parse and elaborate a text for the editor."""
+    """Parse a document and elaborate all its graphs."""
     return list(analyze_incrementally(path, text, unsaved))[-1]
 
 
@@ -196,7 +200,7 @@ NO_NODE = (ast.Comments,)
 
 @dataclass(frozen=True)
 class NameBinding:
-    """A name bound in a text: its definition and location."""
+    """A name that a document binds: its kind, location and syntax node."""
 
     name: str
     kind: str
@@ -204,20 +208,22 @@ class NameBinding:
     node: ast.Node
 
 
-def node_span(node: ast.Node) -> Span | None:
+def find_node_span(node: ast.Node) -> Span | None:
     """Return the location of a node; None for a generated one."""
     if isinstance(node, NO_NODE) or not isinstance(node, NODE_CLASSES):
         return None
     return node.span
 
 
-def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
-    """Return the nodes that contain a character, the innermost last; a word includes its end."""
+def find_nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
+    """Return the nodes that contain an offset, the innermost last; the end of a word is part of
+    it.
+    """
     found: list[tuple[int, ast.Node]] = []
     stack = [root]
     while stack:
         node = stack.pop()
-        span = node_span(node)
+        span = find_node_span(node)
         if span is not None and not span.start <= offset <= span.end:
             continue
         if span is not None:
@@ -227,19 +233,19 @@ def nodes_at(root: ast.Node, offset: int) -> list[ast.Node]:
     return [node for _, node in sorted(found, key=itemgetter(0))]
 
 
-def bindings_at(item: ast.Node, before: int | None = None) -> Iterator[NameBinding]:
+def list_bindings_at(item: ast.Node, end_offset: int | None = None) -> Iterator[NameBinding]:
     """Yield the names in scope in a block or definition, bound before a character if one is
     given.
     """
     for node in walk_tree(item):
         for found in _list_bindings(node):
-            if before is None or found.span.start < before:
+            if end_offset is None or found.span.start < end_offset:
                 yield found
 
 
 def _list_bindings(node: ast.Node) -> Iterator[NameBinding]:
     """Yield the names that a syntax node binds."""
-    span = node_span(node)
+    span = find_node_span(node)
     if span is None:
         return
     match node:
@@ -260,14 +266,14 @@ def _list_bindings(node: ast.Node) -> Iterator[NameBinding]:
             return
 
 
-def config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
+def iterate_config_fields(items: Iterable[ast.Item]) -> Iterator[ast.Field]:
     """Yield the config fields that a file declares."""
     for item in items:
         if isinstance(item, ast.Config):
             yield from (e for e in item.entries if isinstance(e, ast.Field))
 
 
-def enclosing_item(
+def find_enclosing_item(
     items: Iterable[ast.Item], offset: int, *, is_incomplete: bool = False
 ) -> ast.Block | ast.Definition | None:
     """Return the block or definition around a character; if the text is newer than the items

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
+from specc.lsp.fix_trial import FixEdit
+from specc.lsp.quick_fixes import find_quick_fixes
 
 MAX_FIXED_MESSAGES = 20
 """Maximum number of diagnostics of a document whose quick fixes are tried."""
@@ -17,7 +18,7 @@ FixedDiagnostic = tuple[Diagnostic, tuple[FixEdit, ...]]
 
 @dataclass(kw_only=True)
 class OpenDocument:
-    """An open text, with the analyses of this version and of the last version that parsed."""
+    """An open document, with the analyses of this version and of the last version that parsed."""
 
     uri: str
     path: Path
@@ -85,8 +86,8 @@ class OpenDocuments:
                     self._analyze_again(other)
 
     def wait(self, uri: str, version: int, seconds: float, *, is_complete: bool) -> None:
-        """Wait, up to `seconds`, until a version is analyzed; `is_complete`: until all of its
-        analysis is done.
+        """Wait up to `seconds` for the first analysis of a version; if `is_complete`, for all
+        analyses.
         """
 
         def is_analyzed() -> bool:
@@ -126,7 +127,7 @@ class OpenDocuments:
                 self._condition.notify_all()
 
     def _analyze_document(self, document: OpenDocument, others: dict[Path, str]) -> None:
-        """Analyze a text step by step; stop if a newer version arrives."""
+        """Analyze a document graph by graph; stop if a newer version arrives."""
         for found in analyze_incrementally(document.path, document.text, others):
             if not self._store_analysis(document, found):
                 return
@@ -139,7 +140,7 @@ class OpenDocuments:
                 document.quick_fixes.append((diagnostic, edits))
 
     def _store_analysis(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
-        """Store the analysis. Return False if a newer version is waiting."""
+        """Store an analysis. Return False if a newer version is queued."""
         with self._condition:
             newest = self._is_newest(document)
             if newest:
@@ -157,7 +158,7 @@ class OpenDocuments:
         return current is document and document.uri not in self._queue
 
     def close(self) -> None:
-        """Cancel waiting work; a running analysis ends with the process."""
+        """Cancel queued work; a running analysis ends with the process."""
         with self._condition:
             self._closed = True
             self._documents.clear()
@@ -166,7 +167,7 @@ class OpenDocuments:
 
 
 def _resolve_path(path: Path) -> Path:
-    """Resolve a path; itself if that is not possible."""
+    """Resolve a path; return it unchanged if that is not possible."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):

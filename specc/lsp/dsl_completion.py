@@ -11,7 +11,12 @@ from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.frontend.parameter_kinds import list_choice_words
 from specc.library.spec_reader import list_builtin_specs
-from specc.lsp.document_analysis import DocumentAnalysis, bindings_at, config_fields, enclosing_item
+from specc.lsp.document_analysis import (
+    DocumentAnalysis,
+    find_enclosing_item,
+    iterate_config_fields,
+    list_bindings_at,
+)
 from specc.syntax import ast
 from specc.syntax.dsl.dsl_parser import ExpectedTokens, find_expected_tokens
 from specc.syntax.dsl.expression_printer import print_type
@@ -58,8 +63,8 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
 def complete_terminals(
     analysis: DocumentAnalysis, expected: ExpectedTokens, offset: int, *, is_incomplete: bool
 ) -> list[CompletionItem]:
-    """Return completions for terminals of the grammar. `is_incomplete`: the block may be longer
-    than its tree.
+    """Return completions for terminals of the grammar. `is_incomplete`: the text is newer than the
+    tree, so the block may be longer.
     """
     found: list[CompletionItem] = []
     last = expected.preceding[-1].kind if expected.preceding else ""
@@ -76,7 +81,7 @@ def complete_terminals(
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in expected.terminals:
         found += _complete_entries(analysis, expected.preceding)
-    # keywords last: where a name is allowed, one is meant more often
+    # keywords last: where a name is allowed, users more often want a name
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate(found)
 
@@ -100,7 +105,7 @@ def _get_dotted_name(text: str, end: int) -> str:
 
 def _complete_members(analysis: DocumentAnalysis, head: str) -> Iterator[CompletionItem]:
     """Complete after a dot: blocks of a used file, members of values."""
-    used = analysis.find_used(head)
+    used = analysis.find_used_module(head)
     for name, item in used.items.items() if used else ():
         yield CompletionItem(name, "function", doc=item.doc)
     for path, field in analysis.config_paths.items():
@@ -122,7 +127,7 @@ def _complete_options(
     analysis: DocumentAnalysis, tokens: Sequence[Token]
 ) -> Iterator[CompletionItem]:
     """Complete the remaining options of the call at a character."""
-    bracket = _open_bracket(tokens)
+    bracket = _find_open_bracket(tokens)
     if bracket is None or tokens[bracket].kind != "LPAR" or bracket == 0:
         return
     # after `name =` a value is expected, not an option
@@ -133,14 +138,14 @@ def _complete_options(
         for token, after in zip(tokens[bracket:], tokens[bracket + 1 :], strict=False)
         if after.kind == "EQUAL"
     }
-    for offer in call_options(analysis, tokens[bracket - 1].text):
+    for offer in list_call_options(analysis, tokens[bracket - 1].text):
         if offer.text.removesuffix("=") not in existing:
             yield offer
 
 
 def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Complete the words of the option after `name =` in a call."""
-    bracket = _open_bracket(tokens)
+    bracket = _find_open_bracket(tokens)
     if not bracket or len(tokens) < 2 or tokens[-1].kind != "EQUAL":
         return
     word = BUILTINS.get(tokens[bracket - 1].text)
@@ -154,7 +159,7 @@ def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
 
 def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     """Yield the names of a mask, bias or score at the character."""
-    # the last item that was begun is the one at the cursor
+    # the last item that begins before the cursor contains it
     begins = [n for n, token in enumerate(tokens) if token.kind in ITEM_TERMINALS]
     head = tokens[begins[-1] :] if begins else ()
     if not head or head[0].kind not in DEFINITION_NAMES:
@@ -168,7 +173,7 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
             yield CompletionItem(token.text, "variable", "parameter")
 
 
-def _open_bracket(tokens: Sequence[Token]) -> int | None:
+def _find_open_bracket(tokens: Sequence[Token]) -> int | None:
     """Return the offset of the innermost unclosed bracket."""
     unclosed = _find_unclosed(tokens)
     return tokens.index(unclosed[-1]) if unclosed else None
@@ -191,13 +196,13 @@ def _complete_entries(
     """Yield the keys in the braces of an item: config values, quantization kinds, inputs and
     results.
     """
-    bracket = _open_bracket(tokens)
+    bracket = _find_open_bracket(tokens)
     if not bracket or tokens[bracket].kind != "LBRACE":
         return
     match tokens[bracket - 1].kind:
         case "CONFIG":
             base = analysis.extended_module
-            for field in config_fields(base.root.file.items) if base else ():
+            for field in iterate_config_fields(base.root.file.items) if base else ():
                 yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in ROUNDING)
@@ -206,7 +211,7 @@ def _complete_entries(
 
 
 def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Return the inputs and outputs of the graphs of a spec."""
+    """Yield the inputs and outputs of the graphs of a spec."""
     blocks = analysis.spec.program.iterate_items(ast.Block) if analysis.spec else ()
     for block, _ in blocks:
         for param in (*block.params, *block.results) if block.kind == "graph" else ():
@@ -214,8 +219,8 @@ def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
                 yield CompletionItem(param.name, "property", print_type(param.type))
 
 
-def call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
-    """Return the parameters of a function, block or definition, by name."""
+def list_call_options(analysis: DocumentAnalysis, called: str) -> Iterator[CompletionItem]:
+    """Yield the parameters of a function, block or definition that can be passed by name."""
     found = analysis.find_item(called)
     # a built-in function hides the std block of its name, but not the user's block
     if found is not None and not (found[1].is_standard and called in BUILTINS):
@@ -237,9 +242,9 @@ def _list_builtin_options(name: str) -> Iterator[CompletionItem]:
 def _list_scope(
     analysis: DocumentAnalysis, offset: int, *, is_incomplete: bool
 ) -> Iterator[CompletionItem]:
-    """Return every value and callable in scope, the nearest first."""
-    item = enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
-    for bound in reversed(list(bindings_at(item, offset)) if item else []):
+    """Yield every value and callable in scope, the innermost scope first."""
+    item = find_enclosing_item(analysis.items, offset, is_incomplete=is_incomplete)
+    for bound in reversed(list(list_bindings_at(item, offset)) if item else []):
         types = analysis.shapes.get((bound.span.start, bound.span.end), (bound.kind,))
         yield CompletionItem(bound.name, "variable", " or ".join(types))
     for path, field in analysis.config_paths.items():
@@ -247,12 +252,12 @@ def _list_scope(
             yield CompletionItem(path, "property", print_type(field.type), field.doc)
     if analysis.module is not None:
         yield from _complete_module_names(analysis.module)
-    yield from _list_standard(analysis)
+    yield from _list_standard_names(analysis)
     yield from (CompletionItem(name, "constant") for name in NAMED_CONSTANTS)
 
 
 def _complete_module_names(module: SpecModule) -> Iterator[CompletionItem]:
-    """Return the names that a file defines besides its config."""
+    """Yield the names that a file defines besides its config."""
     for name in module.root.dims:
         yield CompletionItem(name, "constant", "a length")
     for name in module.list_names():
@@ -262,8 +267,8 @@ def _complete_module_names(module: SpecModule) -> Iterator[CompletionItem]:
         yield CompletionItem(name, "module", "a used file")
 
 
-def _list_standard(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
-    """Return built-in functions, and the blocks and definitions of std."""
+def _list_standard_names(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
+    """Yield the built-in functions, and the blocks and definitions of std."""
     for name, word in BUILTINS.items():
         yield CompletionItem(
             name, "function", word.format_signature(), extract_docstring_summary(word.doc)

@@ -1,4 +1,4 @@
-"""The meaning of the name at a position: signature, documentation, shape."""
+"""Describe the name at a position: signature, documentation, types, location of the definition."""
 
 import re
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from specc.frontend.context import SpecModule
 from specc.frontend.name_lookup import NAMED_CONSTANTS
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
-    bindings_at,
-    config_fields,
-    enclosing_item,
-    nodes_at,
+    find_enclosing_item,
+    find_nodes_at,
+    iterate_config_fields,
+    list_bindings_at,
     resolve_used_file,
 )
 from specc.syntax import ast
@@ -50,8 +50,8 @@ KEYWORD_NODES: dict[str, type[ast.Node]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NameMeaning:
-    """The meaning of the name from `start` to `end`: its code, documentation, types with symbolic
-    lengths and with those of the config, and the location of its definition.
+    """The meaning of the name at offsets `start` to `end`: its declaration as code, documentation,
+    types with symbolic lengths and with config values, and the span of its definition.
     """
 
     start: int = 0
@@ -65,7 +65,7 @@ class NameMeaning:
 
 def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """Return the meaning of the name at a character; None if it is unknown."""
-    nodes = nodes_at(analysis.file, offset) if analysis.file else []
+    nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
     # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):
         found = _describe_node(analysis, nodes[:depth], offset)
@@ -77,7 +77,7 @@ def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
 def _describe_node(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
 ) -> NameMeaning | None:
-    """Return the meaning of the last of nested nodes at a character."""
+    """Return the meaning of the innermost of nested nodes at an offset."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
@@ -162,11 +162,11 @@ def _describe_config_path(analysis: DocumentAnalysis, path: str) -> NameMeaning 
 def _find_name(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> NameMeaning | None:
-    """Return the meaning of a name, up to the part that the character is in."""
+    """Return the meaning of a dotted name up to the part that contains the offset."""
     span = node.span
     assert span is not None  # as the caller checked
     called = len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
-    # `v.encode`: with the cursor in `v` the used file is meant
+    # with the cursor on `v` of `v.encode`, describe the used file
     dot = node.path.find(".", max(0, offset - span.start))
     path = node.path if dot < 0 else node.path[:dot]
     here = _describe_binding(analysis, path, span)
@@ -187,9 +187,9 @@ def resolve_dotted_name(
     """Return the meaning of a dotted name at a character: the innermost scope wins."""
     head, _, rest = path.partition(".")
     if rest:
-        used = analysis.find_used(head)
+        used = analysis.find_used_module(head)
         if used is not None and rest in used.items:
-            return item_meaning(used.items[rest])
+            return describe_item(used.items[rest])
         return _describe_config_path(analysis, path.removeprefix("config."))
     values = (_find_local, _describe_config_value)
     look_ups = (_find_item, *values) if called else (*values, _find_item)
@@ -199,9 +199,9 @@ def resolve_dotted_name(
 
 
 def _find_local(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
-    """Return the last binding of a name in the block or definition around."""
-    item = enclosing_item(analysis.items, offset)
-    found = [b for b in bindings_at(item, offset) if b.name == name] if item else []
+    """Return the last binding of a name in the enclosing block or definition."""
+    item = find_enclosing_item(analysis.items, offset)
+    found = [b for b in list_bindings_at(item, offset) if b.name == name] if item else []
     if not found:
         return None
     last = max(found, key=lambda b: b.span.start)
@@ -213,22 +213,24 @@ def _find_local(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeani
 def _describe_config_value(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     if analysis.spec is not None:
         return _describe_config_path(analysis, name)
-    return next((_find_field(f) for f in config_fields(analysis.items) if f.name == name), None)
+    return next(
+        (_find_field(f) for f in iterate_config_fields(analysis.items) if f.name == name), None
+    )
 
 
 def _find_item(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     """Return the meaning of a block, a definition or a built-in function."""
     found = analysis.find_item(name)
-    # where a normalizer is expected std's is meant, elsewhere the built-in function
+    # std's definition applies where a normalizer is expected, elsewhere the built-in function
     if found is not None and not (found[1].is_standard and name in BUILTINS):
-        return item_meaning(found[0])
+        return describe_item(found[0])
     if name not in BUILTINS:
         return None
     word = BUILTINS[name]
     return NameMeaning(code=word.format_signature(), doc=word.doc)
 
 
-def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
+def describe_item(item: ast.Block | ast.Definition) -> NameMeaning:
     """Return the meaning of a block or a definition."""
     pieces = layout_header(item) if isinstance(item, ast.Block) else layout_leaf(item)
     place = item.name_span or item.span
@@ -236,7 +238,7 @@ def item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
 
 
 def _find_length(analysis: DocumentAnalysis, name: str) -> NameMeaning | None:
-    """Return the meaning of a length that `dims` declares, in the file or what it extends."""
+    """Return the meaning of a length that `dims` declares, in this file or in an extended file."""
     module: SpecModule | None = analysis.module
     while module is not None:
         dims = (item for item in module.file.items if isinstance(item, ast.Dims))
@@ -278,24 +280,24 @@ MARKDOWN_CHARACTERS = re.compile(r"([<>\[\]!\\&])")
 """Characters with a meaning in Markdown."""
 
 
-def meaning_as_markdown(found: NameMeaning) -> str:
+def format_meaning(meaning: NameMeaning) -> str:
     """Format the meaning of a name for an editor: code, text, and shapes."""
     parts: list[str] = []
-    if found.code:
-        parts.append(fence_code(found.code))
-    if found.doc:
-        parts.append(escape_spec_text(found.doc))
-    if found.symbolic_types:
-        parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in found.symbolic_types))
+    if meaning.code:
+        parts.append(fence_code(meaning.code))
+    if meaning.doc:
+        parts.append(escape_spec_text(meaning.doc))
+    if meaning.symbolic_types:
+        parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in meaning.symbolic_types))
     # numbers add no information if no length is a config value
-    if found.concrete_types and found.concrete_types != found.symbolic_types:
-        types = " or ".join(f"`{escape_code(s)}`" for s in found.concrete_types)
+    if meaning.concrete_types and meaning.concrete_types != meaning.symbolic_types:
+        types = " or ".join(f"`{escape_code(s)}`" for s in meaning.concrete_types)
         parts.append(f"with this config: {types}")
     return "\n\n".join(parts)
 
 
 def fence_code(code: str) -> str:
-    """Return code in a fence that it cannot close."""
+    """Return code in a Markdown fence that is longer than any fence in the code."""
     longest = max((len(t) for t in BACKTICKS.findall(code)), default=0)
     fence = "`" * max(3, longest + 1)
     lines = "\n".join(escape_control_characters(line) for line in code.split("\n"))

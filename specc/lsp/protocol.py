@@ -13,7 +13,7 @@ from specc.diagnostics.render import escape_control_characters
 from specc.diagnostics.source import Span
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.dsl_completion import CompletionItem
-from specc.lsp.quick_fixes import FixEdit
+from specc.lsp.fix_trial import FixEdit
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
@@ -46,7 +46,7 @@ class DocumentLines:
         return [0, *(end.end() for end in self._find_ends)]
 
     def place(self, offset: int) -> DocumentPosition:
-        """Return the location of a character, clipped to the end."""
+        """Return the line and column of an offset, clipped to the end of the text."""
         offset = max(0, min(offset, len(self.text)))
         line = bisect_right(self._find_starts, offset) - 1
         return DocumentPosition(
@@ -54,7 +54,7 @@ class DocumentLines:
         )
 
     def offset(self, line: int, column: int) -> int:
-        """Return the character at a location, clipped to the line."""
+        """Return the offset of a line and column, clipped to the line."""
         if line < 0:
             return 0
         if line >= len(self._find_starts):
@@ -67,9 +67,9 @@ class DocumentLines:
             column -= self._count_units(self.text[offset])
         return end
 
-    def offsets(self, place: lsp.Range) -> tuple[int, int]:
-        """Return the characters where a range starts and ends."""
-        ends = ((at.line, at.character) for at in (place.start, place.end))
+    def offsets(self, text_range: lsp.Range) -> tuple[int, int]:
+        """Return the offsets of the start and the end of a range."""
+        ends = ((at.line, at.character) for at in (text_range.start, text_range.end))
         start, end = (self.offset(*at) for at in ends)
         return start, end
 
@@ -116,8 +116,10 @@ def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
 def to_diagnostic(
     analysis: DocumentAnalysis, lines: DocumentLines, diagnostic: Diagnostic
 ) -> lsp.Diagnostic:
-    """Convert a diagnostic. One of another file is shown where this one refers to it."""
-    start, end = diagnostic_span(analysis, diagnostic)
+    """Convert a diagnostic. A diagnostic of another file is located where this document refers to
+    that file.
+    """
+    start, end = find_diagnostic_span(analysis, diagnostic)
     texts = [diagnostic.title]
     if diagnostic.primary and diagnostic.primary.text:
         texts.append(diagnostic.primary.text)
@@ -134,8 +136,8 @@ def to_diagnostic(
     )
 
 
-def diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
-    """Return the characters of this text that a diagnostic marks."""
+def find_diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple[int, int]:
+    """Return the start and end offset of a diagnostic in this document."""
     labels = (*((diagnostic.primary,) if diagnostic.primary else ()), *diagnostic.others)
     for label in labels:
         if analysis.is_in_document(label.span):
@@ -147,7 +149,7 @@ def diagnostic_span(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> tuple
 
 
 def _list_file_references(analysis: DocumentAnalysis) -> Iterator[Span]:
-    """Yield the locations where this text refers to other files, first the extended one."""
+    """Yield the spans where this document refers to other files, the extended file first."""
     if analysis.file is None:
         return
     if analysis.file.extends_span is not None:
@@ -245,12 +247,12 @@ def to_code_action(
 
 
 def to_inlay_hints(
-    analysis: DocumentAnalysis, lines: DocumentLines, place: lsp.Range
+    analysis: DocumentAnalysis, lines: DocumentLines, visible_range: lsp.Range
 ) -> Iterator[lsp.InlayHint]:
-    """Yield the shapes of the names bound in a range without a type, after the name; in YAML,
-    where a key has its own colon, at the end of its line.
+    """Yield the shapes of the names that a range binds without a type. The hint is after the name;
+    in YAML, where a key has its own colon, at the end of the line.
     """
-    start, end = lines.offset(place.start.line, 0), lines.offsets(place)[1]
+    start, end = lines.offset(visible_range.start.line, 0), lines.offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():
         match node:
             case ast.Target(type=None, span=Span() as span) if start <= span.start <= end:

@@ -1,22 +1,15 @@
 """Quick fixes: edits derived from the help of a diagnostic, offered if they remove it."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.diagnostics.source import Span
-from specc.diagnostics.suggest import did_you_mean
-from specc.lsp.document_analysis import (
-    DocumentAnalysis,
-    analyze_incrementally,
-    enclosing_item,
-    nodes_at,
-)
+from specc.diagnostics.suggest import find_similar_name
+from specc.lsp.document_analysis import DocumentAnalysis, find_enclosing_item, find_nodes_at
+from specc.lsp.fix_trial import FixEdit, FixTrial
 from specc.syntax import ast
 from specc.syntax.ast import walk_tree
 
@@ -30,30 +23,16 @@ PLACEHOLDER_NAME = re.compile(r"(?<![\w.\"])x(?![\w(=\"])")
 MAX_WORDS = 3  # maximum names of a suggestion that are replaced by it
 
 
-@dataclass(frozen=True)
-class FixEdit:
-    """An edit that replaces characters `start` to `end` by a text; `title` is shown to the user."""
-
-    title: str
-    start: int
-    end: int
-    text: str
-
-    def apply(self, text: str) -> str:
-        """Return the text after the edit."""
-        return text[: self.start] + self.text + text[self.end :]
-
-
 def replace_span(span: Span, text: str) -> FixEdit:
     """Return the edit that replaces the text of a span."""
     return FixEdit(f"write `{text}`", span.start, span.end, text)
 
 
-def place_fix(
-    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str, *, added: bool
+def propose_placements(
+    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str, *, is_addition: bool
 ) -> Iterator[FixEdit]:
-    """Yield possible edits for a suggested piece of code, the likeliest first; `spans[0]` is the
-    error.
+    """Yield possible edits for a suggested piece of code, the most likely first; `spans[0]` is the
+    span of the error.
     """
     # `… @ name` appends a name to existing code; other ellipses have no known content
     piece = piece.removeprefix("… ")
@@ -65,7 +44,7 @@ def place_fix(
     yield from _mask_edits(analysis, spans, piece)
     yield from _call_edits(analysis, spans, piece)
     for span in spans:
-        yield from _insertion_edits(span, piece, added=added)
+        yield from _insertion_edits(span, piece, is_addition=is_addition)
     yield from _placeholder_edits(analysis, spans, piece)
     for span in spans:
         yield from _word_edits(span, piece)
@@ -76,8 +55,10 @@ def place_fix(
         yield FixEdit(f"write `{piece}`", start, end, f"{indent}{piece}\n")
 
 
-def removal_edits(spans: Sequence[Span]) -> Iterator[FixEdit]:
-    """Yield edits that remove the text of a span, alone, with its comma or with its line."""
+def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
+    """Yield edits that remove the text of a span: only the text, with a comma, or the whole
+    line.
+    """
     for span in spans:
         source, title = span.source.text, f"leave out `{span.text}`"
         start, end = span.start, span.end
@@ -119,7 +100,7 @@ def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[a
     seen: list[ast.Call] = []
     for span in spans if analysis.file else ():
         assert analysis.file is not None
-        nodes = nodes_at(analysis.file, span.start)
+        nodes = find_nodes_at(analysis.file, span.start)
         # the span may be a statement or the call in it
         inside = [n for node in nodes[-2:] for n in walk_tree(node)]
         for node in (*reversed(nodes), *inside):
@@ -129,7 +110,9 @@ def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[a
 
 
 def _end_of_inputs(call: ast.Call) -> int | None:
-    """Return where to insert another option of a call; None without a parenthesis."""
+    """Return the offset at which to insert another option of a call; None for a call without
+    parentheses.
+    """
     assert call.span is not None
     start, text = call.span.start, call.span.text
     # a quoted weight name after the call may contain brackets
@@ -174,7 +157,7 @@ def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
         yield FixEdit(title, end, end, f"{piece}\n")
     elif ITEM_TEXT.match(piece):
         yield from _insert_above(analysis, piece, title)
-    block = enclosing_item(analysis.items, spans[0].start)
+    block = find_enclosing_item(analysis.items, spans[0].start)
     if isinstance(block, ast.Block) and block.span is not None:
         yield from _block_edits(block.span, piece, title)
 
@@ -209,9 +192,11 @@ def _mask_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
                 yield replace_span(value, f"{text} {piece}")
 
 
-def _insertion_edits(span: Span, piece: str, *, added: bool) -> Iterator[FixEdit]:
-    """Yield edits at the label of a diagnostic: replace its text, append to it, insert above it."""
-    if not added and not piece.startswith("@ "):
+def _insertion_edits(span: Span, piece: str, *, is_addition: bool) -> Iterator[FixEdit]:
+    """Yield edits at the label of a diagnostic: replace its text, append to it, insert a line above
+    it.
+    """
+    if not is_addition and not piece.startswith("@ "):
         yield replace_span(span, piece)
     else:
         title = f"add `{piece}`"
@@ -292,17 +277,17 @@ def find_quick_fixes(
     """Return up to MAX_SUGGESTIONS suggested edits that remove a diagnostic."""
     trial = FixTrial(analysis, diagnostic, unsaved or {})
     text, found = analysis.source.text, dict[str, FixEdit]()
-    tried = {e.apply(text): e for e in islice(candidate_edits(analysis, diagnostic), MAX_INSPECTED)}
+    tried = {e.apply(text): e for e in islice(propose_edits(analysis, diagnostic), MAX_INSPECTED)}
     for edit in islice(tried.values(), MAX_TRIED):
-        # of edits with one title the first that works is the most likely
-        if edit.title not in found and trial.removes_message(edit):
+        # the first successful edit of each title is the most likely one
+        if edit.title not in found and trial.removes_diagnostic(edit):
             found[edit.title] = edit
         if len(found) == MAX_SUGGESTIONS:
             break
     return [*found.values()]
 
 
-def candidate_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
+def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterator[FixEdit]:
     """Yield the edits that a diagnostic may suggest, the most certain first."""
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
@@ -323,12 +308,12 @@ def _follow_advice(
 ) -> Iterator[FixEdit]:
     """Yield the edits that one line of advice may suggest."""
     if REMOVAL_START.match(advice):
-        yield from removal_edits(spans)
+        yield from propose_removals(spans)
     if choice := ONE_OF.fullmatch(advice):
         for word in choice[1].split(", "):
-            yield from place_fix(analysis, spans[:1], word, added=False)
+            yield from propose_placements(analysis, spans[:1], word, is_addition=False)
     for piece, added in _list_pieces(advice, is_parsed=analysis.spec is not None):
-        yield from place_fix(analysis, spans, piece, added=added)
+        yield from propose_placements(analysis, spans, piece, is_addition=added)
 
 
 def _list_pieces(advice: str, *, is_parsed: bool) -> Iterator[tuple[str, bool]]:
@@ -353,62 +338,7 @@ def _rename_name(diagnostic: Diagnostic, span: Span, suggestion: str) -> Iterato
     for word in dict.fromkeys(NAME_CHARACTERS.findall(span.text)):
         # in `side.linaer` only the last part is misspelled
         last = word.rpartition(".")[2] if "." not in suggestion else word
-        near = did_you_mean(last, [suggestion]) == suggestion
+        near = find_similar_name(last, [suggestion]) == suggestion
         if near and last != suggestion and last in diagnostic.title:
             start = span.start + span.text.index(word) + len(word) - len(last)
             yield FixEdit(f"write `{suggestion}`", start, start + len(last), suggestion)
-
-
-@dataclass
-class FixTrial:
-    """Tries edits against one diagnostic of a document."""
-
-    analysis: DocumentAnalysis
-    diagnostic: Diagnostic
-    unsaved: Mapping[Path, str]
-
-    def removes_message(self, edit: FixEdit) -> bool:
-        """Return whether an edit removes the diagnostic without a new error."""
-        result = self._analyze_graph(edit.apply(self.analysis.source.text))
-        before, after = _count_diagnostics(self.analysis), _count_diagnostics(result)
-        key = self.diagnostic.code, self.diagnostic.title
-        if after[key] >= before[key] or (result.spec is None and self.analysis.spec is not None):
-            return False
-        # the code of the advice may contain names that this document lacks; new errors elsewhere
-        # were only hidden by the first one
-        return not any(
-            d.severity == "error" and (d.code, d.title) not in before and _touches(result, d, edit)
-            for d in result.diagnostics
-        )
-
-    def _analyze_graph(self, text: str) -> DocumentAnalysis:
-        """Analyze a text up to the graph with the diagnostic; if it has fewer, the first graph."""
-        results = analyze_incrementally(self.analysis.path, text, self.unsaved)
-        return next(islice(results, self._graph_index, None), None) or next(
-            analyze_incrementally(self.analysis.path, text, self.unsaved)
-        )
-
-    @cached_property
-    def _graph_index(self) -> int:
-        """Return the index of the first graph with the diagnostic."""
-        text = self.analysis.source.text
-        for n, result in enumerate(analyze_incrementally(self.analysis.path, text, self.unsaved)):
-            if (self.diagnostic.code, self.diagnostic.title) in _count_diagnostics(result):
-                return n
-        return 0
-
-
-def _touches(result: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
-    """Return whether a diagnostic is located at the text of an edit."""
-    span = diagnostic.primary.span if diagnostic.primary else None
-    if span is None or not result.is_in_document(span):
-        return False
-    return span.start <= edit.start + len(edit.text) and span.end >= edit.start
-
-
-def _count_diagnostics(analysis: DocumentAnalysis) -> Counter[tuple[str, str]]:
-    """Count diagnostics by code and title."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for d in analysis.diagnostics:
-        counts[d.code, d.title] += d.count
-    return counts

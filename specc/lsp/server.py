@@ -20,7 +20,7 @@ from specc.diagnostics.source import Source
 from specc.lsp import dsl_completion, protocol, yaml_completion
 from specc.lsp.document_analysis import DocumentAnalysis
 from specc.lsp.documents import OpenDocument, OpenDocuments
-from specc.lsp.hover import NameMeaning, find_meaning, meaning_as_markdown
+from specc.lsp.hover import NameMeaning, find_meaning, format_meaning
 from specc.lsp.protocol import DocumentLines, split_document_lines
 from specc.syntax.dsl import lexer
 from specc.syntax.dsl.dsl_printer import print_dsl
@@ -35,7 +35,7 @@ WORD_END = re.compile(r"[A-Za-z0-9_]*$")
 
 @dataclass(frozen=True)
 class RequestHandlers:
-    """The answers to requests. `split_lines` uses the negotiated position encoding."""
+    """Handlers that answer requests. `split_lines` uses the negotiated position encoding."""
 
     documents: OpenDocuments
     split_lines: Callable[[str], DocumentLines]
@@ -71,7 +71,7 @@ class RequestHandlers:
     async def hover(self, params: lsp.HoverParams) -> lsp.Hover | None:
         """Return signature, documentation and type of the name at a position."""
         meaning = await self._on_hover(params)
-        text = meaning_as_markdown(meaning[0]) if meaning else ""
+        text = format_meaning(meaning[0]) if meaning else ""
         if meaning is None or not text:
             return None
         found, _, lines = meaning
@@ -144,7 +144,7 @@ class RequestHandlers:
         start, end = lines.offsets(params.range)
         actions: list[lsp.CodeAction] = []
         for diagnostic, edits in document.quick_fixes:
-            at = protocol.diagnostic_span(analysis, diagnostic)
+            at = protocol.find_diagnostic_span(analysis, diagnostic)
             if at[0] <= end and at[1] >= start:
                 lsp_diagnostic = protocol.to_diagnostic(analysis, lines, diagnostic)
                 actions += [
@@ -159,7 +159,7 @@ LONGEST_HEADER = 1 << 12
 
 
 class BoundedInput(io.BytesIO):
-    """A stream that ends at a message that is too long."""
+    """An input stream that ends at a message above MAX_BYTES."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -225,8 +225,8 @@ class SpeccLanguageServer:
         )(_run_safely(handlers.actions))
 
     def serve(self, stdin: BinaryIO, stdout: BinaryIO) -> str:
-        """Serve until `exit` or the end of input; return why it ended without `shutdown`, else
-        "".
+        """Serve until `exit` or the end of input. Return the reason if the session ended without
+        `shutdown`, else "".
         """
         stdin = BoundedInput(stdin)
         self.editor.start_io(stdin, stdout)
@@ -281,7 +281,7 @@ class SpeccLanguageServer:
             self.loop.call_soon_threadsafe(self._publish_current, uri, version)
 
     def _publish_current(self, uri: str, version: int) -> None:
-        """Publish diagnostics, unless the text is newer."""
+        """Publish the diagnostics of a version unless a newer one exists."""
         document = self.documents.get(uri)
         if document is None or document.version != version or document.analysis is None:
             return
@@ -347,8 +347,8 @@ def _make_handler(handler: Callable[[Params], None]) -> Callable[[Params], None]
 
 
 def path_from_uri(uri: str, language: str) -> Path | None:
-    """Return the path of a document, `untitled` for one without a file; None for an invalid
-    address.
+    """Return the path of a document, `untitled` for a document without a file, None for an invalid
+    URI.
     """
     parts = urlsplit(uri)
     name = unquote(parts.path)
@@ -364,7 +364,7 @@ def path_from_uri(uri: str, language: str) -> Path | None:
 
 
 def _is_spec(path: Path, text: str) -> bool:
-    """Return whether a text is a spec: other YAML files are opened, too."""
+    """Return whether a document is a spec; editors open other YAML files too."""
     if path.suffix == ".specc":
         return True
     return path.suffix in SPEC_SUFFIXES and YAML_SPEC.search(text) is not None

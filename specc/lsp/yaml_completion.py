@@ -7,7 +7,7 @@ from functools import cache
 
 from specc.library.spec_reader import get_specs_directory, list_builtin_specs
 from specc.lsp.document_analysis import DocumentAnalysis
-from specc.lsp.dsl_completion import CompletionItem, call_options, complete_terminals
+from specc.lsp.dsl_completion import CompletionItem, complete_terminals, list_call_options
 from specc.syntax.dsl.dsl_parser import EXPR, find_expected_tokens
 
 KEY_LINE = re.compile(
@@ -43,7 +43,7 @@ def complete_yaml(analysis: DocumentAnalysis, text: str, offset: int) -> list[Co
 
 
 def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
-    """Return the keys above a line at a column, the outermost first."""
+    """Return the keys that enclose a column below the lines `above`, the outermost first."""
     keys: list[str] = []
     for line in reversed(above):
         found = KEY_LINE.match(line)
@@ -93,7 +93,7 @@ def _list_properties(schema: Schema) -> Mapping[str, object]:
 
 
 def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
-    """Return the schemas of a path."""
+    """Return the schemas of the value at a path of keys."""
     schemas = _expand_schemas([load_schema()], text)
     for key in path:
         below = [
@@ -107,7 +107,7 @@ def _find_schemas(text: str, path: Sequence[str]) -> list[Schema]:
 
 
 def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
-    """Return schemas with their alternatives, references and items, each once."""
+    """Return schemas with their alternatives, references and items, without duplicates."""
     found: dict[int, Schema] = {}
     waiting = list(reversed(schemas))
     while waiting:
@@ -120,7 +120,7 @@ def _expand_schemas(schemas: Sequence[Schema], text: str) -> list[Schema]:
 
 
 def _list_allowed_values(schema: Schema, text: str) -> Iterator[Schema]:
-    """Return the values that a schema allows."""
+    """Yield the schemas of the alternatives, references and items of a schema."""
     reference = schema.get("$ref")
     if isinstance(reference, str):
         target = load_schema()["definitions"]
@@ -136,7 +136,7 @@ def _list_allowed_values(schema: Schema, text: str) -> Iterator[Schema]:
 
 
 def _applies_to_text(condition: object, text: str) -> bool:
-    """Return whether a rule on `extends` is for this text; other rules always are."""
+    """Return whether a condition on `extends` holds for this text; other conditions always hold."""
     text_of_condition = json.dumps(condition)
     if '"extends"' not in text_of_condition:
         return True
@@ -147,13 +147,13 @@ def _applies_to_text(condition: object, text: str) -> bool:
 def _complete_expression(
     analysis: DocumentAnalysis, path: Sequence[str], value: str, offset: int
 ) -> Iterator[CompletionItem]:
-    """Complete a value, if the keys above expect one."""
+    """Complete a value if the enclosing keys expect one."""
     if path[0] in ("extends", "model", "doc", "specc") or path[-1] in ("doc", "because"):
         return
     if value.startswith(("{", "[")):
         called = re.findall(r"(\w+):[ ]*\{[^{}]*$", value)
         if called:
-            for offer in call_options(analysis, called[-1]):
+            for offer in list_call_options(analysis, called[-1]):
                 yield CompletionItem(offer.text.replace("=", ": "), "option", offer.detail)
             return
     prefix = re.sub(r"[\w.]*$", "", value.lstrip("\"'{["))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.array_files import cast_exactly, format_index
@@ -98,7 +98,7 @@ def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: 
     guessed: set[str | None] = set()
     for name in given:
         if name not in names:
-            guess = did_you_mean(name, absent)
+            guess = find_similar_name(name, absent)
             guessed.add(guess)
             found.add(
                 "E0910",

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Source, Span
-from specc.diagnostics.suggest import did_you_mean
+from specc.diagnostics.suggest import find_similar_name
 from specc.io.safe_read import escape_text, has_lone_surrogate
 from specc.preprocessing.records import MAX_TOKEN, MAX_VOCABULARY, TextWords
 
@@ -82,7 +82,7 @@ def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
             f"`{escape_text(word.lower())}` is in it: use that, or set `lower=true` in the spec"
         ]
     elif len(known) <= MAX_SUGGESTION_VOCABULARY and (
-        near := did_you_mean(_normalize_word(word, record), known)
+        near := find_similar_name(_normalize_word(word, record), known)
     ):
         helps = [f"did you mean `{escape_text(near)}`?"]
     raise_error(

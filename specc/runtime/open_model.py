@@ -12,7 +12,7 @@ from specc.artifact.manifest import Manifest, RandomWeights
 from specc.artifact.package_index import INDEX_FILE, read_index
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import format_repr, render_html_table
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array
 from specc.preprocessing.task_kinds import Task
@@ -302,7 +302,7 @@ def _fail_missing_model(path: Path) -> NoReturn:
         beside = []
     models = {p.name for p in beside if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
     # files are named without suffix as often as with it
-    near = did_you_mean(path.name, models) or did_you_mean(f"{path.name}.onnx", models)
+    near = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
     helps = [format_suggestion(escape_text(path.with_name(near)))] if near else []
     raise_error(
         "E0802",

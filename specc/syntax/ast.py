@@ -9,7 +9,7 @@ from specc.diagnostics.source import Span
 OptionalSpan: TypeAlias = Span | None
 
 
-def span_field() -> OptionalSpan:
+def make_span_field() -> OptionalSpan:
     """Return the `span` field of AST classes: the source location, ignored by comparison."""
     return field(default=None, compare=False, repr=False, kw_only=True)
 
@@ -19,15 +19,15 @@ C = TypeVar("C")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def node(cls: type[C]) -> type[C]:
-    """Make a class of the tree an immutable dataclass with slots."""
+    """Make a class of the syntax tree an immutable dataclass with slots."""
     return dataclass(frozen=True, slots=True)(cls)
 
 
 @node
 class Comments:
     """Comments of a statement: those on the lines above it, and the trailing one. Each is the
-    text after `#`, stripped. `blank_line_before` is layout, not content: the source has a blank
-    line above, which printers keep.
+    text after `#`, stripped. `blank_line_before` is set if the source has a blank line above, which
+    printers keep.
     """
 
     leading: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ NO_COMMENTS = Comments()
 class SpannedNode:
     """A node with its source location, which comparison ignores."""
 
-    span: OptionalSpan = span_field()
+    span: OptionalSpan = make_span_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommentedNode(SpannedNode):
-    """A node on lines of its own, to which comments can belong."""
+    """A node on its own lines, to which comments can belong."""
 
     comments: Comments = NO_COMMENTS
 
@@ -89,12 +89,12 @@ class Option(SpannedNode):
 
     name: str
     value: "Expr"
-    name_span: OptionalSpan = span_field()
+    name_span: OptionalSpan = make_span_field()
 
 
 @node
 class WeightName(SpannedNode):
-    """`@ encoder.layers.{i}`: where the weights of a call live. `text` has its `{…}` unresolved."""
+    """`@ encoder.layers.{i}`: the weight path of a call. `text` contains unresolved `{…}`."""
 
     text: str
 
@@ -111,7 +111,7 @@ class Call(SpannedNode):
 
 @node
 class Slice(SpannedNode):
-    """`a:b`, `:`, `1:`, `a:b:s` inside an index."""
+    """`a:b`, `:`, `1:`, `a:b:s` in an index."""
 
     start: "Expr | None" = None
     stop: "Expr | None" = None
@@ -141,7 +141,7 @@ class Binary(SpannedNode):
     op: str
     left: "Expr"
     right: "Expr"
-    op_span: OptionalSpan = span_field()
+    op_span: OptionalSpan = make_span_field()
 
 
 @node
@@ -382,7 +382,7 @@ class Dims(CommentedNode):
 
 @node
 class DimName(SpannedNode):
-    """One dynamic length, at least `least` (default 0)."""
+    """One dynamic length, at least `minimum` (default 0)."""
 
     name: str
     minimum: int = 0
@@ -438,7 +438,7 @@ class Block(CommentedBlock):
     where: tuple[Equation, ...] = ()
     architectures: tuple[str, ...] = ()
     doc: str = ""
-    name_span: OptionalSpan = span_field()
+    name_span: OptionalSpan = make_span_field()
 
 
 DEFINITION_KINDS = ("mask", "score", "bias", "normalizer")
@@ -457,7 +457,7 @@ class Definition(CommentedNode):
     params: tuple["DefinitionParameter", ...] | None
     value: Expr
     doc: str = ""
-    name_span: OptionalSpan = span_field()
+    name_span: OptionalSpan = make_span_field()
 
 
 @node
@@ -496,7 +496,7 @@ class Reading(CommentedBlock):
 
 
 @node
-class WeightsFrom(CommentedNode):
+class WeightsFile(CommentedNode):
     """`from "digits.safetensors"`: the weights file of this spec."""
 
     path: str
@@ -542,7 +542,7 @@ class Share(CommentedNode):
     condition: Expr | None = None
 
 
-WeightRule: TypeAlias = WeightsFrom | Tie | Load | Ignore | Share
+WeightRule: TypeAlias = WeightsFile | Tie | Load | Ignore | Share
 
 
 @node
@@ -611,12 +611,14 @@ Item: TypeAlias = (
 Commentable: TypeAlias = (
     Statement | Item | ConfigEntry | ReadingEntry | WeightRule | Setting | QuantizeEntry
 )
-"""Nodes on lines of their own, which can have comments."""
+"""Nodes on their own lines, which can have comments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File(CommentedNode):
-    """A whole spec. `comments.leading` are above its first line, `end` below its last item."""
+    """A spec file. `comments.leading` are the comments above the first line, `end` those below the
+    last item.
+    """
 
     version: int
     model: str
@@ -624,7 +626,7 @@ class File(CommentedNode):
     extends: str = ""
     items: tuple[Item, ...] = ()
     end: tuple[str, ...] = ()
-    extends_span: OptionalSpan = span_field()
+    extends_span: OptionalSpan = make_span_field()
 
 
 Node: TypeAlias = (
@@ -656,7 +658,7 @@ CONTENT_FIELDS = {
 
 
 def iterate_children(node: Node) -> Iterator[Node]:
-    """Yield the tree nodes directly inside a node, in source order."""
+    """Yield the child nodes of a node, in source order."""
     for name in CONTENT_FIELDS[type(node)]:
         value = getattr(node, name)
         if type(value) in NODE_SET:

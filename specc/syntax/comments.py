@@ -16,8 +16,8 @@ EMPTY_LINE = re.compile(r"\n[ \t\r]*\n")
 
 
 class CommentedBody(NamedTuple, Generic[T]):
-    """The children of a body with their comments, the comments at its end, and the one after its
-    opening brace or key.
+    """The children of a body with their comments, the comments at its end, and the comment after
+    its opening brace or key.
     """
 
     children: tuple[T, ...]
@@ -35,7 +35,7 @@ class CommentAttacher:
         self._taken = [False] * len(comments)
 
     def take_comments(self, start: int, stop: int) -> tuple[str, ...]:
-        """Take the unattached comments in a range and return their texts."""
+        """Remove the unattached comments in a range and return their texts."""
         return tuple(c.text for c in self._take_unattached(start, stop))
 
     def attach(self, children: Sequence[T], start: int, stop: int) -> CommentedBody[T]:
@@ -53,7 +53,7 @@ class CommentAttacher:
         return builder.close(remaining)
 
     def _take_unattached(self, start: int, stop: int) -> list[Comment]:
-        """Take the unattached comments in a range."""
+        """Remove and return the unattached comments in a range."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, stop)
         unattached = [n for n in range(first, last) if not self._taken[n]]
         for n in unattached:
@@ -79,7 +79,8 @@ class BodyBuilder(Generic[T]):
         above: list[str] = []
         for comment in comments:
             if comment.start >= span.start:
-                # inside the child: after its header, `repeat i in n {  # this`, else move it above
+                # a comment inside the child is after its header, `repeat i in n {  # this`, or
+                # moves above
                 if self._is_on_header_line(child, comment):
                     child = add_header_comment(child, comment.text)
                 else:
@@ -113,8 +114,8 @@ class BodyBuilder(Generic[T]):
         )
 
     def _attach_trailing(self, comment: Comment) -> bool:
-        """Attach a trailing comment to the last child, else to the opening of the body; return
-        False if the opening has one already.
+        """Attach a trailing comment to the last child, or to the opening of a body without
+        children; return False if the opening already has a comment.
         """
         if self.children:
             self.children[-1] = add_trailing_comment(self.children[-1], comment.text)
@@ -126,7 +127,7 @@ class BodyBuilder(Generic[T]):
 
 
 def attach_file_comments(
-    attacher: CommentAttacher, file: ast.File, start: int, head_end: int
+    attacher: CommentAttacher, file: ast.File, start: int, header_end: int
 ) -> ast.File:
     """Attach the comments of a file's header, between two offsets, and of its items.
 
@@ -134,10 +135,10 @@ def attach_file_comments(
     last line. The tree represents only the first two, so the others move above.
     """
     above = attacher.take_comments(0, start)
-    line = attacher.text.find("\n", start, head_end)
+    line = attacher.text.find("\n", start, header_end)
     on_first = attacher.take_comments(start, line) if line >= 0 else ()
-    above += on_first[1:] + attacher.take_comments(start, head_end)
-    body = attacher.attach(file.items, head_end, len(attacher.text))
+    above += on_first[1:] + attacher.take_comments(start, header_end)
+    body = attacher.attach(file.items, header_end, len(attacher.text))
     after = [*on_first[:1], *([body.trailing] if body.trailing else [])]
     comments = ast.Comments((*above, *after[1:]), after[0] if after else "")
     return replace(file, items=body.children, comments=comments, end=body.end)
@@ -168,13 +169,14 @@ def has_header_line(node: ast.CommentedNode) -> bool:
     )
 
 
-def add_leading_comments(node: T, leading: tuple[str, ...], gap: bool) -> T:
-    """Add comments above a node, and above them a blank line if `gap` is set."""
-    if not leading and not gap:
+def add_leading_comments(node: T, leading: tuple[str, ...], blank_line_above: bool) -> T:
+    """Add comments above a node, and above them a blank line if `blank_line_above` is set."""
+    if not leading and not blank_line_above:
         return node
     old = node.comments
     return replace(
-        node, comments=replace(old, leading=(*leading, *old.leading), blank_line_before=gap)
+        node,
+        comments=replace(old, leading=(*leading, *old.leading), blank_line_before=blank_line_above),
     )
 
 
@@ -184,7 +186,9 @@ def add_header_comment(node: T, text: str) -> T:
 
 
 def add_trailing_comment(node: T, text: str) -> T:
-    """Add a comment after a node's last line: inside the body if it has one on lines of its own."""
+    """Add a comment after the last line of a node, inside the body of a node with a multiline
+    body.
+    """
     if isinstance(node, ast.CommentedBlock):
         # `config { d = 1 }  # all` is one line: first and last are the same
         if not node.comments.trailing and "\n" not in get_node_span(node).text:
@@ -193,7 +197,7 @@ def add_trailing_comment(node: T, text: str) -> T:
             return replace(node, else_end=(*node.else_end, text))
         return replace(node, end=(*node.end, text))
     if node.comments.trailing:
-        # its line has a comment already, so this one goes above
+        # the line already has a comment, so the new one moves above
         comments = replace(node.comments, leading=(*node.comments.leading, text))
         return replace(node, comments=comments)
     return add_header_comment(node, text)

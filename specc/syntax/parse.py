@@ -43,8 +43,8 @@ def parse_spec(source: Source) -> ast.File:
 
 
 def detect_syntax(source: Source) -> Syntax:
-    """Detect the syntax of a text by its file suffix, else by its first word. Raise E0114 if the
-    two contradict.
+    """Detect the syntax of a spec by its file suffix, else by its first word. Raise E0114 if they
+    contradict each other.
     """
     ending = PurePath(source.name).suffix.lower()
     leading = LEADING_BLANKS.match(source.text)
@@ -101,7 +101,9 @@ def _is_about_yaml(diagnostic: Diagnostic) -> bool:
 
 
 def decode_spec(data: bytes, name: str) -> Source:
-    """Decode a file's bytes. Raise E0109 above 1 MiB, E0112 for any encoding but UTF-8."""
+    """Decode the bytes of a file. Raise E0109 above 1 MiB, E0112 for an encoding other than
+    UTF-8.
+    """
     at_start = Span(Source(name, ""), 0, 0)
     if len(data) > lexer.MAX_SPEC_BYTES:
         raise_spec_too_long(f"{len(data)} bytes", at_start)

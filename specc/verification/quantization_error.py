@@ -75,9 +75,9 @@ def _keep_sample(graph: Graph) -> dict[Value, str]:
 
 ERROR_MEASURES = {
     "error": "the largest difference, of the largest value",
-    "angle": "1 - cosine",
+    "cosine_distance": "1 - cosine",
     "kl": "mean Kullback-Leibler divergence of the token distributions",
-    "changed": "share of positions with a different most likely token",
+    "top1_changed": "share of positions with a different most likely token",
 }
 """The available measures, and their descriptions."""
 FREE_AXIS_LENGTH = 24
@@ -118,11 +118,11 @@ class QuantizationLoss:
         size = (self.squares[0] * self.squares[1]) ** 0.5
         found = {
             "error": self.apart / self.largest if self.largest else self.apart,
-            "angle": max(0.0, 1 - self.dot / size) if size else 0.0,
+            "cosine_distance": max(0.0, 1 - self.dot / size) if size else 0.0,
         }
         if self.rows:
             found["kl"] = max(0.0, self.divergence / self.rows)
-            found["changed"] = self.changed / self.rows
+            found["top1_changed"] = self.changed / self.rows
         return found
 
 

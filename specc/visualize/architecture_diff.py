@@ -13,7 +13,7 @@ from specc.ir.dim import Dim, sum_dims
 from specc.ir.graph import Graph, Node
 from specc.ir.ir_text import format_ir
 from specc.transforms.linear_weights import restore_transposed_weights
-from specc.visualize.block_dataflow import VIEW_OPERATIONS, is_float_value, operation_label
+from specc.visualize.block_dataflow import VIEW_OPERATIONS, get_operation_label, is_float_value
 from specc.visualize.block_tree import find_build_scope
 
 MIN_COMMON_SHARE = 0.2
@@ -36,7 +36,7 @@ class DiffSide:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureChange:
-    """A line of the difference: the kind of change, its path and its details."""
+    """One change: its kind, the path of the block, and the details."""
 
     kind: str
     path: str
@@ -45,7 +45,7 @@ class ArchitectureChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureDifference:
-    """All changes from A to B; `reason` is why two unrelated architectures are not compared."""
+    """All changes from A to B; `reason` explains why unrelated architectures are not compared."""
 
     changes: tuple[ArchitectureChange, ...] = ()
     reason: str = ""
@@ -75,7 +75,7 @@ def diff_architectures(a: DiffSide, b: DiffSide) -> ArchitectureDifference:
     changes += _fold_changes("added", ((p, "") for p in _find_outermost(right, left)))
     changes += _fold_changes("block", _diff_scope(left, right))
     found = (*changes, *total)
-    return ArchitectureDifference(changes=found or tuple(_first_line(a.graph, b.graph)))
+    return ArchitectureDifference(changes=found or tuple(_find_first_difference(a.graph, b.graph)))
 
 
 def _format_graph(graph: Graph) -> str:
@@ -84,17 +84,17 @@ def _format_graph(graph: Graph) -> str:
 
 
 def _diff_config(a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[ArchitectureChange]:
-    left, right = dict(_flatten(a)), dict(_flatten(b))
+    left, right = dict(_flatten_config(a)), dict(_flatten_config(b))
     for key in {**left, **right}:
         before, after = (_describe_mask(c[key]) if key in c else "–" for c in (left, right))
         if before != after:
             yield ArchitectureChange(kind="config", path=key, change=f"{before} → {after}")
 
 
-def _flatten(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
+def _flatten_config(config: Mapping[str, object], path: str = "") -> Iterator[tuple[str, object]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}{key}.")
+            yield from _flatten_config(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value
 
@@ -119,7 +119,7 @@ Facts = tuple[tuple[str, str], ...]
 
 
 def _list_scopes(graph: Graph) -> dict[str, Facts]:
-    """Return every scope with its own operations and weights."""
+    """Return the operations and weights of every scope, without those of nested scopes."""
     found: dict[str, list[tuple[str, str]]] = {}
     for node, results in graph.nodes:
         facts = found.setdefault(find_build_scope(graph, node), [])
@@ -134,7 +134,7 @@ def _list_scopes(graph: Graph) -> dict[str, Facts]:
 
 
 def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield an operation with its attributes; for attention also its heads and visible keys."""
+    """Yield an operation with its attributes; for attention also its heads and its visible keys."""
     attributes = {
         name: value
         for name, value in node.op.attributes().items()
@@ -145,7 +145,10 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
     if isinstance(node.op, ops.Pointwise):
         yield "activation", node.op.fn
         return
-    yield operation_label(node), ", ".join(f"{n}={_format_value(v)}" for n, v in attributes.items())
+    yield (
+        get_operation_label(node),
+        ", ".join(f"{n}={_format_value(v)}" for n, v in attributes.items()),
+    )
     if isinstance(node.op, ops.Attend):
         q, k = node.op.query(node).type.shape, node.op.key(node).type.shape
         yield "heads", _count_heads(q[1], k[1])
@@ -178,7 +181,7 @@ def describe_visible_keys(node: Node) -> str:
 
 
 def _find_outermost(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[str]:
-    """Yield the outermost paths that `other` lacks."""
+    """Yield the outermost scopes of `left` that `right` does not have."""
     other_paths = {path for scope in right for path in _list_enclosing(scope)}
     outermost: dict[str, None] = {}
     for scope in left:
@@ -195,7 +198,7 @@ def _list_enclosing(scope: str) -> Iterator[str]:
 
 
 def _diff_scope(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
-    """Yield the differences of a scope in both, one pair per change."""
+    """Yield the changes of the scopes that both graphs have, as pairs of path and change."""
     for scope, facts in left.items():
         for change in _pair_facts(facts, right.get(scope, facts)):
             yield scope or "(outside of blocks)", change
@@ -249,7 +252,7 @@ def _order_changes(path: str) -> list[tuple[int, str]]:
 
 
 def _join_paths(paths: Sequence[str]) -> list[str]:
-    """`h.0 … 11.attn` for paths that have one number; others as they are."""
+    """Join paths that differ in one number to `h.0 … 11.attn`; return other paths unchanged."""
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
         return sorted(paths, key=_order_changes)
@@ -258,7 +261,7 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Count the weights and the cost of both."""
+    """Yield the changes of the parameter count and of the cost."""
     totals = {
         "weights": [count_own_parameters(g) for g in (a, b)],
         "multiply-adds": [sum_dims(count_multiply_adds(n) for n, _ in g.nodes) for g in (a, b)],
@@ -269,8 +272,8 @@ def _diff_totals(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
             yield ArchitectureChange(kind="in all", path=name, change=f"{before} → {after}")
 
 
-def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
-    """Return where the IR texts of two graphs diverge."""
+def _find_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
+    """Yield the first difference between the IR texts of two graphs."""
     for left, right in zip(
         _format_graph(a).split("\n"), _format_graph(b).split("\n"), strict=False
     ):
@@ -281,14 +284,14 @@ def _first_line(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
     yield ArchitectureChange(kind="wiring", path="length", change="one has more operations")
 
 
-def format_difference(a: DiffSide, b: DiffSide, found: ArchitectureDifference) -> list[str]:
+def format_difference(a: DiffSide, b: DiffSide, difference: ArchitectureDifference) -> list[str]:
     """Format a difference as text, in columns."""
-    if found.same:
+    if difference.same:
         return [f"{a.name} and {b.name} are the same architecture"]
     head = [f"{a.name} → {b.name}"]
-    if found.reason:
-        head.append(found.reason)
-    kind = max((len(c.kind) for c in found.changes), default=0)
-    path = min(48, max((len(c.path) for c in found.changes), default=0))
-    rows = [f"{c.kind:<{kind}}  {c.path:<{path}}  {c.change}".rstrip() for c in found.changes]
+    if difference.reason:
+        head.append(difference.reason)
+    kind = max((len(c.kind) for c in difference.changes), default=0)
+    path = min(48, max((len(c.path) for c in difference.changes), default=0))
+    rows = [f"{c.kind:<{kind}}  {c.path:<{path}}  {c.change}".rstrip() for c in difference.changes]
     return [*head, *rows]

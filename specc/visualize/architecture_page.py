@@ -12,7 +12,7 @@ from specc.analysis.model_cost import (
     group_digits,
 )
 from specc.diagnostics.source import Source
-from specc.drawing.drawing_marks import printable_label
+from specc.drawing.drawing_marks import make_printable_label
 from specc.drawing.html_page import read_page_resource, render_inline_svg, render_page, render_svg
 from specc.io.json_io import Json
 from specc.io.safe_read import escape_text as printable
@@ -29,7 +29,7 @@ PANEL_ITEMS = 14
 """Maximum number of boxes in the drawing of a panel."""
 
 MAX_BLOCKS = 2000
-"""Maximum number of blocks with a panel of their own; inner ones are shown in the others."""
+"""Maximum number of blocks with their own panel; further blocks are shown inside other panels."""
 
 THOUSANDS_SPACE = re.compile(r"(?<=\d) (?=\d)")
 """A space between thousands."""
@@ -47,12 +47,12 @@ class ArchitectureView:
     name: str
     doc: str
     graphs: Mapping[str, Graph]
-    count: str = ""
+    parameter_count_text: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def render_architecture_svg(view: ArchitectureView) -> str:
-    """Render a graph as one SVG drawing with nested blocks, as deep as they fit."""
+    """Render a graph as one SVG drawing; nested blocks are expanded up to MAX_ITEMS boxes."""
     graph = next(iter(view.graphs.values()))
     block = build_block_tree(graph, view.sizes)
     return render_svg(draw_block(block, expand_blocks(block, MAX_ITEMS), view.name))
@@ -74,7 +74,7 @@ def render_architecture_page(view: ArchitectureView) -> str:
         ]
     )
     return render_page(
-        f"Architecture: {printable_label(view.name, 80)}",
+        f"Architecture: {make_printable_label(view.name, 80)}",
         body,
         styles=[read_page_resource("page.css"), read_page_resource("architecture.css")],
         programs=[read_page_resource("page.js"), read_page_resource("architecture.js")],
@@ -100,15 +100,18 @@ class _Anchors:
 
     def line(self, line: SpecLine) -> str:
         """Render a link to a source line."""
-        where = f"{escape(printable_label(line.file, 80))}:{line.number}"
+        where = f"{escape(make_printable_label(line.file, 80))}:{line.number}"
         return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
 
 
 def _render_head(view: ArchitectureView) -> str:
-    doc = f'<p class="doc">{escape(printable_label(view.doc, 600))}</p>' if view.doc else ""
-    count = f'<p class="count">{escape(view.count)}</p>' if view.count else ""
+    doc = f'<p class="doc">{escape(make_printable_label(view.doc, 600))}</p>' if view.doc else ""
+    count = (
+        view.parameter_count_text and f'<p class="count">{escape(view.parameter_count_text)}</p>'
+    )
+    title = escape(make_printable_label(view.name, 80))
     return (
-        f"<header><div><h1>{escape(printable_label(view.name, 80))}</h1>{doc}{count}</div>"
+        f"<header><div><h1>{title}</h1>{doc}{count if view.parameter_count_text else ''}</div>"
         '<div class="tools"><button type="button" id="fold">open all</button>'
         '<button type="button" id="theme" aria-label="dark or light">◐</button></div></header>'
     )
@@ -160,7 +163,7 @@ def _render_graph(n: int, name: str, tree: Block, view: ArchitectureView, anchor
 def _render_ports(kind: str, types: Mapping[str, Type], sizes: Mapping[str, int]) -> Iterator[str]:
     for name, type_ in types.items():
         shape = escape(format_type_with_sizes(type_, sizes))
-        label = escape(printable_label(name, 60))
+        label = escape(make_printable_label(name, 60))
         yield f'<li><span class="what">{kind}</span> {label} <code>{shape}</code></li>'
 
 
@@ -184,7 +187,7 @@ def _render_rows(
 
 def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
     repeats = f' <b class="times">× {block.repeats}</b>' if block.repeats > 1 else ""
-    name = escape(printable_label(block.name or "graph", 60))
+    name = escape(make_printable_label(block.name or "graph", 60))
     op = f' <span class="op">{escape(block.op)}</span>' if block.op else ""
     weights = format_dim_formula(block.weights, {}) if block.weights.terms else ""
     return (
@@ -202,11 +205,11 @@ def _format_work(block: Block, sizes: Mapping[str, int]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a formula so that no line break splits its numbers."""
+    """Escape a formula, with spaces in numbers that do not break lines."""
     return THOUSANDS_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _render_panel(place: str, block: Block, view: ArchitectureView, anchors: _Anchors) -> str:
+def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: _Anchors) -> str:
     """Render the details of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
     facts = [("gives", block.output_type), ("weights", format_dim_formula(block.weights, {}))]
@@ -218,12 +221,14 @@ def _render_panel(place: str, block: Block, view: ArchitectureView, anchors: _An
         for name, text in facts
         if text and text != "0"
     )
-    title = escape(printable_label(f"{block.path or view.name}{repeats}", 120))
-    meaning = f'<p class="meaning">{_render_code(block.meaning)}</p>' if block.meaning else ""
+    title = escape(make_printable_label(f"{block.path or view.name}{repeats}", 120))
+    description = (
+        f'<p class="meaning">{_render_code(block.description)}</p>' if block.description else ""
+    )
     picture = _render_block(block, block.path or view.name)
     return (
-        f'<article class="panel" id="{place}" hidden><h2 class="path">{title}</h2>'
-        f"<dl>{rows}</dl>{meaning}{_render_lines(block.lines, anchors)}{picture}</article>"
+        f'<article class="panel" id="{panel_id}" hidden><h2 class="path">{title}</h2>'
+        f"<dl>{rows}</dl>{description}{_render_lines(block.lines, anchors)}{picture}</article>"
     )
 
 
@@ -232,7 +237,7 @@ def _render_block(block: Block, title: str) -> str:
     if len(block.flow.items) <= 2 and not block.inner:
         return ""
     is_expanded = expand_blocks(block, PANEL_ITEMS)
-    return render_inline_svg(draw_block(block, is_expanded, title, headed=False))
+    return render_inline_svg(draw_block(block, is_expanded, title, has_heading=False))
 
 
 def _render_lines(lines: Sequence[SpecLine], anchors: _Anchors) -> str:
@@ -240,7 +245,7 @@ def _render_lines(lines: Sequence[SpecLine], anchors: _Anchors) -> str:
     if not lines:
         return ""
     items = "".join(
-        f"<li><code>{escape(printable_label(line.text, 200))}</code> {anchors.line(line)}</li>"
+        f"<li><code>{escape(make_printable_label(line.text, 200))}</code> {anchors.line(line)}</li>"
         for line in lines
     )
     return f'<ol class="lines" aria-label="in the spec">{items}</ol>'
@@ -253,7 +258,7 @@ def _render_code(text: str) -> str:
 
 
 def _render_costs(cost: CostCurves | None) -> str:
-    """Return the cost plot and its numbers; a sentence if there is nothing to plot."""
+    """Render the cost plot and its table; a sentence if there is nothing to plot."""
     if cost is None:
         return (
             '<section class="costs"><h3>Cost</h3><p class="doc">The cost does not depend on a '
@@ -276,7 +281,7 @@ def _render_costs(cost: CostCurves | None) -> str:
 
 
 def _list_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Source]:
-    """Return the linked sources, in the order of their numbers."""
+    """Return the sources that blocks link to, in the order of their anchors."""
     found: dict[str, Source] = {}
     for graph in graphs:
         for made in graph.node_origins.values():
@@ -287,7 +292,7 @@ def _list_sources(graphs: Sequence[Graph], anchors: _Anchors) -> dict[str, Sourc
 
 
 def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Return each source with numbered lines, collapsed until a link opens it."""
+    """Render each source with numbered lines, collapsed until a link opens it."""
     remaining_characters = MAX_SOURCE
     for n, (name, source) in enumerate(sources.items()):
         lines = source.text.splitlines()
@@ -299,6 +304,6 @@ def _render_listings(sources: Mapping[str, Source]) -> Iterator[str]:
             for k, line in enumerate(lines, 1)
         )
         yield (
-            f'<details class="source"><summary>{escape(printable_label(name, 120))}</summary>'
+            f'<details class="source"><summary>{escape(make_printable_label(name, 120))}</summary>'
             f"<ol>{rows}</ol></details>"
         )

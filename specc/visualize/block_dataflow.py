@@ -1,4 +1,4 @@
-"""The scope that each node is drawn in, and the data flow inside a scope."""
+"""Find the scope in which each node is drawn, and the data flow inside a scope."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +10,12 @@ from specc.ir.types import KIND_BY_DTYPE
 
 
 def find_node_scopes(graph: Graph) -> dict[Node, str]:
-    """Return the scope of each node: the path it was built under, or what several share.
+    """Return the scope of each node: the path under which it was built, or the common scope of
+    several paths.
 
-    A node without weights that is read only in a deeper scope, which computes an operand of it
-    too, is drawn there: `x + dense(h)` before a norm belongs to `output` like `output.dense`.
+    A node without weights whose consumers are all in one deeper scope is drawn there if that scope
+    also computes an operand of the node: `x + dense(h)` before a norm belongs to `output` like
+    `output.dense`.
     """
     node_scopes = {node: _find_build_scope(graph, node) for node, _ in graph.nodes}
     consumers = _find_consumers(graph)
@@ -37,7 +39,7 @@ def _find_build_scope(graph: Graph, node: Node) -> str:
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
-    """Return the consumers of each node; none for a result of the graph."""
+    """Return the consumers of each node; an empty list for a result of the graph."""
     found: dict[Node, list[Node]] = {node: [] for node, _ in graph.nodes}
     for node, _ in graph.nodes:
         for arg in node.args:
@@ -50,14 +52,14 @@ def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
 
 
 def _iterate_outer_scopes(inner: str, outer: str) -> Iterator[str]:
-    """Yield the scopes from the inner one up to, but without, one around it."""
+    """Yield the scopes from `inner` outwards, up to but excluding `outer`."""
     while inner != outer and is_inside(inner, outer):
         yield inner
         inner = inner.rpartition(".")[0]
 
 
 def is_inside(scope: str, outer: str) -> bool:
-    """Return whether a scope is another or below it."""
+    """Return whether a scope is `outer` or nested in it."""
     return not outer or scope == outer or scope.startswith(f"{outer}.")
 
 
@@ -107,7 +109,7 @@ class BlockFlow:
 
 
 NODE_RANKS: dict[Role, int] = {"port": 0, "block": 1, "op": 1, "result": 2}
-"""Order of nodes where a cycle leaves it undetermined."""
+"""Order of items in a cycle."""
 
 Values: TypeAlias = frozenset[Value]
 NO_VALUES: Values = frozenset()
@@ -115,35 +117,35 @@ NO_VALUES: Values = frozenset()
 
 @dataclass(kw_only=True)
 class _FlowBuilder:
-    """A walk over a graph: `sources` are the drawn values that a value depends on, `owner` the
-    item of a drawn value.
+    """Builds the data flow of a scope: `sources` are the drawn values that a value depends on,
+    `item_of_value` is the index of the item that draws a value.
     """
 
     graph: Graph
     node_scopes: Mapping[Node, str]
     scope: str
-    block_of: Callable[[str], str]
+    get_block: Callable[[str], str]
     items: list[FlowItem] = field(default_factory=list)
-    numbers: dict[FlowItem, int] = field(default_factory=dict)
+    item_indices: dict[FlowItem, int] = field(default_factory=dict)
     edges: dict[tuple[int, int], None] = field(default_factory=dict)
     sources: dict[Value, Values] = field(default_factory=dict)
-    owner: dict[Value, int] = field(default_factory=dict)
+    item_of_value: dict[Value, int] = field(default_factory=dict)
     inputs: dict[Value, str] = field(default_factory=dict)
     order: dict[Value, int] = field(default_factory=dict)
 
-    def number(self, item: FlowItem) -> int:
-        """Return the number of an item, appending it where it is new."""
-        if item not in self.numbers:
-            self.numbers[item] = len(self.items)
+    def get_item_index(self, item: FlowItem) -> int:
+        """Return the index of an item; append a new item."""
+        if item not in self.item_indices:
+            self.item_indices[item] = len(self.items)
             self.items.append(item)
-        return self.numbers[item]
+        return self.item_indices[item]
 
-    def connect(self, sources: Values, number: int) -> None:
+    def add_edges(self, sources: Values, number: int) -> None:
         """Add the edges of an item that reads `sources`."""
         for value in sorted(sources, key=self.order.__getitem__):
-            source = self.owner.get(value)
+            source = self.item_of_value.get(value)
             if source is None:
-                source = self.owner[value] = self.number(self._make_port(value))
+                source = self.item_of_value[value] = self.get_item_index(self._make_port(value))
             if source != number:
                 self.edges[source, number] = None
 
@@ -152,16 +154,16 @@ class _FlowBuilder:
         value = self._find_scaled_operand(value)
         if value.node is None:
             return FlowItem(role="port", name=self.inputs[value])
-        label = operation_label(value.node)
+        label = get_operation_label(value.node)
         name = _relative_path(self.node_scopes[value.node], self.scope)
         return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
-        """Return the tensor that arithmetic with numbers around the scope begins with."""
+        """Return the tensor that scalar arithmetic outside of the scope is applied to."""
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
             around = is_inside(self.scope, self.node_scopes[node])
-            if not around or len(read) != 1 or read[0] in self.owner:
+            if not around or len(read) != 1 or read[0] in self.item_of_value:
                 break
             (value,) = read
         return value
@@ -177,18 +179,18 @@ class _FlowBuilder:
             self._visit_node(node, results)
 
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
-        """Give a node an item in the drawing, or connect its results to its sources."""
+        """Add an item for a node, or pass its sources on to its results if it is not drawn."""
         sources = self._collect_sources(node, results[0])
         drawn = is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
         home = self.node_scopes[node]
         if drawn and is_inside(home, self.scope):
             # neither arithmetic with a number, nor operations on weights only
             is_shown = len(sources) > isinstance(node.op, ops.Arith)
-            drawn = is_shown or bool(self.block_of(home))
+            drawn = is_shown or bool(self.get_block(home))
             if drawn:
-                number = self.number(self._make_item(node))
-                self.connect(sources, number)
-                self.owner |= dict.fromkeys(results, number)
+                number = self.get_item_index(self._make_item(node))
+                self.add_edges(sources, number)
+                self.item_of_value |= dict.fromkeys(results, number)
         for result in results:
             self.sources[result] = frozenset([result]) if drawn else sources
 
@@ -207,20 +209,20 @@ class _FlowBuilder:
         return frozenset(found)
 
     def _make_item(self, node: Node) -> FlowItem:
-        """Return what a node of the scope is drawn as."""
-        block = self.block_of(self.node_scopes[node])
+        """Make the item of a node: the inner block that contains it, or the operation."""
+        block = self.get_block(self.node_scopes[node])
         if block:
             return FlowItem(role="block", name=block)
-        return FlowItem(role="op", name=operation_label(node), node=node)
+        return FlowItem(role="op", name=get_operation_label(node), node=node)
 
 
 def is_float_value(value: Value) -> bool:
-    """Return whether a tensor holds floats."""
+    """Return whether a tensor has a floating-point type."""
     return KIND_BY_DTYPE[value.type.dtype] == "f"
 
 
-def operation_label(node: Node) -> str:
-    """Return an operation's name in one word or sign."""
+def get_operation_label(node: Node) -> str:
+    """Return the name of an operation as one word or sign."""
     match node.op:
         case ops.Arith(fn):
             return ARITHMETIC_SIGNS.get(fn, fn)
@@ -230,24 +232,26 @@ def operation_label(node: Node) -> str:
 
 
 def build_flow(
-    graph: Graph, node_scopes: Mapping[Node, str], scope: str, block_of: Callable[[str], str]
+    graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockFlow:
     """Return the flow inside a scope; `block_of` maps a scope inside it to its block, or ""."""
-    builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, block_of=block_of)
+    builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block)
     builder.visit_graph()
     for name, value in _list_results(graph, node_scopes, scope):
-        number = builder.number(FlowItem(role="result", name=name))
+        number = builder.get_item_index(FlowItem(role="result", name=name))
         read = builder.sources.get(value, NO_VALUES)
         # masks and positions are drawn between blocks only if computed from activations
         floats = frozenset(v for v in read if not scope or is_float_value(v))
-        builder.connect(floats, number)
+        builder.add_edges(floats, number)
     return _order_items(builder.items, builder.edges)
 
 
 def _list_results(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str
 ) -> Iterator[tuple[str, Value]]:
-    """Yield what leaves a scope: the results of the graph, or what other scopes read."""
+    """Yield the values that leave a scope: results of the graph, and values that other scopes
+    read.
+    """
     if not scope:
         yield from graph.outputs.items()
         return
@@ -259,7 +263,7 @@ def _list_results(
 
 
 def _order_items(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> BlockFlow:
-    """Return the items that are used, in topological order, ports first; cycles by first visit."""
+    """Return the items that a result depends on, in topological order, ports first."""
     reaching = _find_reaching(items, edges)
     inner_edges = [(a, b) for a, b in edges if {a, b} <= reaching]
     remaining = sorted(reaching, key=lambda n: (NODE_RANKS[items[n].role], n))
@@ -284,7 +288,7 @@ def _sort_topologically(items: list[int], edges: Sequence[tuple[int, int]]) -> l
 
 
 def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], None]) -> set[int]:
-    """Return the items from which a result is reached."""
+    """Return the items that a result depends on."""
     reaching = {n for n, item in enumerate(items) if item.role == "result"}
     while more := {a for a, b in edges if b in reaching and a not in reaching}:
         reaching |= more
@@ -292,8 +296,8 @@ def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], No
 
 
 def _relative_path(scope: str, base: str) -> str:
-    """Return the name of another scope from here, with its parent if numeric; "" for an outer
-    scope.
+    """Return the name of a scope relative to `base`, with its parent if it is a number; "" for an
+    outer scope.
     """
     common = common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]

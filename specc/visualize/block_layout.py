@@ -1,4 +1,4 @@
-"""Lay out a block as a drawing: ranks, lanes and wires."""
+"""Lay out a block as a drawing: rows of items, and edges in lanes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +12,8 @@ from specc.drawing.drawing_marks import (
     Mark,
     TextMark,
     estimate_text_width,
+    make_printable_label,
     move_mark,
-    printable_label,
 )
 from specc.visualize.block_dataflow import BlockFlow, FlowItem
 from specc.visualize.block_tree import Block, BlockPredicate
@@ -38,8 +38,8 @@ EDGE_COLOR = "#4c4c57"
 
 @dataclass(kw_only=True)
 class DrawingPiece:
-    """Marks relative to a corner, with their size; lines enter and leave in the middle.
-    `frame_ports` are the roles, `port` or `result`, that are lines to the frame.
+    """Marks relative to the top left corner; edges enter and leave at the horizontal center.
+    `frame_ports` are the roles (`port` or `result`) that are drawn as lines to the frame.
     """
 
     width: float
@@ -49,30 +49,30 @@ class DrawingPiece:
 
 
 def draw_block(
-    block: Block, is_expanded: BlockPredicate, title: str, *, headed: bool = True
+    block: Block, is_expanded: BlockPredicate, title: str, *, has_heading: bool = True
 ) -> Drawing:
     """Draw the inside of a block under its title; `is_expanded` selects expanded blocks."""
     piece = _draw_flow(block, is_expanded)
-    heading = [TextMark(x=24, y=32, text=printable_label(title, 60), size=15, bold=True)]
-    top = 50 if headed else 20
-    title_width = estimate_text_width(title[:60], 15) * 1.08 if headed else 0.0
+    heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, bold=True)]
+    top = 50 if has_heading else 20
+    title_width = estimate_text_width(title[:60], 15) * 1.08 if has_heading else 0.0
     width = max(piece.width, title_width) + 48
     left = (width - piece.width) / 2
     drawing = Drawing(
-        width=width, height=piece.height + top + 20, title=printable_label(title, 200)
+        width=width, height=piece.height + top + 20, title=make_printable_label(title, 200)
     )
-    drawing.add(heading if headed else [])
+    drawing.add(heading if has_heading else [])
     drawing.add(move_mark(mark, left, top) for mark in piece.marks)
     return drawing
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PlacedPiece:
-    """A placed item: its corner, and the top and bottom of its row."""
+    """A piece at its position: its corner, and the top and bottom of its row."""
 
     piece: DrawingPiece
     corner: tuple[float, float]
-    band: tuple[float, float]
+    row_span: tuple[float, float]
 
     @property
     def entry_point(self) -> tuple[float, float]:
@@ -86,7 +86,7 @@ class _PlacedPiece:
 
 
 def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = False) -> DrawingPiece:
-    """Draw the flow inside a block; in a frame a single input or output is a line to the frame."""
+    """Draw the flow inside a block; if framed, a single input or output is a line to the frame."""
     flow = block.flow
     frame_ports = _list_ports(flow) if framed else set()
     empty_piece = DrawingPiece(width=0, height=0)
@@ -101,7 +101,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
     # the same space is free on the right, which centers the layout
     left = LANE * (outermost + 1) + (8 if skip_edges else 0)
     placed, (inner, height) = _place_rows(pieces, rows, left)
-    # lines first, below all other marks
+    # edges first, so that all other marks cover them
     sides = {edge: LANE * (outermost - lane) + 4 for edge, lane in skip_edges.items()}
     marks: list[Mark] = [_draw_edge(placed[a], placed[b], sides.get((a, b))) for a, b in flow.edges]
     marks += [
@@ -114,8 +114,8 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
 def _place_rows(
     pieces: Sequence[DrawingPiece], rows: Sequence[Sequence[int]], left: float
 ) -> tuple[dict[int, _PlacedPiece], tuple[float, float]]:
-    """Return each piece in its place, side by side in its row, at half the row's height; and
-    the width and height of all.
+    """Place the pieces of each row side by side, vertically centered; return the placed pieces, and
+    the total width and height.
     """
     widths = [sum(pieces[n].width + COLUMN_GAP for n in row) - COLUMN_GAP for row in rows]
     inner, top = max(widths, default=0.0), 0.0
@@ -124,7 +124,7 @@ def _place_rows(
         x, height = left + (inner - width) / 2, max(pieces[n].height for n in row)
         for n in row:
             corner = (x, top + (height - pieces[n].height) / 2)
-            placed[n] = _PlacedPiece(piece=pieces[n], corner=corner, band=(top, top + height))
+            placed[n] = _PlacedPiece(piece=pieces[n], corner=corner, row_span=(top, top + height))
             x += pieces[n].width + COLUMN_GAP
         top += height + ROW_GAP
     return placed, (inner, max(top - ROW_GAP, 0.0))
@@ -140,8 +140,8 @@ def _list_ports(flow: BlockFlow) -> set[int]:
 
 
 def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
-    """Return the items in rows, each below its inputs; items without inputs right above their
-    reader.
+    """Arrange items in rows, each below its inputs; items without inputs are directly above their
+    first consumer.
     """
     depth = _compute_depths(flow)
     reads = {b for _, b in flow.edges}
@@ -167,8 +167,8 @@ def _compute_depths(flow: BlockFlow) -> list[int]:
 
 
 def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[int, int], int]:
-    """Return the lane of edges that skip rows or lead up; overlapping ones differ, shortest
-    inside.
+    """Return the lane of each edge that skips rows or leads up. Overlapping edges get different
+    lanes, the shortest edge the innermost lane.
     """
     row_of = {n: r for r, row in enumerate(rows) for n in row}
     spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
@@ -189,24 +189,26 @@ def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark:
-    """Return the line between two pieces, around at x `side` if given, turning between rows."""
+    """Draw the line between two pieces; with `side`, the line runs around other pieces at that
+    x.
+    """
     start, end = a.exit_point, b.entry_point
     if side is None:
-        turn = b.band[0] - ROW_GAP / 2
+        turn = b.row_span[0] - ROW_GAP / 2
         straight = abs(start[0] - end[0]) < 0.5
         bent = () if straight else ((start[0], turn), (end[0], turn))
-        # an edge that continues to the frame has its arrow elsewhere
+        # an edge that continues to the frame has its arrow at the frame
         onward = b.piece.height == 0
         points = (start, *bent, end)
         return LineMark(points=points, color=EDGE_COLOR, radius=6, arrow=not onward)
-    below, above = a.band[1] + ROW_GAP * 0.35, b.band[0] - ROW_GAP * 0.6
+    below, above = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
     route = [start, (start[0], below), (side, below)]
     if 0 < b.piece.width <= 2 * SIGN_RADIUS + 1:
-        # into a sign from its side, as residual connections are drawn
+        # an edge enters a sign from the side, as in drawings of residual connections
         middle = b.corner[1] + b.piece.height / 2
         route += [(side, middle), (b.corner[0], middle)]
     elif b.piece.height == 0:
-        # the edge joins the line to the frame, which has the arrow
+        # the edge ends at the line to the frame, which has the arrow
         route += [(side, above), (end[0], above), end]
         return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7)
     else:
@@ -225,7 +227,7 @@ def _place_item(item: FlowItem, block: Block, is_expanded: BlockPredicate) -> Dr
 
 def _draw_port(name: str) -> DrawingPiece:
     """Draw an input or output: its name without a box."""
-    text = printable_label(name, 30)
+    text = make_printable_label(name, 30)
     width = estimate_text_width(text, 11.5) + 8
     mark = TextMark(x=width / 2, y=12, text=text, size=11.5, color=FAINT, anchor="middle")
     return DrawingPiece(width=width, height=17, marks=[mark])
@@ -255,19 +257,23 @@ def _place_closed(block: Block) -> DrawingPiece:
     return _draw_plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
 
 
-def _draw_plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
-    """Draw a box with a name, and below it its output."""
-    name, below = printable_label(name, 44), printable_label(below, 44)
-    width = max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(below, 9.5), 64) + 26
-    height = 40.0 if below else 28.0
+def _draw_plate(name: str, output_type: str, kind: str, block_path: str) -> DrawingPiece:
+    """Draw a box with a name, and below the name the output type."""
+    name, output_type = make_printable_label(name, 44), make_printable_label(output_type, 44)
+    width = (
+        max(estimate_text_width(name, 12.5) * 1.05, estimate_text_width(output_type, 9.5), 64) + 26
+    )
+    height = 40.0 if output_type else 28.0
     fill, edge = BLOCK_COLORS[kind]
     marks: list[Mark] = [
-        BoxMark(width=width, height=height, fill=fill, stroke=edge, radius=7, part=part),
+        BoxMark(
+            width=width, height=height, fill=fill, stroke=edge, radius=7, block_path=block_path
+        ),
         TextMark(x=width / 2, y=18, text=name, size=12.5, anchor="middle", color=INK),
     ]
-    if below:
+    if output_type:
         marks.append(
-            TextMark(x=width / 2, y=32, text=below, size=9.5, anchor="middle", color=FAINT)
+            TextMark(x=width / 2, y=32, text=output_type, size=9.5, anchor="middle", color=FAINT)
         )
     return DrawingPiece(width=width, height=height, marks=marks)
 
@@ -275,7 +281,7 @@ def _draw_plate(name: str, below: str, kind: str, part: str) -> DrawingPiece:
 def _draw_open_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     """Draw a block with its content."""
     inner = _draw_flow(block, is_expanded, framed=True)
-    name = printable_label(block.label, 44)
+    name = make_printable_label(block.label, 44)
     repeats = f"× {block.repeats}" if block.repeats > 1 else ""
     heading_width = estimate_text_width(name, 12.5) * 1.1 + estimate_text_width(repeats, 13) + 44
     width = max(inner.width + 2 * PAD, heading_width)
@@ -285,7 +291,7 @@ def _draw_open_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
         width = max(width, 2 * (estimate_text_width(name, 12.5) * 1.1 + 22))
     left = (width - inner.width) / 2
     edge = BLOCK_COLORS[block.kind][1]
-    frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, part=block.path)
+    frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, block_path=block.path)
     marks: list[Mark] = [
         replace(frame, weight=1.25, radius=11),
         TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=edge),

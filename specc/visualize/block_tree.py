@@ -1,4 +1,4 @@
-"""The tree of blocks of a graph: shapes, parameters, cost, spec lines, expanded blocks."""
+"""The tree of blocks of a graph: shapes, parameters, cost, spec lines; which blocks to expand."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ KIND_ORDER = ("attention", "experts", "recurrent", "convolution", "linear", "emb
 
 @dataclass(frozen=True, kw_only=True)
 class SpecLine:
-    """A line of a spec, by the name of its file and its number."""
+    """A line of a spec: file name, line number and text."""
 
     file: str
     number: int
@@ -42,7 +42,7 @@ class SpecLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A scope, or several equal ones; `path` is that of the first."""
+    """A scope, or several equal scopes; `path` is the path of the first."""
 
     name: str
     path: str
@@ -53,18 +53,18 @@ class Block:
     work: Dim
     saved_work: Dim
     repeats: int
-    meaning: str
+    description: str
     lines: tuple[SpecLine, ...]
     flow: BlockFlow
     inner: Mapping[str, "Block"] = field(default_factory=dict)
     outer: str = ""
-    """The outermost scope whose operations belong to it; `path` is the innermost."""
+    """The outermost scope whose operations belong to the block; `path` is the innermost."""
     members: tuple[str, ...] = ()
-    """The scopes that it represents, in the enclosing block."""
+    """The scopes of the enclosing block that this block represents."""
 
     @property
     def label(self) -> str:
-        """The name in a drawing; a numbered block adds its parent and main part: `layer.0
+        """The name in a drawing; for a numbered block with its parent and main part: `layer.0
         SelfAttention`.
         """
         if not self.name[:1].isdecimal():
@@ -91,7 +91,7 @@ class _BlockBuilder:
     node_scopes: Mapping[Node, str]
 
     def block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
-        """Return a part of the summary as a block; `outer` is the scope around it that belongs to
+        """Build the block of a part of the summary; `outer` is the outermost scope that belongs to
         it.
         """
         inner: dict[str, Block] = {}
@@ -111,7 +111,7 @@ class _BlockBuilder:
             work=part.sum_parts("multiply_adds"),
             saved_work=part.sum_parts("saved_multiply_adds"),
             repeats=part.repeats,
-            meaning="" if inner else _get_meaning(part.op, nodes),
+            description="" if inner else _get_meaning(part.op, nodes),
             lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
                 self.graph,
@@ -202,14 +202,14 @@ def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Bl
 
 
 def _get_child_name(scope: str, path: str) -> str:
-    """Return the direct child of a path that contains a scope; "" for any other."""
+    """Return the direct child of a path that contains a scope; "" if the scope is not below it."""
     if scope == path or not is_inside(scope, path):
         return ""
     return scope.removeprefix(path).lstrip(".").split(".")[0]
 
 
 def find_build_scope(graph: Graph, node: Node) -> str:
-    """Return the path that a node was first built under."""
+    """Return the path under which a node was first built."""
     origin = graph.node_origins.get(node)
     return origin.scopes[0] if origin and origin.scopes else ""
 
@@ -218,7 +218,9 @@ WHOLE_MODEL = "whole"
 
 
 def list_model_graphs(model: ModelDefinition) -> dict[str, Graph]:
-    """Return the graph of a spec, and with `generate` the derived ones. Raise E0711 to E0718."""
+    """Return the graph of a spec, and the graphs derived for generation if the spec has a
+    `generate` section. Raise E0711 to E0718.
+    """
     found = {WHOLE_MODEL: model.graph}
     if model.generation is not None:
         derived = derive_graphs(model.graph, model.generation, defaults=model.defaults)
@@ -253,7 +255,7 @@ def _count_shown_items(block: Block, expanded: set[str]) -> int:
 
 
 def _has_residual(block: Block) -> bool:
-    """Return whether a block adds what it reads to what it computes."""
+    """Return whether a block adds one of its inputs to a computed value."""
     items = block.flow.items
     reads = {b for a, b in block.flow.edges if items[a].role == "port"}
     return _is_composed(block) and any(items[n].name == "+" for n in reads)
@@ -266,7 +268,7 @@ def _is_composed(block: Block) -> bool:
 
 
 def _iterate_within(block: Block, depth: int) -> list[Block]:
-    """Yield the blocks up to this depth inside one."""
+    """Return the blocks that are nested in a block up to a depth."""
     inner = list(block.inner.values())
     if depth <= 1:
         return inner

@@ -23,13 +23,13 @@ MIN_LENGTH, MAX_LENGTH = 64, 16_384
 COMPARED_WINDOW = 256
 """Window size of the sliding-window attention that is plotted for comparison."""
 
-SOLID_CURVES = ("all of it", "attention", "all but attention")
+SOLID_CURVES = ("total", "attention", "without attention")
 """Curves of the actual model; others are hypothetical."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurve:
-    """Multiply-adds at every length."""
+    """The multiply-adds at each length."""
 
     name: str
     values: tuple[float, ...]
@@ -38,7 +38,9 @@ class CostCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCurves:
-    """Curves over lengths of the axes `symbols`, for one example, up to `limit_reason`."""
+    """Curves over the lengths of the axes `symbols`, for one batch element. `limit_reason` explains
+    the maximum length.
+    """
 
     symbols: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -47,7 +49,7 @@ class CostCurves:
 
 
 def compute_cost_curves(graph: Graph) -> CostCurves | None:
-    """Return the cost of a graph by length; None if it depends on none."""
+    """Return the cost of a graph by sequence length; None if it depends on no length."""
     root = summarize_graph(graph)
     work = root.sum_parts("multiply_adds")
     examples = {v.type.shape[0].name for v in graph.inputs.values() if v.type.rank}
@@ -84,11 +86,11 @@ def _make_curves(
         remaining = tuple(v - s for v, s in zip(values, saved, strict=True))
         return CostCurve(name=name, values=remaining, dashed=name not in SOLID_CURVES)
 
-    yield evaluate_curve("all of it", work, saved_work)
+    yield evaluate_curve("total", work, saved_work)
     if not attention.terms:
         return
     yield evaluate_curve("attention", attention, saved_work)
-    yield evaluate_curve("all but attention", work - attention, none)
+    yield evaluate_curve("without attention", work - attention, none)
     if any(saved_work):
         yield evaluate_curve("full forward", work, none)
     saved = [sum(_compute_saved(node, sizes) for node in attends) for sizes in sizes_by_length]
@@ -106,7 +108,9 @@ def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
 def _choose_sizes(
     examples: set[str | None], symbols: tuple[str, ...]
 ) -> Callable[[int], Mapping[str, int]]:
-    """Return the sizes of one example, with fixed values for other axes."""
+    """Return a function from a length to the sizes of one batch element; other axes have fixed
+    values.
+    """
     fixed = {name: 1 for name in examples if name}
     return lambda n: {**fixed, **dict.fromkeys(symbols, n)}
 
@@ -160,7 +164,7 @@ LABEL_SPACING = 15.0  # points between the names of two curves
 
 
 def plot_cost(cost: CostCurves) -> Drawing:
-    """Plot the curves with logarithmic axes, so that n² is a steeper line than n."""
+    """Plot the curves with logarithmic axes, on which powers of n are straight lines."""
     title = "Multiply-adds against length"
     # a logarithmic axis cannot show 0
     values = [v for curve in cost.curves for v in curve.values if v > 0]

@@ -246,7 +246,7 @@ def test_a_difference_is_told_in_one_object(
     objects(["compile", "xor", "-o", "xor.onnx"], capsys)
     (found,) = objects(["verify", "xor.onnx", "--baseline", "xor.onnx"], capsys)
     assert found["agrees"] is True
-    assert found["quantization_errors"] == [{"result": "y", "error": 0.0, "angle": 0.0}]
+    assert found["quantization_errors"] == [{"result": "y", "error": 0.0, "cosine_distance": 0.0}]
     assert {r["sizes"]["batch"] for r in found["rounds"]} == {1, 2, 3}
     assert all(0 <= r["max_error"] < 1e-5 for r in found["rounds"])
     monkeypatch.setattr("specc.verification.tolerance.RELATIVE_TOLERANCE", -1.0)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from specc.cli import terminal
-from specc.cli.terminal import ProgressLine, count_lines, show_write_progress
+from specc.cli.terminal import ProgressLine, iterate_with_count, show_write_progress
 from specc.io.atomic_write import WRITE_PROGRESS
 
 
@@ -19,7 +19,7 @@ def test_what_a_line_says() -> None:
     line = ProgressLine("writing weights")
     line.count = 1_200_000_000
     assert line.text(4.0) == "writing weights: 1.20 GB, 300 MB a second"
-    line.expect(4_200_000_000)
+    line.add_expected_bytes(4_200_000_000)
     assert line.text(4.0) == "writing weights: 1.20 of 4.20 GB, 300 MB a second, 0:10 left"
     assert ProgressLine("x").text(0.0) == "x: 0.00 GB, 0 MB a second"
 
@@ -32,7 +32,7 @@ def test_a_terminal_sees_it_and_its_last_line_stays(monkeypatch: pytest.MonkeyPa
         watch = WRITE_PROGRESS.get()
         assert watch is not None
         for _ in range(100):
-            watch.wrote(10_000_000)
+            watch.add_written_bytes(10_000_000)
     assert WRITE_PROGRESS.get() is None
     shown = seen.getvalue().split("\r\x1b[K")[1:]
     # a hundred pieces at once are no hundred lines
@@ -47,7 +47,7 @@ def test_short_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with show_write_progress("writing"):
         watch = WRITE_PROGRESS.get()
         assert watch is not None
-        watch.wrote(10)
+        watch.add_written_bytes(10)
     assert not seen.getvalue()
 
 
@@ -67,7 +67,7 @@ def test_nobody_else_does(
     try:
         with show_write_progress("writing"):
             assert WRITE_PROGRESS.get() is None
-        assert list(count_lines(iter(["a", "b"]), "comparing")) == ["a", "b"]
+        assert list(iterate_with_count(iter(["a", "b"]), "comparing")) == ["a", "b"]
     finally:
         terminal.OUTPUT_STYLE.reset(said)
     assert not stream.getvalue()
@@ -76,7 +76,7 @@ def test_nobody_else_does(
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Terminal()
     monkeypatch.setattr(sys, "stderr", seen)
-    assert list(count_lines(iter(["a", "b"]), "comparing")) == ["a", "b"]
+    assert list(iterate_with_count(iter(["a", "b"]), "comparing")) == ["a", "b"]
     assert [t for t in seen.getvalue().split("\r\x1b[K") if t] == [
         f"comparing, {n} done …" for n in range(3)
     ]

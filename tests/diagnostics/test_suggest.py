@@ -2,7 +2,7 @@
 
 import pytest
 
-from specc.diagnostics.suggest import compute_edit_distance, did_you_mean, format_name_list
+from specc.diagnostics.suggest import compute_edit_distance, find_similar_name, format_name_list
 
 OPTIONS = ("mask", "scale", "cap", "sinks", "window", "heads", "num_layers", "bias")
 
@@ -16,11 +16,11 @@ OPTIONS = ("mask", "scale", "cap", "sinks", "window", "heads", "num_layers", "bi
     ],
 )  # fmt: skip
 def test_guesses(word: str, meant: str | None) -> None:
-    assert did_you_mean(word, OPTIONS) == meant
+    assert find_similar_name(word, OPTIONS) == meant
 
 
 def test_ties_go_to_the_first_in_the_alphabet() -> None:
-    assert did_you_mean("caz", ("caq", "cap")) == "cap"
+    assert find_similar_name("caz", ("caq", "cap")) == "cap"
 
 
 def test_distance_counts_a_swap_once() -> None:

@@ -25,7 +25,7 @@ from specc.drawing.drawing_marks import (
     ColorScale,
     Drawing,
     TextMark,
-    printable_label,
+    make_printable_label,
 )
 from specc.drawing.html_page import MAX_PATHS, render_svg
 from specc.drawing.png import PIXELS_PER_POINT, find_missing_glyphs, render_png
@@ -98,7 +98,7 @@ def test_hostile_labels_are_text():
     assert names <= {"svg", "title", "rect", "text", "g", "path", Xml.Comment}
     shown = [element.text for element in tree.iter(f"{SVG}text")]
     for label in HOSTILE_LABELS:
-        assert shown.count(printable_label(label)) >= 2, ascii(label)
+        assert shown.count(make_printable_label(label)) >= 2, ascii(label)
     assert render_png(drawing).startswith(b"\x89PNG")
 
 
@@ -138,7 +138,7 @@ def test_labels_do_not_touch():
             {
                 round(m.y, 3)
                 for m in drawing.marks
-                if isinstance(m, TextMark) and m.anchor == "end" and not m.upright
+                if isinstance(m, TextMark) and m.anchor == "end" and not m.is_rotated
             }
         )
         assert min(np.diff(down), default=99) >= 7.5
@@ -166,9 +166,9 @@ def test_a_weight_that_the_mask_should_hide_is_shown():
 
 def test_a_logarithmic_scale_tells_small_weights_apart():
     values = np.array([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 1.0])
-    scale = ColorScale.over([values], log=True)
+    scale = ColorScale.from_values([values], log=True)
     np.testing.assert_allclose(scale.shares(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
-    assert ColorScale.over([values]).shares(values)[3] == pytest.approx(1e-3)
+    assert ColorScale.from_values([values]).shares(values)[3] == pytest.approx(1e-3)
     text = texts(
         draw_attention_maps(make_attention_maps(make_attention_map(values[None, None])), log=True)
     )

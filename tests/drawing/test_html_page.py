@@ -14,7 +14,7 @@ from support.attention_maps import (
 )
 from support.html_pages import PageParser, check_page, read_page_data
 
-from specc.drawing.drawing_marks import printable_label
+from specc.drawing.drawing_marks import make_printable_label
 from specc.drawing.html_page import MAX_CELLS, escape_json, render_attention_html
 
 
@@ -28,7 +28,7 @@ def test_a_page_is_sound_whatever_the_tokens_are():
     )
     check_page(text)
     data = read_page_data(text)
-    assert data["axes"][0]["labels"] == [printable_label(t, 120) for t in HOSTILE_LABELS]
+    assert data["axes"][0]["labels"] == [make_printable_label(t, 120) for t in HOSTILE_LABELS]
     assert PageParser(text).inside["h1"] == [HOSTILE_LABELS[0]]
     text.encode("utf-8")
 

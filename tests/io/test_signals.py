@@ -23,7 +23,8 @@ from specc.io.atomic_write import create_temporary_directory
 from specc.io.atomic_write import OutputDirectory
 
 def stays(given):
-    # what compile, export and map do: a create_temporary_directory folder, and files that are half written
+    # what compile, export and map do: a create_temporary_directory folder, and files that are half
+    # written
     def chunks():
         yield b"half"
         print("here", flush=True)
@@ -35,7 +36,7 @@ def stays(given):
 import specc.cli.list_doc_explain
 specc.cli.list_doc_explain.run_list = stays
 sys.argv = ["specc", "list"]
-main.entry()
+main.run_and_exit()
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from specc.library.spec_reader import list_builtin_specs, read_spec_file
 from specc.lsp import dsl_completion, yaml_completion
 from specc.lsp.document_analysis import analyze_document, analyze_incrementally
-from specc.lsp.hover import fence_code, find_meaning, meaning_as_markdown
+from specc.lsp.hover import fence_code, find_meaning, format_meaning
 from specc.lsp.quick_fixes import find_quick_fixes
 from specc.syntax.dsl.lalr import load_lalr_table
 from specc.syntax.yaml.yaml_printer import print_yaml
@@ -63,7 +63,7 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
         found = find_meaning(known, offset)
         if found is not None:
             assert 0 <= found.start <= found.end <= len(text)
-            meaning_as_markdown(found)
+            format_meaning(found)
         give = yaml_completion.complete_yaml if yaml else dsl_completion.complete_dsl
         labels = [offer.text for offer in give(known, text, offset)]
         assert "" not in labels
@@ -141,7 +141,7 @@ def test_texts_of_a_spec_stay_texts_in_a_hover() -> None:
     known = analyze_document(Path("/nowhere/a.specc"), HOSTILE)
     found = find_meaning(known, HOSTILE.index("/ d }") + 2)
     assert found is not None
-    text = meaning_as_markdown(found)
+    text = format_meaning(found)
     assert text.isprintable() or all(c.isprintable() or c == "\n" for c in text)
     assert "<img" not in text.replace("\\<img", "")
     assert "](http" not in text.replace("\\](http", "")

@@ -12,7 +12,8 @@ from support.suggested_fixes import APPLIED_FIXES
 
 from specc.diagnostics.diagnostic import Diagnostic
 from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
-from specc.lsp.quick_fixes import FixEdit, find_quick_fixes
+from specc.lsp.fix_trial import FixEdit
+from specc.lsp.quick_fixes import find_quick_fixes
 
 EXACT = sorted({*APPLIED_FIXES, *(guess[0] for guess in guesses())})
 """Cases of which a help says what to write."""

@@ -330,7 +330,7 @@ read = st.one_of(
 )
 reads = st.lists(read, max_size=3, unique_by=lambda r: (type(r), r.name)).map(tuple)
 rules = st.one_of(
-    build_trees(ast.WeightsFrom, texts, remarks),
+    build_trees(ast.WeightsFile, texts, remarks),
     build_trees(ast.Tie, paths, paths, maybe, remarks),
     build_trees(ast.Load, paths, values, maybe, remarks),
     build_trees(ast.Ignore, paths, maybe, remarks),

@@ -33,7 +33,7 @@ def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixt
         line = capsys.readouterr().out.splitlines()[-1]
         assert line.startswith("`logits` against the baseline: error ")
         told.append(dict(part.split() for part in line.split(": ")[1].split(", ")))
-    for measure in ("error", "angle", "kl", "changed"):
+    for measure in ("error", "cosine_distance", "kl", "top1_changed"):
         assert 0 <= float(told[0][measure]) <= 1
     assert float(told[0]["error"]) > 1e-5
 
@@ -91,10 +91,10 @@ def test_measures_by_hand() -> None:
     loss.see(low, full, drawn=True)
     p, q = (log_probabilities(full.astype(float)[0, 1]), log_probabilities(low.astype(float)[0, 1]))
     found = loss.measures
-    assert found["changed"] == 0.5
+    assert found["top1_changed"] == 0.5
     assert found["error"] == 1.5
     assert found["kl"] == pytest.approx(float((np.exp(p) * (p - q)).sum()) / 2)
-    assert found["angle"] == pytest.approx(1 - 5 / (14**0.5 * 5**0.5))
+    assert found["cosine_distance"] == pytest.approx(1 - 5 / (14**0.5 * 5**0.5))
 
 
 def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
             "gpt2", path, set=SMALL_CONFIGS["gpt2"], init=0, graphs=["score"], quantize=kind
         )
     given = ["verify", str(tmp_path / "mint8"), "--baseline", str(tmp_path / "m")]
-    assert main([*given, "--rounds", "1", "--threshold", "changed=1"]) == 0
+    assert main([*given, "--rounds", "1", "--threshold", "top1_changed=1"]) == 0

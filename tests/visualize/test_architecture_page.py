@@ -68,7 +68,9 @@ def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
         f"  y = linear(x, out=4) @ w  # {quoted}\n  return y\n}}\n"
     )
     model = elaborate_spec(open_spec(str(tmp_path / "m.specc")))
-    made = ArchitectureView(name=HOSTILE, doc=model.doc, graphs=list_model_graphs(model), count="1")
+    made = ArchitectureView(
+        name=HOSTILE, doc=model.doc, graphs=list_model_graphs(model), parameter_count_text="1"
+    )
     check_page(render_architecture_page(made))
     tree = Xml.fromstring(render_architecture_svg(made).encode())
     assert "alert" in "".join(tree.itertext())

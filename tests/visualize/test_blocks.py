@@ -88,5 +88,5 @@ def test_blocks_name_the_lines_that_say_so() -> None:
         assert line.number >= 1
         assert line.text
     norm = block_at(root, "vit.layernorm")
-    assert norm.meaning.startswith("`(x - mean) / sqrt(var + eps) * g + b`")
+    assert norm.description.startswith("`(x - mean) / sqrt(var + eps) * g + b`")
     assert norm.output_type == "[batch, 17, 48]"

@@ -35,8 +35,8 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
     found = curves(graph_of(ATTENTION.replace("MASK", "all"), tmp_path))
     for n, value in found["attention"].items():
         assert value == n * n * 2 * 8
-        assert found["all but attention"][n] == 4 * 8 * 8 * n
-        assert found["all of it"][n] == value + 4 * 8 * 8 * n
+        assert found["without attention"][n] == 4 * 8 * 8 * n
+        assert found["total"][n] == value + 4 * 8 * 8 * n
         less = n * min(n, COMPARED_WINDOW) * 2 * 8 + 4 * 8 * 8 * n
         assert found[f"with a window of {COMPARED_WINDOW}"][n] == pytest.approx(less)
     assert set(found["attention"]) == {2**p for p in range(6, 15)}
@@ -44,7 +44,7 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
 
 def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
     found = curves(graph_of(ATTENTION.replace("MASK", "causal & window(32)"), tmp_path))
-    whole, done = found["full forward"], found["all of it"]
+    whole, done = found["full forward"], found["total"]
     assert whole[MAX_LENGTH] == MAX_LENGTH * MAX_LENGTH * 2 * 8 + 4 * 8 * 8 * MAX_LENGTH
     assert done[MAX_LENGTH] < whole[MAX_LENGTH] / 50
     assert f"with a window of {COMPARED_WINDOW}" not in found

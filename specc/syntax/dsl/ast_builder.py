@@ -23,12 +23,12 @@ FOREIGN_LITERALS = {
 }
 """Literals of other languages, and their equivalents in specs."""
 RESERVED_VALUE_NAMES = frozenset([*LITERAL_WORDS, *FOREIGN_LITERALS, "True", "False", "None"])
-"""Literals, and names that readers would take for literals; specs may not bind them."""
+"""Literals, and names that look like literals; specs may not bind them."""
 
 
 @dataclass
 class AstBuilder(ErrorCollector):
-    """Builds the syntax tree of one text."""
+    """Builds the syntax tree of one fragment."""
 
     fragment: Fragment
     tokens: list[Token]
@@ -39,7 +39,7 @@ class AstBuilder(ErrorCollector):
 
     def __call__(self, rule: str, children: list[object], first: int, last: int) -> object:
         """Build the value of a rule parsed from tokens `first` to `last`."""
-        first = max(first, 0)  # a rule without tokens is located at the start of the text
+        first = max(first, 0)  # the span of a rule without tokens is the start of the text
         span = self.fragment.span(self.tokens[first].start, self.tokens[max(last, first)].end)
         return RULE_CALLBACKS[rule](self, span, *children)
 
@@ -53,7 +53,7 @@ class AstBuilder(ErrorCollector):
         def unescape_character(match: re.Match[str]) -> str:
             letter, digits = match.group(1), match.group(2)
             code = int(digits, 16) if digits is not None else -1
-            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # no surrogate
+            if 0 <= code < 0xD800 or 0xDFFF < code < 0x110000:  # not a surrogate
                 return chr(code)
             if letter in ESCAPED_CHARACTERS:
                 return ESCAPED_CHARACTERS[letter]
@@ -91,7 +91,7 @@ class AstBuilder(ErrorCollector):
 
     def build_body(self, opener: Token, rest: Sequence[object]) -> CommentedBody[ast.Commentable]:
         """Build the nodes between braces with their comments. `rest` are the children after the
-        opening brace, the last is the closing brace.
+        opening brace, including the closing brace.
         """
         closer = rest[-1]
         assert isinstance(closer, Token)
@@ -106,7 +106,7 @@ class AstBuilder(ErrorCollector):
         for child in children:
             find = NAMES_AND_SPANS.get(type(child)) or NAMES_AND_SPANS[object]
             name, span = find(child, self)
-            # `_` skips a result, as often as there are results to skip
+            # `_` skips a result, so it may occur several times
             if name in seen and name != "_" and span is not None:
                 first = seen[name]
                 others = (Label(first, "first here"),) if first is not None else ()
@@ -126,7 +126,7 @@ NAMES_AND_SPANS: Mapping[type[object], NameAndSpan] = {
     ast.Option: lambda node, _: (node.name, node.name_span),
     object: lambda node, _: (node.name, node.span),
 }
-"""The name of a child that must be unique, and its span."""
+"""Functions that return the name of a child, which must be unique, and its span."""
 
 
 RuleCallback = Callable[..., object]
@@ -170,14 +170,14 @@ class TupleRule:
 
 
 FLAG_FIELDS = ("reverse", "optional")
-"""Boolean fields: whether a keyword or sign is present."""
+"""Boolean fields that are set if a keyword or sign is present."""
 
 
 class NodeRule(Generic[N]):
     """A callback that builds a node from its children, in the order of `fields`.
 
     `a+b` are the fields of a child that is a tuple, `*name` takes all further children, `{name}`
-    the body between braces, which may begin with a description (field `doc`). An absent child
+    the body between braces, which may begin with a docstring (field `doc`). An absent child
     leaves the default of its field. `unique` is as in `TupleRule`.
     """
 
@@ -220,7 +220,7 @@ class NodeRule(Generic[N]):
     def _read_body(
         self, b: AstBuilder, children: Sequence[object]
     ) -> tuple[CommentedBody[ast.Commentable], str | None]:
-        """Return the nodes between braces, and the description before them."""
+        """Return the nodes between braces, and the docstring before them."""
         opener, *inner = children
         assert isinstance(opener, Token)
         doc = None

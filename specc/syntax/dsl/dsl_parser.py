@@ -25,13 +25,15 @@ from specc.syntax.dsl.unexpected_token import ITEM_TERMINALS
 
 T = TypeVar("T", covariant=True)
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Characters that no text contains: most mean a binary file, or an encoding other than UTF-8."""
+"""Characters that specs may not contain. Most indicate a binary file, or an encoding other than
+UTF-8.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StartSymbol(Generic[T]):
-    """A start symbol of the grammar, and its name in messages. `T` is the result type of its
-    callback.
+    """A start symbol of the grammar, and its description in messages. `T` is the result type of
+    its callback.
     """
 
     symbol: str
@@ -84,13 +86,13 @@ def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     value = run.parse()
     if build.errors:
         raise Failed(*cap_diagnostics(build.errors))
-    # the table leads from a start symbol to the callback of that symbol only
+    # a start symbol is reduced by the callback of that symbol only
     return cast(T, value)
 
 
 def find_restart_points(fragment: Fragment, lexed: LexedTokens) -> list[int]:
-    """Return the tokens where parsing may resume after an error: keywords in column 1 that begin
-    an item.
+    """Return the indices of the tokens at which parsing may resume after an error: keywords in
+    column 1 that begin an item.
     """
     text = fragment.text
     tokens = lexed.tokens
@@ -110,7 +112,7 @@ def cap_diagnostics(errors: Sequence[Diagnostic]) -> list[Diagnostic]:
     omitted = len(ordered) - lexer.MAX_REPORTED_ERRORS
     if omitted <= 0:
         return ordered
-    # parsing stopped at the maximum, so the count is meaningless
+    # parsing stopped at the maximum, so the number of further errors is unknown
     stopped = len(ordered) >= lexer.MAX_COLLECTED_ERRORS
     count = "many more errors" if stopped else f"{omitted} more errors"
     last = ordered[lexer.MAX_REPORTED_ERRORS - 1]
@@ -168,8 +170,8 @@ HEADER_TERMINALS = ("SPECC", "NUMBER", "MODEL", "NAME")
 
 @dataclass(frozen=True)
 class ExpectedTokens:
-    """The terminals that may follow the preceding tokens, and which of them are keywords there
-    (`under` after `repeat i in n`).
+    """The terminals that may follow the preceding tokens, and the subset that are keywords at this
+    position (`under` after `repeat i in n`).
     """
 
     preceding: tuple[Token, ...]
@@ -178,15 +180,15 @@ class ExpectedTokens:
 
 
 def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> ExpectedTokens | None:
-    """Return the tokens allowed at an offset of a text of the start symbol `start`. None inside a
-    comment or string, and after a syntax error.
+    """Return the tokens that are allowed at an offset of a text with the start symbol `start`;
+    None inside a comment or string, and after a syntax error.
     """
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
     table = load_lalr_table()
     lexed = tokenize_fragment(fragment, table.words)
     if any(error.code == "E0104" for error in lexed.errors):
-        return None  # the open string literal
+        return None  # inside a string literal
     if any(c.end == offset for c in lexed.comments):
         return None
     tokens = lexed.tokens[:-1]  # the last one is the end of the text
@@ -219,8 +221,8 @@ def _find_expected_keywords(
 def _run_parser(
     table: LalrTable, tokens: Sequence[Token], restart_points: Sequence[int], start: str
 ) -> list[int] | None:
-    """Return the parser states after some tokens. After an error parsing resumes at the next item;
-    None if there is none.
+    """Return the parser states after `tokens`. After an error parsing resumes at the next item;
+    return None if there is no further item.
     """
     states, end = [table.starts[start]], table.ends[start]
     tried: set[int] = set()
@@ -231,7 +233,7 @@ def _run_parser(
             states = shifted
             index += 1
             continue
-        # the previous word may have been taken for a name: `mask a = ⏎ graph f(…)`
+        # the previous word may have been parsed as a name: `mask a = ⏎ graph f(…)`
         restart = next((n for n in restart_points if n >= index - 1 and n not in tried), None)
         if restart is None or start != FILE.symbol:
             return None

@@ -1,4 +1,4 @@
-"""Print a syntax tree as canonical DSL text (`specc fmt`); parsing it gives the same tree."""
+"""Print a syntax tree as canonical DSL text (`specc fmt`). Parsing the text gives the same tree."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -19,9 +19,9 @@ from specc.syntax.dsl.expression_printer import (
     layout_type,
     print_comment_lines,
     print_quantize_word,
-    print_title,
     print_weight_path,
     quote_text,
+    quote_unless_name,
 )
 
 INDENT_STEP = 2
@@ -33,9 +33,9 @@ def print_dsl(file: ast.File) -> str:
     out = print_comment_lines(file.comments.leading, 0)
     out += append_comment([f"specc {file.version}"], file.comments)
     doc = [f" {quote_text(file.doc)}"] if file.doc else []
-    out += break_lines([f"model {print_title(file.model)}", *doc], 0)
+    out += break_lines([f"model {quote_unless_name(file.model)}", *doc], 0)
     if file.extends:
-        out.append(f"extends {print_title(file.extends)}")
+        out.append(f"extends {quote_unless_name(file.extends)}")
     previous: ast.Item | None = None
     for item in file.items:
         if (
@@ -96,7 +96,7 @@ def print_statement(node: ast.Commentable, indent: int) -> list[str]:
 
 
 def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> list[str]:
-    """Print a header with a body in braces; a block's docstring comes first."""
+    """Print a header with a body in braces; the body of a block begins with its docstring."""
     out = append_comment(break_lines([*layout_header(node), " {"], indent), node.comments)
     if isinstance(node, ast.Block) and node.doc:
         out.append(" " * (indent + INDENT_STEP) + quote_text(node.doc))
@@ -104,7 +104,7 @@ def print_headed_body(node: ast.Repeat | ast.Scan | ast.Block, indent: int) -> l
 
 
 def print_section(node: ast.Commentable, indent: int) -> list[str]:
-    """Print a section; on one line if it has few entries and no comments."""
+    """Print a section, on one line if it has few entries and no comments."""
     layout_head, max_on_line, list_entries = SECTION_LAYOUTS[type(node)]
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
@@ -159,7 +159,7 @@ SECTION_LAYOUTS: Mapping[type[ast.Node], tuple[Callable[..., str], int, Callable
         lambda n: (n.settings, n.end),
     ),
 }
-"""For each section: its header, the maximum number of entries on one line, its entries."""
+"""The layout of each section: header, maximum number of entries on one line, entries."""
 
 
 def layout_leaf(node: ast.Commentable) -> Pieces:
@@ -178,7 +178,7 @@ def layout_words(words: Iterable[str]) -> Pieces:
 
 
 def join_texts(texts: Sequence[str]) -> str:
-    """Format `"llama" | "mistral"`."""
+    """Format alternatives: `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
@@ -193,7 +193,7 @@ def layout_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
     """Lay out `int4 = ["*.mlp.*"]`."""
     words = [print_quantize_word(v.value) for v in node.values]
     value: Pieces = [*words] if len(words) == 1 else ["[", *layout_words(words), "]"]
-    return [f"{print_title(node.name)} = ", *value]
+    return [f"{quote_unless_name(node.name)} = ", *value]
 
 
 def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Pieces:
@@ -203,7 +203,7 @@ def layout_assignment(node: ast.Assign | ast.Setting | ast.InputReading) -> Piec
 
 LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Let: lambda n: [
-        *join_with_commas(map(layout_target, n.targets), gap=TARGET_BREAK),
+        *join_with_commas(map(layout_target, n.targets), line_break=TARGET_BREAK),
         " = ",
         *layout_expression(n.value),
     ],
@@ -228,7 +228,7 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Expect: lambda n: [
         f"expect {quote_text(n.key)} in ",
         "(",
-        *layout_words(map(print_title, n.values)),
+        *layout_words(map(quote_unless_name, n.values)),
         ")",
     ],
     ast.IgnoredKeys: lambda n: ["ignore ", *layout_words(map(quote_text, n.keys))],
@@ -237,7 +237,7 @@ LEAF_LAYOUTS: Mapping[type[ast.Node], Callable[..., Pieces]] = {
     ast.Assign: layout_assignment,
     ast.Setting: layout_assignment,
     ast.InputReading: layout_assignment,
-    ast.WeightsFrom: lambda n: [f"from {quote_text(n.path)}"],
+    ast.WeightsFile: lambda n: [f"from {quote_text(n.path)}"],
     ast.Tie: lambda n: [
         f"tie {print_weight_path(n.name)} =",
         SPACE_BREAK,
@@ -314,7 +314,7 @@ def layout_block_header(node: ast.Block) -> Pieces:
         lengths = ([f"{e.name} = ", *layout_expression(e.value)] for e in node.where)
         found += [SECTION_BREAK, "where ", *join_with_commas(lengths)]
     if node.architectures:
-        names = join_with_commas([print_title(name)] for name in node.architectures)
+        names = join_with_commas([quote_unless_name(name)] for name in node.architectures)
         found += [SECTION_BREAK, "for ", *names]
     return found
 

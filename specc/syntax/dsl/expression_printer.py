@@ -11,15 +11,15 @@ CONTINUATION_INDENT = 4
 """Indentation of a continued line that is not aligned with an opening bracket, in columns."""
 
 BRACKET_DEPTH_PENALTY = 30
-"""Unused columns that are worth avoiding a break inside one more bracket."""
+"""Penalty of a line break per enclosing bracket, in unused columns."""
 ITEM_PENALTY = 60
-"""Unused columns that are worth avoiding a break inside an item of a list."""
+"""Penalty of a line break inside a list item, in unused columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBreak:
-    """A possible line break, printed as `flat` if unused. `bonus` is the number of unused columns
-    that are worth this break.
+    """A possible line break, printed as `flat` if unused. A break with a higher `bonus`, in unused
+    columns, is preferred.
     """
 
     flat: str = " "
@@ -47,16 +47,16 @@ class BreakPoint:
 
 
 def join_pieces(pieces: Pieces) -> str:
-    """Join everything on one line."""
+    """Join pieces on one line."""
     return "".join(p if isinstance(p, str) else p.flat for p in pieces)
 
 
 def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> list[str]:
-    """Break into lines, the first indented by `indent` columns."""
+    """Break pieces into lines; the first is indented by `indent` columns."""
     if indent + sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
-    # greedy: fill the line, and at the first break past the width return to the best break on it,
-    # the one nested least deep
+    # greedy: fill the line; at the first break beyond the width return to the break on the line
+    # with the best score, i.e. the least nested one
     chunk_widths = measure_chunks(pieces)
     done: list[str] = []
     line = [" " * indent]
@@ -83,7 +83,7 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             )
             if column + len(piece.flat) + chunk_widths[n + 1] > width:
                 best = max(break_points, key=lambda p: p.score)
-                # the text after it begins the next line
+                # the text after the break begins the next line
                 line = line[: best.index - first + 1]
                 done.append("".join(line).rstrip())
                 opened, n = best.open_columns, best.index + 1
@@ -147,22 +147,22 @@ def _escape_character(character: str) -> str:
 
 
 def is_visible_character(character: str) -> bool:
-    """Return whether a character is visible in an editor and does not affect others."""
+    """Return whether a character is visible in an editor and does not affect other characters."""
     return character == " " or (character.isprintable() and character not in "\u2028\u2029")
 
 
-def print_title(text: str) -> str:
-    """Print the name of a model or a choice: unquoted if it is a name."""
+def quote_unless_name(text: str) -> str:
+    """Return a string without quotes if it is a name, else as a string literal."""
     return text if NAME_PATTERN.fullmatch(text) and text not in RESERVED_WORDS else quote_text(text)
 
 
 def print_quantize_word(text: str) -> str:
-    """Print a word of `quantize`: unquoted if it is a name or a number."""
-    return text if COUNT_PATTERN.fullmatch(text) else print_title(text)
+    """Print a word of `quantize`, without quotes if it is a name or a number."""
+    return text if COUNT_PATTERN.fullmatch(text) else quote_unless_name(text)
 
 
 def print_weight_path(name: ast.WeightName) -> str:
-    """Print a weight name: unquoted if it consists of names and numbers."""
+    """Print a weight name, without quotes if it consists of names and numbers."""
     return name.text if DOTTED_PATH.fullmatch(name.text) else quote_text(name.text)
 
 
@@ -182,12 +182,12 @@ def get_precedence(expr: ast.Expr) -> int:
 
 
 def layout_expression(
-    expr: ast.Expr, min_precedence: int = CONDITIONAL, operand: bool = False
+    expr: ast.Expr, min_precedence: int = CONDITIONAL, is_operand: bool = False
 ) -> Pieces:
     """Lay out an expression, parenthesized if its operator is below `min_precedence`."""
     # the grammar needs no parentheses in `(f(x) @ name) + y`, but readers do
     has_weights = isinstance(expr, ast.Call) and expr.weights is not None
-    if get_precedence(expr) < min_precedence or (operand and has_weights):
+    if get_precedence(expr) < min_precedence or (is_operand and has_weights):
         return ["(", *layout_expression(expr), ")"]
     return EXPRESSION_LAYOUTS[type(expr)](expr)
 
@@ -201,13 +201,13 @@ def layout_call(expr: ast.Call) -> Pieces:
 
 
 def join_with_commas(
-    parts: Iterable[Pieces], between: str = ",", gap: LineBreak = SPACE_BREAK
+    parts: Iterable[Pieces], separator: str = ",", line_break: LineBreak = SPACE_BREAK
 ) -> Pieces:
-    """Join parts with commas and line breaks; a break within a part is less likely."""
+    """Join parts with a separator and line breaks; breaks within a part get a penalty."""
     out: Pieces = []
     for n, part in enumerate(parts):
         if n:
-            out += [between, gap]
+            out += [separator, line_break]
         out += [
             p if isinstance(p, str) else LineBreak(p.flat, p.bonus - ITEM_PENALTY) for p in part
         ]
@@ -219,19 +219,19 @@ def layout_binary(expr: ast.Binary) -> Pieces:
     # powers are right-associative, so they form no chain
     if expr.op == "**":
         return [
-            *layout_expression(expr.left, POSTFIX, operand=True),
+            *layout_expression(expr.left, POSTFIX, is_operand=True),
             " ** ",
-            *layout_expression(expr.right, SIGN, operand=True),
+            *layout_expression(expr.right, SIGN, is_operand=True),
         ]
     ends: list[Pieces] = []
     left: ast.Expr = expr
     precedence = BINARY_LEVELS[expr.op]
     while isinstance(left, ast.Binary) and left.op != "**" and BINARY_LEVELS[left.op] >= precedence:
         precedence = BINARY_LEVELS[left.op]
-        right = layout_expression(left.right, precedence + 1, operand=True)
+        right = layout_expression(left.right, precedence + 1, is_operand=True)
         ends.append([SPACE_BREAK, f"{left.op} ", *right])
         left = left.left
-    out = layout_expression(left, precedence, operand=True)
+    out = layout_expression(left, precedence, is_operand=True)
     for end in reversed(ends):
         out += end
     return out
@@ -239,16 +239,16 @@ def layout_binary(expr: ast.Binary) -> Pieces:
 
 def layout_comparison(expr: ast.Compare) -> Pieces:
     """Lay out `0 <= i - j < n`."""
-    out = layout_expression(expr.operands[0], SUM, operand=True)
+    out = layout_expression(expr.operands[0], SUM, is_operand=True)
     for op, right in zip(expr.ops, expr.operands[1:], strict=True):
-        out += [SPACE_BREAK, f"{op} ", *layout_expression(right, SUM, operand=True)]
+        out += [SPACE_BREAK, f"{op} ", *layout_expression(right, SUM, is_operand=True)]
     return out
 
 
 def layout_unary(expr: ast.Unary) -> Pieces:
     """Lay out `-x` or `not x`."""
     sign, precedence = ("not ", NOT) if expr.op == "not" else ("-", SIGN)
-    return [sign, *layout_expression(expr.operand, precedence, operand=True)]
+    return [sign, *layout_expression(expr.operand, precedence, is_operand=True)]
 
 
 EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
@@ -257,7 +257,7 @@ EXPRESSION_LAYOUTS: Mapping[type[ast.Expr], Callable[..., Pieces]] = {
     ast.Name: lambda e: [e.path],
     ast.Call: layout_call,
     ast.Index: lambda e: [
-        *layout_expression(e.base, POSTFIX, operand=True),
+        *layout_expression(e.base, POSTFIX, is_operand=True),
         "[",
         *layout_subscripts(e.items),
         "]",
@@ -328,13 +328,13 @@ def layout_type(kind: ast.TypeName) -> Pieces:
         return [
             "choice",
             "(",
-            *join_with_commas(([print_title(n)] for n in kind.names), " |"),
+            *join_with_commas(([quote_unless_name(n)] for n in kind.names), " |"),
             ")",
             end,
         ]
     if kind.name == "record":
         return [*layout_record_type(kind.fields), end]
-    # None: no brackets, which differs from `[]`
+    # dims are None without brackets, which differs from `[]`
     if kind.dims is None:
         return [kind.name + end]
     return [f"{kind.name}[{join_pieces(layout_subscripts(kind.dims))}]{end}"]

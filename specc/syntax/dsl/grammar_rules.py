@@ -83,7 +83,7 @@ def _title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
 @register_rule("reference")
 def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     lower = name.path.lower()
-    # `True`, `NULL`, `yes`: `AstBuilder.check_bound_name` lets nothing have these names
+    # `True`, `NULL`, `yes`: `AstBuilder.check_bound_name` rejects these names
     literal = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
     if literal != name.path:
         b.report_error(
@@ -165,7 +165,7 @@ RULE_CALLBACKS |= {
     "repeat": NodeRule(ast.Repeat, "variable+iterable under collect {body}"),
     "repeat_head": TupleRule(),
     "when": NodeRule(ast.When, "condition body+end+trailing otherwise+else_end"),
-    # the tree has no place for a comment after `else {`
+    # the tree cannot represent a comment after `else {`
     "otherwise": lambda b, span, body: move_header_comment(body),
     "return": NodeRule(ast.Return, "values"),
     "require": NodeRule(ast.Require, "condition because"),
@@ -192,7 +192,7 @@ RULE_CALLBACKS |= {
     "reads": NodeRule(ast.InputReading, "name value"),
     "shows": NodeRule(ast.ResultDisplay, "name value"),
     "weights": NodeRule(ast.Weights, "{rules}"),
-    "from_file": NodeRule(ast.WeightsFrom, "path"),
+    "from_file": NodeRule(ast.WeightsFile, "path"),
     "tie": NodeRule(ast.Tie, "name source condition"),
     "load": NodeRule(ast.Load, "name value condition"),
     "ignore": NodeRule(ast.Ignore, "name condition"),
@@ -220,7 +220,7 @@ RULE_CALLBACKS |= {
     "rounds": lambda b, span, name, values: ast.QuantizeEntry(
         name.value, values if isinstance(values, tuple) else (values,), span=span
     ),
-    # no setting has a negative value: it is parsed so that the error can list the allowed ones
+    # no setting allows a negative value; it is parsed so that the error can list the valid values
     "below_zero": lambda b, span, minus, number: ast.TextLiteral(
         minus.text + number.text, span=span
     ),

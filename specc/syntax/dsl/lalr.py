@@ -1,4 +1,4 @@
-"""The LALR(1) parser driver: tokens to a tree by table, without recursion, with error recovery."""
+"""The LALR(1) parser driver: parses tokens by table, without recursion, with error recovery."""
 
 import json
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from specc.syntax.dsl import lexer
 from specc.syntax.dsl.lexer import Token
 
 LEFT_CHAIN_RULES = frozenset({"binary", "chain_more"})
-"""Rules whose first child does not add nesting depth: a sum of 5 000 terms counts as flat."""
+"""Rules whose first child does not add nesting depth, so that a sum of 5 000 terms is flat."""
 
 CHAIN_RULES = LEFT_CHAIN_RULES | {"power", "choice", "index", "unary"}
 """Rules that lengthen an expression, up to MAX_EXPRESSION_TOKENS."""
@@ -59,7 +59,7 @@ class LalrTable:
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
     def action(self, state: int, kind: str) -> int | None:
-        """Return the action of a state for a token: the next state, `~rule` to reduce by, or None
+        """Return the action of a state for a token: the next state, `~rule` for a reduction, None
         for an unexpected token.
         """
         row = self.states[state]
@@ -71,21 +71,21 @@ class LalrTable:
         assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)
 
-    def goto_unit_chain(self, below: int, action: int, kind: str) -> int:
-        """Return the state over `below` after a chain of unit reductions: `i` is an atom, a power,
-        a product, a sum and so on before it is a condition.
+    def goto_unit_chain(self, state_below: int, action: int, kind: str) -> int:
+        """Return the state on top of `state_below` after a chain of unit reductions: `i` becomes an
+        atom, a power, a product, a sum and so on before it becomes a condition.
         """
-        key = below, action, kind
+        key = state_below, action, kind
         if key not in self.chain_cache:
             next_action: int | None = action
             while next_action is not None and next_action < 0:
                 rule = self.rules[~next_action]
                 if next_action != action and not rule.is_unit_rule:
                     break
-                state = self.goto(below, rule.origin)
+                state = self.goto(state_below, rule.origin)
                 assert state is not None
                 self.chain_cache[key] = state
-                # in a state that can end the text the parser has to check for its end
+                # in a state that can end the text the parser has to check for the end
                 next_action = None if state in self.ends.values() else self.action(state, kind)
         return self.chain_cache[key]
 
@@ -93,8 +93,8 @@ class LalrTable:
         """Return the states after the reductions before `kind` and its shift; for $END, after the
         reductions to the state `end`. None for an unexpected token.
 
-        LALR tables merge states, so the table alone accepts too much: a reduction may be allowed
-        whose result does not fit below. So the reductions are simulated without building nodes.
+        LALR tables merge states, so the table may allow a reduction whose result the state below
+        does not accept. Therefore the reductions are simulated without building nodes.
         """
         stack = list(states)
         while (action := self.action(stack[-1], kind)) is not None:
@@ -140,8 +140,8 @@ def load_lalr_table() -> LalrTable:
 
 
 class StackEntry(NamedTuple):
-    """A value on the stack, of tokens `first` to `last` (`first` is -1 for none),
-    nested `height` deep.
+    """A value on the stack, parsed from tokens `first` to `last` (`first` is -1 without tokens),
+    with expression nesting depth `depth`.
     """
 
     value: object
@@ -158,9 +158,9 @@ RuleBuilder = Callable[[str, list[object], int, int], object]
 class ParseRun:
     """One parse.
 
-    `explain` builds the diagnostic of an unexpected token, `build_limit_error` that of a passed
-    limit. `restart_points` are the ascending token indices where parsing may resume after an
-    error; `keywords_as_names` are those whose token was parsed as a name.
+    `explain` builds the diagnostic of an unexpected token, `build_limit_error` the diagnostic of
+    an exceeded limit. `restart_points` are the ascending token indices at which parsing may resume
+    after an error; `keywords_as_names` are the restart points whose token was parsed as a name.
     """
 
     table: LalrTable
@@ -217,7 +217,7 @@ class ParseRun:
         if rule.is_unit_rule:
             entry = self.stack[-1]
             if entry.last - entry.first < lexer.MAX_EXPRESSION_TOKENS:
-                # two of three reductions are unit rules; a chain of them is one step
+                # two thirds of the reductions are unit rules; a chain of them is one step
                 self.states[-1] = self.table.goto_unit_chain(self.states[-2], action, kind)
                 return
             self.states.pop()
@@ -249,7 +249,7 @@ class ParseRun:
         return StackEntry(self.build(rule.callback, children, first, last), first, last, depth)
 
     def stop_at_limit(self, code: str, first: int) -> None:
-        """Report a passed limit at token `first`, and stop parsing."""
+        """Report an exceeded limit at token `first`, and stop parsing."""
         self.errors.append(self.build_limit_error(code, first))
         self.stopped = True
 
@@ -297,7 +297,8 @@ def recover_from_error(run: ParseRun, index: int) -> int | None:
         if n == index or (n < index and n not in run.keywords_as_names):
             continue
         run.keywords_as_names.discard(n)
-        # drop states until the item fits; where a name fits too it is still an expression
+        # drop states until the item is accepted; states that also accept a name are in an
+        # expression
         for depth in range(len(run.states), 1, -1):
             states = run.states[:depth]
             if run.accepts(states, run.tokens[n].kind) and not run.accepts(states, "NAME"):

@@ -35,8 +35,8 @@ MAX_COLLECTED_ERRORS = 40
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A text to parse. `offsets[n]` is the offset in `source` of character `n`, with one more entry
-    for the end.
+    """Text to parse. `offsets[n]` is the offset in `source` of character `n`, with an additional
+    entry for the end.
 
     Without `offsets` the text is a substring of `source` from `start`. In a YAML scalar `#` starts
     no comment.
@@ -81,7 +81,7 @@ class Comment(NamedTuple):
 
 @dataclass
 class LexedTokens:
-    """The result of the lexer; `tokens` ends with one of kind `$END`."""
+    """The result of the lexer; the last token has the kind `$END`."""
 
     tokens: list[Token] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
@@ -101,7 +101,7 @@ WORD_PATTERN = re.compile(r"[A-Za-z0-9_]+(?:\.[0-9][A-Za-z0-9_]*)?")
 OPENERS = {"(": ")", "[": "]", "{": "}"}
 CLOSERS = frozenset(OPENERS.values())
 MAX_NUMBER_LENGTH = 400
-"""Maximum number of characters of a number; the longest useful one has about 310."""
+"""Maximum number of characters of a number; the longest useful number has about 310."""
 
 CHARACTER_HINTS = {
     "'": 'strings use double quotes: "…"',
@@ -130,7 +130,7 @@ def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedToke
 
 
 class Lexer:
-    """Splits one fragment into tokens, which it collects in `found`."""
+    """Splits a fragment into tokens, which are collected in `found`."""
 
     def __init__(self, fragment: Fragment, words: Mapping[str, str]) -> None:
         self.fragment = fragment
@@ -194,7 +194,7 @@ class Lexer:
         if wrong is not None:
             title, fix = wrong
             self.report_error("E0108", title, start, end, "here", fix)
-            text = "0"  # so that the parser finds further errors
+            text = "0"  # add a token, so that the parser finds further errors
         self.found.tokens.append(Token("NUMBER", text, start, end))
         return end
 
@@ -231,7 +231,7 @@ class Lexer:
         """Report the first bracket nested beyond the limit."""
         depth = 0
         for token in self.found.tokens:
-            # string literals are in quotes, so none of them is a bracket
+            # the text of a string literal includes its quotes, so it is not a bracket
             if token.text in OPENERS:
                 depth += 1
                 if depth > MAX_NESTING:
@@ -292,5 +292,5 @@ def _suggest_for_character(character: str) -> str:
 
 
 def truncate_token_text(text: str) -> str:
-    """Truncate a text to 40 characters."""
+    """Truncate a string to 40 characters."""
     return text if len(text) <= 40 else text[:37] + "…"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax.dsl.lalr import ParseRun
 from specc.syntax.dsl.lexer import CLOSERS, OPENERS, Fragment, Token
 from specc.syntax.dsl.unexpected_token import (
@@ -25,8 +25,8 @@ from specc.syntax.dsl.unexpected_token import (
 
 @dataclass(frozen=True)
 class UnbalancedBrackets:
-    """Brackets without a partner, as token indices: each opener with the token that reveals it,
-    and closers.
+    """Token indices of brackets without a partner: each opening bracket with the token that
+    reveals the error, and the closing brackets.
     """
 
     unclosed: dict[int, int] = field(default_factory=dict)
@@ -36,8 +36,8 @@ class UnbalancedBrackets:
 def find_unbalanced_brackets(
     tokens: Sequence[Token], restart_points: Sequence[int]
 ) -> UnbalancedBrackets:
-    """Find brackets without a partner. A new item at the start of a line reveals that the open
-    brackets before it are never closed.
+    """Find brackets without a partner. At a new item at the start of a line, all brackets that are
+    still open are unclosed.
     """
     found = UnbalancedBrackets()
     stack: list[int] = []
@@ -73,7 +73,7 @@ def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:
 def explain_unbalanced_bracket(
     error: UnexpectedToken, unbalanced: UnbalancedBrackets
 ) -> Diagnostic | None:
-    """Explain an unclosed bracket around the token, or a closing one without an opening."""
+    """Explain an unclosed bracket around the token, or a closing bracket without an opening one."""
     enclosing = find_open_brackets(error.tokens, error.index)
     opener = enclosing[-1] if enclosing else None
     if error.index in unbalanced.unopened and opener not in unbalanced.unclosed:
@@ -153,7 +153,7 @@ def explain_weights_without_call(error: UnexpectedToken) -> Diagnostic | None:
         return None
     fix = "a product of matrices is `matmul(x, w)`"
     if error.previous is not None and error.previous.text == ")":
-        # `(f(x)) @ name`: a call in parentheses is a value like any other
+        # `(f(x)) @ name`: a call in parentheses is not a call
         fix = "put the name directly after the call, inside the parentheses: `(f(x) @ name)`"
     return Diagnostic(
         "E0107",
@@ -186,7 +186,7 @@ def explain_missing_header(error: UnexpectedToken) -> Diagnostic | None:
 def explain_reserved_word(error: UnexpectedToken) -> Diagnostic | None:
     """Explain a reserved word in place of a name."""
     token, expected = error.token, error.expected_terminals
-    # where a number is allowed too, any value is, and the word was hardly meant as a name
+    # where a number is allowed too, the word was probably not meant as a name
     if token.kind not in RESERVED_TERMINALS or "NAME" not in expected or "NUMBER" in expected:
         return None
     return Diagnostic(
@@ -204,7 +204,7 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
     if error.token.kind != "STRING" or not (between_items or in_body):
         return None
     place = "first inside the braces of a block or graph, or after the default of a config value"
-    # tokens on the stack are not yet part of a rule, such as the keyword of an open definition
+    # tokens on the stack, such as the keyword of an open definition, are not yet part of a rule
     kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
     last = next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
     if last and between_items:
@@ -321,7 +321,7 @@ def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
     token, before = error.token, error.previous or Token("", "", 0, 0)
     if token.kind == "NAME" and "NAME" not in error.expected_terminals:
         words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
-        if meant := did_you_mean(token.text, words):
+        if meant := find_similar_name(token.text, words):
             yield format_suggestion(meant)
     for holds, hint in SYNTAX_HINTS:
         if holds(error, token, before):

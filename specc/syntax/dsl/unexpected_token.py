@@ -49,7 +49,7 @@ TERMINAL_SIGNS = {
     "NUMBER": "a number",
     "QUESTION": "`?`",
 }
-"""Descriptions of punctuation in messages, the most frequently missing first."""
+"""Descriptions of punctuation in messages, the most frequently missing token first."""
 KEYWORD_TERMINALS = frozenset(
     {
         *ITEM_TERMINALS,
@@ -75,8 +75,8 @@ def describe_terminals(expected: frozenset[str]) -> str:
 
 
 def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
-    """Return the terminals to list one by one, and descriptions of groups: "a value" for the nine
-    terminals that can begin one.
+    """Return the terminals to list individually, and descriptions of groups: "a value" for the nine
+    terminals that can begin a value.
     """
     left = set(expected)
     words: list[str] = []
@@ -100,7 +100,7 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
 
 @dataclass(frozen=True)
 class UnexpectedToken:
-    """The unexpected token of a parse, at `index` in its tokens."""
+    """The unexpected token of a parse; `index` is its index in the tokens."""
 
     fragment: Fragment
     parse_run: ParseRun
@@ -134,9 +134,9 @@ class UnexpectedToken:
         """Return the span of a token's last character, where a label marks a gap after it."""
         return self.fragment.span(max(token.start, token.end - 1), token.end)
 
-    def is_on_new_line(self, token: Token, before: Token) -> bool:
+    def is_on_new_line(self, token: Token, previous: Token) -> bool:
         """Return whether a line ends between two tokens."""
-        return "\n" in self.fragment.text[before.end : token.start]
+        return "\n" in self.fragment.text[previous.end : token.start]
 
 
 def format_token(token: Token) -> str:
@@ -227,7 +227,7 @@ def _explain_module_call(error: UnexpectedToken) -> Diagnostic | None:
 
 
 def _find_called_name(tokens: Sequence[Token]) -> str:
-    """Return the last part of the function name of a call that ends the tokens."""
+    """Return the last component of the function name, if the tokens end with a call."""
     depth = 0
     for n in range(len(tokens) - 1, 0, -1):
         depth += {")": 1, "(": -1}.get(tokens[n].text, 0)

@@ -11,7 +11,7 @@ from specc.syntax.yaml.yaml_layout import (
     YamlPair,
     YamlValue,
     make_yaml_list,
-    texts_to_yaml,
+    strings_to_yaml,
 )
 from specc.syntax.yaml.yaml_nodes import YamlEntry, YamlMapping, YamlNode, YamlScalar, YamlSequence
 from specc.syntax.yaml.yaml_reader import YamlReader, get_entry_span, get_first_line_span
@@ -25,7 +25,7 @@ from specc.syntax.yaml.yaml_values import (
 
 FIELD_KEYS = ("type", "from", "default", "doc")
 IGNORED_KEYS = "ignore keys"
-"""A key that no config value can have, since it contains a space."""
+"""The key of ignored config keys. It contains a space, so no config value can have this name."""
 
 
 def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigEntry:
@@ -48,8 +48,8 @@ def parse_yaml_config_entry(reader: YamlReader, entry: YamlEntry) -> ast.ConfigE
 
 
 def is_field_declaration(keys: Iterable[str]) -> bool:
-    """Return whether a map with these keys declares a config value: it has `type`, and no other
-    keys than those of a declaration.
+    """Return whether a map with these keys declares a config value: the key `type` and only keys of
+    a declaration.
     """
     names = set(keys)
     return "type" in names and names <= set(FIELD_KEYS)
@@ -113,7 +113,7 @@ def parse_yaml_field_type(
 
 
 def parse_yaml_config_path(reader: YamlReader, node: YamlNode) -> ast.Expr:
-    """Parse a path in config.json as bare text, or a call such as `len("id2label")`."""
+    """Parse a path in config.json as unquoted text, or a call such as `len("id2label")`."""
     if isinstance(node, YamlScalar) and is_bare_config_path(node.value):
         return ast.TextLiteral(node.value, span=node.span)
     subject = "a place in config.json"
@@ -132,7 +132,7 @@ def field_to_yaml(node: ast.Field) -> YamlPair:
     pairs = [YamlPair("type", field_type_to_yaml(node.type))]
     if node.sources:
         pairs.append(
-            YamlPair("from", texts_to_yaml([config_path_to_yaml(s) for s in node.sources]))
+            YamlPair("from", strings_to_yaml([config_path_to_yaml(s) for s in node.sources]))
         )
     if node.default is not None:
         pairs.append(YamlPair("default", static_value_to_yaml(node.default)))
@@ -149,7 +149,7 @@ def field_type_to_yaml(kind: ast.TypeName) -> YamlValue:
 
 
 def config_path_to_yaml(expr: ast.Expr) -> str:
-    """Convert a path in config.json to bare text, anything else to an expression."""
+    """Convert a path in config.json to unquoted text, any other expression to DSL text."""
     if not isinstance(expr, ast.TextLiteral):
         return print_expression(expr)
     return expr.value if is_bare_config_path(expr.value) else print_expression(expr)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from specc.diagnostics.suggest import did_you_mean, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import move_header_comment
 from specc.syntax.dsl.dsl_parser import TARGETS, TYPES
@@ -42,7 +42,7 @@ from specc.syntax.yaml.yaml_values import (
     TEXT,
     TEXTS,
     WEIGHT_NAME,
-    Several,
+    FieldValues,
     ValueKind,
     parse_yaml_expression,
     parse_yaml_fragment,
@@ -52,13 +52,13 @@ T = TypeVar("T", bound=ast.Node, covariant=True)
 
 
 Statements = tuple[tuple[ast.Statement, ...], tuple[str, ...]]
-"""Statements, and the comments after the last."""
+"""Statements, and the comments after the last statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a construct. `fields` are the node's fields that it fills, `description` names its
-    value in messages.
+    """A key of a construct. `fields` are the fields of the node that its value fills; `description`
+    names the value in messages.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Key:
 
     @property
     def field_names(self) -> list[str]:
-        """The fields that the key fills; by default the field of its name."""
+        """The fields that the key fills; by default the field with the name of the key."""
         return (self.fields or self.name).split()
 
 
@@ -115,7 +115,7 @@ class Form(Generic[T]):
                 value = key.kind.parse(reader, found[key.name], key.description or f"`{key.name}`")
                 fields = key.field_names
                 complete &= value is not None
-                if isinstance(value, Several):
+                if isinstance(value, FieldValues):
                     values |= zip(fields, value, strict=True)
                 else:
                     values[fields[0]] = value
@@ -186,8 +186,8 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
 
 def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     """Report E0125 for a statement with two keys: a misspelled keyword or two statements."""
-    entry = next((e for e in entries if did_you_mean(e.name, STATEMENT_FORMS)), entries[1])
-    meant = did_you_mean(entry.name, STATEMENT_FORMS)
+    entry = next((e for e in entries if find_similar_name(e.name, STATEMENT_FORMS)), entries[1])
+    meant = find_similar_name(entry.name, STATEMENT_FORMS)
     reader.report_error(
         "E0125",
         "a statement binds one value",
@@ -240,7 +240,7 @@ def body_to_yaml(statements: Sequence[ast.Statement], end: tuple[str, ...]) -> Y
     return make_multiline_list([statement_to_yaml(s) for s in statements], end)
 
 
-BODY_KIND = ValueKind(lambda r, e, _: Several(parse_yaml_statements(r, e)), body_to_yaml)
+BODY_KIND = ValueKind(lambda r, e, _: FieldValues(parse_yaml_statements(r, e)), body_to_yaml)
 ELSE_KIND = ValueKind(
     BODY_KIND.parse, lambda body, end: body_to_yaml(body, end) if body or end else None
 )
@@ -279,12 +279,13 @@ STATEMENT_FORMS: Mapping[str, Form[ast.Statement]] = {
     "return": Form(ast.Return, [Key("return", EXPRESSIONS, "values")]),
     "require": REQUIRE_FORM,
 }
-"""The statements that begin with a keyword; all others are bindings (`parse_yaml_let`)."""
+"""The statements that begin with a keyword. All other statements are bindings (`parse_yaml_let`).
+"""
 
 CONDITION_KEY = Key("when", EXPRESSION, "condition")
 TIE_SOURCE_KEY, LOAD_VALUE_KEY = Key("to", WEIGHT_NAME, "source"), Key("as", EXPRESSION, "value")
 WEIGHT_RULE_FORMS: Mapping[str, Form[ast.WeightRule]] = {
-    "from": Form(ast.WeightsFrom, [Key("from", FILE, "path")], multiline=False),
+    "from": Form(ast.WeightsFile, [Key("from", FILE, "path")], multiline=False),
     "tie": Form(
         ast.Tie,
         [Key("tie", WEIGHT_NAME, "name"), TIE_SOURCE_KEY, CONDITION_KEY],

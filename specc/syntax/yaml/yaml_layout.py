@@ -74,7 +74,7 @@ def format_yaml_scalar(text: str, flow: bool) -> str:
     )
     if is_plain and not (flow and re.search(r"[\[\]{},?:]", text)):
         return text
-    # single quotes have one escape, so the text stays readable
+    # single quotes have only one escape, so the text stays readable
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -89,12 +89,12 @@ def escape_yaml_character(character: str) -> str:
 
 
 def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None:
-    """Format a value on one line, or return None if comments or the layout prevent it. If
-    `is_forced`, omit comments.
+    """Format a value on one line; return None if it has comments or must be multiline. If
+    `is_forced`, omit comments and ignore the layout.
     """
     if isinstance(value, str):
         return format_yaml_scalar(value, flow=True)
-    if (value.end or value.multiline) and not is_forced:  # a comment needs the rest of a line
+    if (value.end or value.multiline) and not is_forced:  # a comment ends the line
         return None
     entries: Sequence[YamlPair | YamlItem] = (
         value.pairs if isinstance(value, YamlMap) else value.items
@@ -167,16 +167,16 @@ def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
     ]
 
 
-def append_yaml_comment(lines: list[str], comments: Comments, headed: bool) -> list[str]:
+def append_yaml_comment(lines: list[str], comments: Comments, on_first_line: bool) -> list[str]:
     """Append the trailing comment to the first or last line."""
     if comments.trailing:
-        lines[0 if headed else -1] += f"  # {comments.trailing}"
+        lines[0 if on_first_line else -1] += f"  # {comments.trailing}"
     return lines
 
 
 def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
-    """Convert the values of `return` or the inputs of a call: to a list unless there is only one,
-    which is no list itself.
+    """Convert the values of `return` or the inputs of a call to a list; a single value that is not
+    a list needs no list.
     """
     if len(values) == 1 and not isinstance(values[0], ast.ListLiteral):
         return expression_to_yaml(values[0])
@@ -184,14 +184,14 @@ def values_to_yaml(values: Sequence[ast.Expr]) -> YamlValue:
 
 
 def has_own_weights(expr: ast.Expr) -> bool:
-    """Return whether an expression should be a map: a call that has weights, or has such a call
-    among its arguments, and that a map can express.
+    """Return whether to print an expression as a map: it is a call with weights, or with such a
+    call among its arguments, and a map can express it.
     """
     if isinstance(expr, ast.ListLiteral):
         return any(has_own_weights(e) for e in expr.items)
     if not isinstance(expr, ast.Call):
         return False
-    # options of these names would be taken for keys of the map
+    # options with these names would be parsed as keys of the map
     if any(o.name in ("in", "weights") for o in expr.options):
         return False
     values = (*expr.args, *(o.value for o in expr.options))
@@ -226,6 +226,6 @@ def make_multiline_list(items: list[YamlItem], end: tuple[str, ...]) -> YamlMap 
     return YamlList(items, end, multiline=bool(items))
 
 
-def texts_to_yaml(texts: Sequence[str]) -> str | YamlList:
-    """Convert one text to itself, several to a list."""
-    return texts[0] if len(texts) == 1 else make_yaml_list(texts)
+def strings_to_yaml(strings: Sequence[str]) -> str | YamlList:
+    """Convert several strings to a list; return a single string unchanged."""
+    return strings[0] if len(strings) == 1 else make_yaml_list(strings)

@@ -66,7 +66,7 @@ PYYAML_REASONS: tuple[tuple[tuple[str, ...], str, str], ...] = (
         "leave out lines that start with `%`",
     ),
 )
-"""Phrases of PyYAML's messages, with specc's title and fix."""
+"""Phrases of PyYAML messages, with the title and the fix of the diagnostic."""
 
 
 def explain_yaml_error(source: Source, error: yaml.YAMLError) -> Diagnostic:
@@ -102,7 +102,7 @@ def _translate_yaml_error(source: Source, error: yaml.MarkedYAMLError) -> tuple[
 
 
 def _get_mark_span(source: Source, mark: yaml.Mark | None) -> Span:
-    """Return the span of the character at a mark; the end of the text if there is no mark."""
+    """Return the span of the character at a mark; without a mark the end of the text."""
     size = len(source.text)
     offset = min(mark.index, size) if mark else size
     return Span(source, offset, min(offset + 1, size))
@@ -155,7 +155,7 @@ YamlNode: TypeAlias = YamlScalar | YamlSequence | YamlMapping
 
 @dataclass
 class OpenSequence:
-    """A list that is being read."""
+    """A list that is not yet complete."""
 
     start: int
     flow: bool
@@ -164,7 +164,7 @@ class OpenSequence:
 
 @dataclass
 class OpenMapping:
-    """A map that is being read; `key` waits for its value."""
+    """A map that is not yet complete; `key` is the key whose value comes next."""
 
     start: int
     flow: bool
@@ -273,7 +273,7 @@ class YamlComposer:
                 self.add_node(YamlSequence(top.items, whole, column, top.flow))
 
     def add_node(self, node: YamlNode) -> None:
-        """Add a node to the collection that is open."""
+        """Add a node to the innermost open collection."""
         if not self.stack:
             self.root = node if not is_empty_node(node) else None
             return
@@ -287,7 +287,9 @@ class YamlComposer:
                 top.key = None
 
     def check_key(self, top: OpenMapping, node: YamlNode) -> YamlScalar:
-        """Return a key. Raise E0124 or E0122 if it is no string; report E0116 for duplicates."""
+        """Return a key. Raise E0124 or E0122 if it is not a string; report E0116 for a duplicate
+        key.
+        """
         if not isinstance(node, YamlScalar):
             raise_error(
                 "E0124",
@@ -296,7 +298,7 @@ class YamlComposer:
                 "here",
                 helps=["a key is one word; quote a string that starts with `[` or `{`"],
             )
-        # PyYAML merges only in its constructor, which is not used here
+        # PyYAML merges keys only in its constructor, which is not used here
         if node.value == "<<":
             reject_yaml_feature(node.span, "a merge key")
         if node.value in top.keys:
@@ -320,7 +322,7 @@ class YamlComposer:
         section = isinstance(first, YamlMapping) and len(self.stack) == 1
         if section or isinstance(first, YamlSequence):
             return f"merge both under one `{key}`, or leave one of the two out"
-        # the last of the stack is the map itself
+        # the last entry of the stack is the map itself
         if not top.flow and isinstance(self.stack[-2:][0], OpenSequence):
             return f"write `- {key}: …` for a further entry, or leave one of the two out"
         return "leave one of the two out"
@@ -341,7 +343,7 @@ def find_last_entry_end(top: OpenSequence | OpenMapping) -> int:
 def reject_anchors_and_tags(
     event: yaml.ScalarEvent | yaml.SequenceStartEvent | yaml.MappingStartEvent, span: Span
 ) -> None:
-    """Refuse `&anchor` and `!tag`."""
+    """Raise E0122 for `&anchor` and `!tag`."""
     if event.anchor is not None:
         reject_yaml_feature(span, "an anchor")
     if event.tag is not None:

@@ -76,7 +76,7 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
         elif kind in ITEM_FORMS:
             item = ITEM_FORMS[kind].parse(reader, node)
             items += [item] if item is not None else []
-        else:  # a top-level key as an entry: `- dims: [batch]`
+        else:  # a top-level key may be an entry of `items:`, `- dims: [batch]`
             found = reader.read_known_keys(node, (kind,), f"`{kind}`")
             items += TOP_ITEM_PARSERS[kind](reader, found[kind])
     return items
@@ -262,7 +262,7 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
 def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
     """Report E0113 for an unsupported version."""
     version = reader.get_optional_text(found, "specc")
-    if version not in ("1", ""):  # an empty value is an error already
+    if version not in ("1", ""):  # an empty value is already reported
         reader.report_error(
             "E0113",
             f"version {version} of the language is not known",
@@ -275,7 +275,7 @@ def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
 def attach_items(
     reader: YamlReader, head: ast.File, entries: Sequence[YamlEntry], items: Iterable[ast.Item]
 ) -> ast.File:
-    """Attach items and comments to a file."""
+    """Add the items and the comments to a file."""
     start = end = entries[0].key.span.start if entries else 0
     for entry in entries:
         if entry.name not in YAML_HEADER_KEYS:

@@ -31,7 +31,7 @@ from specc.syntax.yaml.yaml_layout import (
     make_multiline_list,
     make_yaml_list,
     print_yaml_block,
-    texts_to_yaml,
+    strings_to_yaml,
 )
 from specc.syntax.yaml.yaml_values import EQUATIONS
 
@@ -83,7 +83,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
             out
             and get_top_key(out[-1][-1]) == get_top_key(item)
             and type(item) not in SECTION_CONVERTERS
-            # two items of one name would be a duplicate key
+            # two items with one name would be a duplicate key
             and not (key and key in map(get_item_key, out[-1]))
         ):
             out[-1].append(item)
@@ -93,7 +93,7 @@ def group_neighbors(items: Sequence[ast.Item]) -> list[ItemRun]:
 
 
 def get_item_key(item: ast.Item) -> str:
-    """Return the key of an item below its top-level key; "" if it has none."""
+    """Return the key of an item below its top-level key; "" for an item without a key."""
     match item:
         case ast.Generate():
             return item.name
@@ -103,8 +103,8 @@ def get_item_key(item: ast.Item) -> str:
 
 
 def partition_items(items: Sequence[ast.Item]) -> tuple[list[ItemRun], ItemRun, list[ItemRun]]:
-    """Partition items into runs under top-level keys, the items of `items:` between them, and more
-    runs under top-level keys.
+    """Partition items into runs under top-level keys, items below `items:`, and further runs under
+    top-level keys.
     """
     remaining = group_neighbors(items)
     used = {"items"}
@@ -173,7 +173,7 @@ def reading_entry_to_yaml(entry: ast.ReadingEntry) -> YamlPair:
 
 
 def section_to_yaml(item: ast.Item) -> YamlPair:
-    """Convert a key with its single item."""
+    """Convert a top-level key that holds one item."""
     value = SECTION_CONVERTERS[type(item)](item)
     return YamlPair(
         get_top_key(item), value, item.comments, comment_first=not isinstance(item, ast.Dims)
@@ -199,7 +199,7 @@ SECTION_CONVERTERS: Mapping[type[ast.Node], Callable[..., YamlMap | YamlList]] =
     ),
     ast.Quantize: lambda item: make_entries(
         [
-            YamlPair(e.name, texts_to_yaml([v.value for v in e.values]), e.comments)
+            YamlPair(e.name, strings_to_yaml([v.value for v in e.values]), e.comments)
             for e in item.entries
         ],
         item.end,
@@ -261,8 +261,9 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 @lru_cache(maxsize=256)
 def rewrite_as_yaml(piece: str, *, in_map: bool = True) -> str:
-    """Rewrite a code fragment of advice in YAML; return it unchanged if both syntaxes are equal.
-    If the erroneous code is a map, `{linear: {in: x}}`, options and weight names become entries.
+    """Rewrite a code fragment of advice in YAML; return it unchanged if it is equal in both
+    syntaxes. With `in_map`, the erroneous code is a map, `{linear: {in: x}}`, so options and weight
+    names become entries.
     """
     if option := OPTION_PIECE.fullmatch(piece):
         return f"{option[1]}: {option[2]}" if in_map else piece
@@ -294,7 +295,7 @@ FileConverter = Callable[[ast.File], YamlMap | YamlList]
 def _embed_in_specs(piece: str) -> Iterator[tuple[str, FileConverter]]:
     """Yield whole specs that may contain a fragment, with the conversion of the fragment."""
     text = piece.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
-    head = 'specc 1\nmodel m "d"\n'  # with a docstring, so that the fragment is none
+    head = 'specc 1\nmodel m "d"\n'  # with a docstring, so that the fragment is not parsed as one
     yield f"{head}{text}\n", _convert_items
     if TYPED_PIECE.match(piece):
         yield f"{head}config {{ {text} }}\n", _convert_section

@@ -12,7 +12,7 @@ import yaml
 
 from specc.diagnostics.diagnostic import Diagnostic, ErrorCollector, Failed, Label
 from specc.diagnostics.source import Source, Span
-from specc.diagnostics.suggest import did_you_mean, format_name_list, format_suggestion
+from specc.diagnostics.suggest import find_similar_name, format_name_list, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import CommentAttacher, CommentedBody, T
 from specc.syntax.dsl import lexer
@@ -35,7 +35,7 @@ ITEM_WORDS = ("block", "graph", *ast.DEFINITION_KINDS)
 
 
 class YamlReader(ErrorCollector):
-    """Checks and errors for the nodes of one YAML file. `subject` names a node in messages."""
+    """Checks the nodes of a YAML file and reports errors. `subject` names a node in messages."""
 
     def __init__(self, source: Source, comments: list[Comment]) -> None:
         super().__init__()
@@ -104,14 +104,14 @@ class YamlReader(ErrorCollector):
     def read_known_keys(
         self, node: YamlNode, names: Iterable[str], subject: str, required: Iterable[str] = ()
     ) -> dict[str, YamlEntry]:
-        """Return the entries by key. Report E0201 for unknown keys, E0126 for missing ones."""
+        """Return the entries by key. Report E0201 for unknown and E0126 for missing keys."""
         allowed = tuple(names)
         entries = node.entries if isinstance(node, YamlMapping) else []
         found = {e.name: e for e in entries}
         missing = [n for n in required if n not in found]
         for entry in entries:
             if entry.name not in allowed:
-                # a misspelled key is one error, not two
+                # a misspelled key is not reported as missing too
                 meant = self.report_unknown_key(entry, allowed, subject)
                 if meant in missing:
                     missing.remove(meant)
@@ -126,11 +126,11 @@ class YamlReader(ErrorCollector):
         return found
 
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
-        """Report an unknown key; return the key probably meant, or ""."""
+        """Report an unknown key; return the most similar allowed key, or ""."""
         names = list(allowed)
-        meant = did_you_mean(entry.name, names)
+        meant = find_similar_name(entry.name, names)
         hint = format_suggestion(meant) if meant else f"{subject} takes: {format_name_list(names)}"
-        if "items" in names and (item := did_you_mean(entry.name, ITEM_WORDS)):
+        if "items" in names and (item := find_similar_name(entry.name, ITEM_WORDS)):
             hint = f"write it as an entry of `items:`: `- {item}: …`"
         self.report_error(
             "E0201", f"{subject} has no key `{entry.name}`", entry.key.span, "unknown key", hint
@@ -209,7 +209,7 @@ def find_value_end(reader: YamlReader, entry: YamlEntry) -> int:
     """Return the end of a value with its comments."""
     if not is_empty_node(entry.value):
         return find_node_end(reader, entry.value)
-    # comments instead of a value: they are indented deeper than its key
+    # the comments of an empty value are indented deeper than its key
     end = max(entry.key.span.end, entry.value.span.end)
     return find_comments_end(reader, end, entry.key.span.column)
 
@@ -235,7 +235,7 @@ def find_comments_end(reader: YamlReader, end: int, column: int) -> int:
     for n in range(bisect_left(reader.attacher.starts, end), len(reader.comments)):
         comment = reader.comments[n]
         gap = text[position : comment.start]
-        # anything but the end of flow style begins another token
+        # any text except the end of a flow collection begins another token
         if gap.strip(" \t\r\n,]}"):
             break
         if "\n" in gap and reader.source.position(comment.start)[1] - 1 < column:
@@ -249,7 +249,7 @@ QUOTED_CHARACTERS = {
     "'": re.compile(r"''|.", re.DOTALL),
     '"': re.compile(rf"{HEX_ESCAPE}|\\(?P<letter>.)|.", re.DOTALL),
 }
-"""The source of one character, by quote."""
+"""Patterns of one character in a quoted scalar, by quote."""
 
 
 def scalar_to_fragment(node: YamlScalar) -> Fragment:

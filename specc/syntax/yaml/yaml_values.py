@@ -27,7 +27,7 @@ from specc.syntax.yaml.yaml_layout import (
     YamlValue,
     expression_to_yaml,
     make_yaml_list,
-    texts_to_yaml,
+    strings_to_yaml,
     values_to_yaml,
 )
 from specc.syntax.yaml.yaml_nodes import (
@@ -71,8 +71,8 @@ def parse_yaml_sided_type(reader: YamlReader, node: YamlNode) -> ast.TypeName:
 
 
 def parse_yaml_name(reader: YamlReader, node: YamlNode, subject: str) -> str:
-    """Parse a name, not a dotted one."""
-    # also parses `x: type` and `a, b`, which get a message of their own
+    """Parse a name without dots."""
+    # TARGETS also matches `x: type` and `a, b`, which get a specific message
     found = parse_yaml_fragment(reader, node, TARGETS, subject) or (ast.Target("_"),)
     if len(found) == 1 and found[0].type is None:
         return found[0].name
@@ -94,7 +94,9 @@ def parse_yaml_names(reader: YamlReader, node: YamlNode, subject: str) -> tuple[
 
 
 def list_nodes(node: YamlNode) -> list[YamlNode]:
-    """Return the entries of a list; a single node as a list of one, an empty value as no entry."""
+    """Return the entries of a list; a single node is a list of one, an empty value an empty
+    list.
+    """
     if isinstance(node, YamlSequence):
         return node.items
     return [] if is_empty_node(node) else [node]
@@ -113,7 +115,7 @@ def parse_yaml_expression(reader: YamlReader, node: YamlNode) -> ast.Expr:
 
 
 def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr, ...]:
-    """Parse a list of values, or one; text that is a list expression is that list."""
+    """Parse a list of values or a single value. Text with a list expression is a list of values."""
     if isinstance(node, YamlSequence):
         return tuple(parse_yaml_expression(reader, n) for n in node.items)
     value = parse_yaml_expression(reader, node)
@@ -181,8 +183,8 @@ def parse_yaml_static_value(reader: YamlReader, node: YamlNode) -> ast.Expr:
 Parameters = tuple[ast.BlockParameter, ...]
 
 
-class Several(tuple[object, ...]):
-    """The values of several fields that one key fills."""
+class FieldValues(tuple[object, ...]):
+    """The values of several fields that are filled by one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +208,14 @@ def parse_flag(reader: YamlReader, entry: YamlEntry, subject: str) -> bool:
     return text == "true"
 
 
-def make_head_kind(
+def make_header_kind(
     start: StartSymbol[tuple[object, ...]], to_yaml: Callable[..., str]
 ) -> ValueKind:
-    """Make the kind of a string whose grammar symbol fills several fields."""
+    """Make the kind of a string that is parsed by a grammar symbol and fills several fields."""
 
-    def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> Several | None:
+    def parse(reader: YamlReader, entry: YamlEntry, subject: str) -> FieldValues | None:
         head = parse_yaml_fragment(reader, entry.value, start, subject)
-        return None if head is None else Several(head)
+        return None if head is None else FieldValues(head)
 
     return ValueKind(parse, to_yaml)
 
@@ -234,7 +236,7 @@ def parse_yaml_parameter(reader: YamlReader, entry: YamlEntry) -> ast.BlockParam
 
 
 def parse_yaml_outputs(reader: YamlReader, entry: YamlEntry, subject: str) -> Parameters:
-    """Parse a type for the only result, or a map of several."""
+    """Parse the type of a single result, or a map of results."""
     node = entry.value
     if not isinstance(node, YamlMapping):
         return (ast.BlockParameter("", parse_yaml_type(reader, node, subject), span=node.span),)
@@ -272,7 +274,7 @@ def parameter_to_yaml(node: ast.BlockParameter) -> YamlPair:
 
 
 def outputs_to_yaml(results: Parameters) -> YamlValue:
-    """Convert to the type of the only result, or a map of several."""
+    """Convert to the type of a single result, or to a map of results."""
     if len(results) == 1 and not results[0].name:
         return print_type(results[0].type)
     return YamlMap([parameter_to_yaml(r) for r in results])
@@ -282,12 +284,12 @@ TEXT = ValueKind(lambda r, e, subject: r.read_scalar(e.value, subject), lambda t
 FILE = ValueKind(TEXT.parse, str)
 TEXTS = ValueKind(
     lambda r, e, subject: r.read_strings(e.value, subject),
-    lambda texts: texts_to_yaml(texts) if texts else None,
+    lambda texts: strings_to_yaml(texts) if texts else None,
 )
-FILES = ValueKind(lambda r, e, subject: r.read_strings(e.value, subject) or ("",), texts_to_yaml)
+FILES = ValueKind(lambda r, e, subject: r.read_strings(e.value, subject) or ("",), strings_to_yaml)
 NAME = ValueKind(lambda r, e, subject: parse_yaml_name(r, e.value, subject), str)
 BLOCK_NAME = ValueKind(
-    lambda r, e, subject: Several((parse_yaml_name(r, e.value, subject), e.value.span)),
+    lambda r, e, subject: FieldValues((parse_yaml_name(r, e.value, subject), e.value.span)),
     lambda name, _: name,
 )
 NAMES = ValueKind(
@@ -318,13 +320,13 @@ EQUATIONS = ValueKind(
     ),
 )
 ARCHITECTURES = ValueKind(TEXTS.parse, NAMES.to_yaml)
-REPEAT_OVER = make_head_kind(
+REPEAT_OVER = make_header_kind(
     REPEAT_HEAD, lambda name, iterable: f"{name} in {print_expression(iterable)}"
 )
-SCAN_OVER = make_head_kind(
+SCAN_OVER = make_header_kind(
     SCAN_HEAD,
     lambda names, sequences: f"{', '.join(names)} in {', '.join(map(print_expression, sequences))}",
 )
-SIGNATURE = make_head_kind(
+SIGNATURE = make_header_kind(
     DEFINITION_HEAD, lambda name, params, _: join_pieces(layout_definition_header(name, params))
 )
