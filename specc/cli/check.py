@@ -21,7 +21,7 @@ def add_check_arguments(parser: ArgumentParser) -> None:
 
 
 def run_check(args: Namespace) -> int:
-    """Print the proved facts; warnings go to stderr."""
+    """Print the proved properties to stdout, and warnings to stderr."""
     spec = open_spec_from_arguments(args)
     checked = check_spec(spec, args.graph)
     model = checked.model or checked.trials[0].model
@@ -29,22 +29,22 @@ def run_check(args: Namespace) -> int:
     if report.errors:
         raise Failed(*report.errors)
     terminal.print_diagnostics([*checked.warnings, *report.warnings], args.format, args.color)
-    if terminal.print_json_result(_report_as_json(spec, checked, report)):
+    if terminal.print_json_result(_report_to_json(spec, checked, report)):
         return 0
-    terminal.print_done(f"{spec.program.name}: ok")
+    terminal.print_outcome(f"{spec.program.name}: ok")
     for line in (
         *_format_trials(spec, checked),
         *report.format_lines(),
         *_list_other_graphs(spec, model),
     ):
-        terminal.print_done(f"  {line}")
+        terminal.print_outcome(f"  {line}")
     return 0
 
 
-def _report_as_json(
+def _report_to_json(
     spec: OpenedSpec, checked: CheckedSpec, report: AnalysisReport
 ) -> dict[str, object]:
-    """Return the proved facts as JSON values."""
+    """Return the proved properties as JSON values."""
     axes = [
         {"axis": each.symbol, "causal": each.is_causal, "reason": each.reason}
         for each in report.other_axes
@@ -72,7 +72,7 @@ def _list_other_graphs(spec: OpenedSpec, model: ModelDefinition) -> list[str]:
 
 
 def _list_trial_values(checked: CheckedSpec) -> list[str]:
-    """List the trial values, `layers = 2`."""
+    """List the config values of the trials, such as `layers = 2`."""
     return sorted({f"{k} = {v}" for t in checked.trials for k, v in t.trial_values.items()})
 
 
@@ -85,7 +85,7 @@ def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
 
 
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
-    """Analyze a model in its use: generation, streaming, or a full forward."""
+    """Analyze a model for its mode: generation, streaming, or a full forward."""
     if (generation := model.generation) is not None:
         return analyze_graph(model.graph, generation.growing, generation.source, model.defaults)
     if (stream := model.streaming) is not None:

@@ -26,7 +26,7 @@ from specc.cli.options import (
     open_spec_from_arguments,
     read_compiled_manifest,
 )
-from specc.cli.terminal import print_done, print_json_result, write_output
+from specc.cli.terminal import print_json_result, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
@@ -86,8 +86,11 @@ if TYPE_CHECKING:
     from specc.ir.model import ModelDefinition
 
 
-def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str, object]:
-    """Convert a graph to JSON: inputs, results and scopes; `own` is its parameter count.
+def architecture_to_json(
+    graph: Graph, sizes: Mapping[str, int], parameter_count: Dim
+) -> dict[str, object]:
+    """Convert a graph to JSON: inputs, results and scopes; `parameter_count` is its parameter
+    count.
 
     Fixed lengths and counts are integers, symbolic ones formulas such as `4*seq^2`.
     """
@@ -95,23 +98,23 @@ def graph_as_json(graph: Graph, sizes: Mapping[str, int], own: Dim) -> dict[str,
         "graph": graph.name,
         "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
         "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
-        "parameters": own.number,
+        "parameters": parameter_count.number,
         "tree": _convert_part(summarize_graph(graph, sizes), sizes),
     }
 
 
-def _convert_part(part: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
+def _convert_part(scope: SummaryNode, sizes: Mapping[str, int]) -> dict[str, object]:
     """Convert a scope to JSON; its totals count all `repeats` layers."""
-    work = part.sum_parts("multiply_adds")
+    work = scope.sum_parts("multiply_adds")
     return {
-        "name": part.name,
-        "op": part.op if not part.parts else "",
-        "repeats": part.repeats,
-        "shape": [_format_dim(d, sizes) for d in part.type.shape] if part.type else None,
-        "weights": _format_dim(part.sum_parts("parameter_count"), sizes),
-        "multiply_adds": _format_dim(work - part.sum_parts("saved_multiply_adds"), sizes),
+        "name": scope.name,
+        "op": scope.op if not scope.parts else "",
+        "repeats": scope.repeats,
+        "shape": [_format_dim(d, sizes) for d in scope.type.shape] if scope.type else None,
+        "weights": _format_dim(scope.sum_parts("parameter_count"), sizes),
+        "multiply_adds": _format_dim(work - scope.sum_parts("saved_multiply_adds"), sizes),
         "dense_multiply_adds": _format_dim(work, sizes),
-        "children": [_convert_part(inner, sizes) for inner in part.parts.values()],
+        "children": [_convert_part(inner, sizes) for inner in scope.parts.values()],
     }
 
 
@@ -176,7 +179,7 @@ def run_show(args: Namespace) -> int:
     graph, own = load_graph(args, manifest)
     sizes = parse_sizes(args.dims, graph)
     lines = format_tree(graph, sizes, _format_parameter_count(graph, own))
-    if not print_json_result(graph_as_json(graph, sizes, own)):
+    if not print_json_result(architecture_to_json(graph, sizes, own)):
         print("\n".join(lines))
     return 0
 
@@ -187,7 +190,7 @@ def _draw_architecture(args: Namespace) -> int:
     for path, kind, render in drawings:
         content = render(architecture).encode("utf-8")
         write_output(path, kind, content, inputs=_list_input_files(args), force=args.force)
-        print_done(f"{escape_text(path)} written", to_stderr=True)
+        print_outcome(f"{escape_text(path)} written", to_stderr=True)
     print_json_result({"files": [path for path, _, _ in drawings]})
     return 0
 
@@ -221,7 +224,9 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         model, graphs = manifest, {WHOLE_MODEL: manifest.graph}
         count = _format_parameter_count(*load_graph(args, manifest))
     sizes = parse_sizes(args.dims, next(iter(graphs.values())))
-    return ArchitectureView(name=model.name, doc=model.doc, graphs=graphs, count=count, sizes=sizes)
+    return ArchitectureView(
+        name=model.name, doc=model.doc, graphs=graphs, parameter_count_text=count, sizes=sizes
+    )
 
 
 def _load_manifests(path: str) -> "dict[str, Manifest]":
@@ -244,7 +249,7 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
 
 def _run_requested_passes(args: Namespace, manifest: "Manifest | None") -> pass_pipeline.PassState:
-    """Return the graphs after the pass of `--print-after`; without it, before any pass."""
+    """Return the graphs after the pass that `--print-after` names; by default before any pass."""
     names = [each.name for each in pass_pipeline.ALL_PASSES]
     if args.print_after and args.print_after not in names:
         listed = f"the passes are {', '.join(names)}"
@@ -320,12 +325,14 @@ def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str,
     )
 
 
-def _format_parameter_count(graph: Graph, own: Dim) -> str:
+def _format_parameter_count(graph: Graph, parameter_count: Dim) -> str:
     both = count_parameters(graph)
     shared = (
-        f", {group_digits(both.number or 0)} counting tied weights twice" if both != own else ""
+        f", {group_digits(both.number or 0)} counting tied weights twice"
+        if both != parameter_count
+        else ""
     )
-    return f"{group_digits(own.number or 0)} parameters{shared}"
+    return f"{group_digits(parameter_count.number or 0)} parameters{shared}"
 
 
 def _is_whole_package(args: Namespace) -> bool:
@@ -342,7 +349,7 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
-    """Describe a standalone generator: its settings and inputs."""
+    """List the settings and inputs of a standalone generator."""
     settings = manifest.decodes or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
