@@ -86,11 +86,8 @@ if TYPE_CHECKING:
     from specc.ir.model import ModelDefinition
 
 
-def architecture_to_json(
-    graph: Graph, sizes: Mapping[str, int], parameter_count: Dim
-) -> dict[str, object]:
-    """Convert a graph to JSON: inputs, results and scopes; `parameter_count` is its parameter
-    count.
+def graph_to_json(graph: Graph, sizes: Mapping[str, int], count: Dim) -> dict[str, object]:
+    """Convert a graph with `count` parameters to JSON: inputs, results and scopes.
 
     Fixed lengths and counts are integers, symbolic ones formulas such as `4*seq^2`.
     """
@@ -98,7 +95,7 @@ def architecture_to_json(
         "graph": graph.name,
         "inputs": [_format_typed(n, v.type, sizes) for n, v in graph.inputs.items()],
         "results": [_format_typed(n, v.type, sizes) for n, v in graph.outputs.items()],
-        "parameters": parameter_count.number,
+        "parameters": count.number,
         "tree": _convert_part(summarize_graph(graph, sizes), sizes),
     }
 
@@ -179,7 +176,7 @@ def run_show(args: Namespace) -> int:
     graph, own = load_graph(args, manifest)
     sizes = parse_sizes(args.dims, graph)
     lines = format_tree(graph, sizes, _format_parameter_count(graph, own))
-    if not print_json_result(architecture_to_json(graph, sizes, own)):
+    if not print_json_result(graph_to_json(graph, sizes, own)):
         print("\n".join(lines))
     return 0
 
@@ -325,14 +322,12 @@ def _format_row(graph: Graph, depth: int, part: SummaryNode, sizes: Mapping[str,
     )
 
 
-def _format_parameter_count(graph: Graph, parameter_count: Dim) -> str:
+def _format_parameter_count(graph: Graph, count: Dim) -> str:
     both = count_parameters(graph)
     shared = (
-        f", {group_digits(both.number or 0)} counting tied weights twice"
-        if both != parameter_count
-        else ""
+        f", {group_digits(both.number or 0)} counting tied weights twice" if both != count else ""
     )
-    return f"{group_digits(parameter_count.number or 0)} parameters{shared}"
+    return f"{group_digits(count.number or 0)} parameters{shared}"
 
 
 def _is_whole_package(args: Namespace) -> bool:
