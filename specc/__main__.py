@@ -1,5 +1,5 @@
 """`python -m specc`."""
 
-from specc.cli.main import run_and_exit
+from specc.cli.main import entry
 
-run_and_exit()
+entry()

@@ -189,7 +189,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_and_exit() -> NoReturn:
+def entry() -> NoReturn:
     """Run the `specc` command and exit; escape characters that the terminal cannot encode."""
     # the parent process may have closed them
     if sys.stdout is None or sys.stderr is None:

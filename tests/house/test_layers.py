@@ -209,8 +209,8 @@ def test_the_table_has_no_cycle() -> None:
 def test_checking_a_spec_imports_no_numpy() -> None:
     """It takes as long to import as a check of a small spec."""
     code = (
-        "import sys\nfrom specc.cli.main import run_and_exit\nsys.argv[1:] = ['check', 'gpt2']\n"
-        "try:\n    run_and_exit()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "import sys\nfrom specc.cli.main import entry\nsys.argv[1:] = ['check', 'gpt2']\n"
+        "try:\n    entry()\nexcept SystemExit as end:\n    assert not end.code\n"
         "assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
