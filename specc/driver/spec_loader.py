@@ -26,7 +26,7 @@ from specc.frontend.config_json import JsonObject
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.hf_config import (
     check_expected_keys,
-    find_limited_contexts,
+    find_context_limits,
     find_unread_keys,
     iterate_known_keys,
 )
@@ -224,7 +224,7 @@ def warn_unread_keys(
 
 def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for the rotary settings of each part of the file."""
-    yield from find_limited_contexts(list_config_entries(program), data)
+    yield from find_context_limits(list_config_entries(program), data)
     for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
             yield from _warn_limited_contexts(part.program, inner)

@@ -85,7 +85,7 @@ BoundArguments: TypeAlias = dict[str, tuple[ast.BlockParameter, ast.Expr, Env]]
 
 
 def call_block(context: Context, target: BlockFunction, call: PendingCall) -> Results:
-    """Call a block and return its results; its weights are below the scope `call.inner_env`."""
+    """Call a block and return its results; its weight scope is that of `call.inner_env`."""
     block, module, expr = target.block, target.module, call.expr
     is_other_file = module.root is not call.caller.module.root and not module.is_standard
     env = _make_block_env(context, target, call)
@@ -124,9 +124,8 @@ def _make_block_env(context: Context, target: BlockFunction, call: PendingCall) 
         env.config_file, env.file_scope = bound_env.config_file, target.weight_scope
     elif not is_same_file and not module.is_standard:
         env.file_scope = bound.file_scope if bound else env.scope
-    # In the same file, and in specs that extend it, run-time lengths are the caller's own; std
-    # declares none. Those of a used file are bound by its operands: its `batch` may be
-    # `batch * 2` here.
+    # The same file and specs that extend it share the caller's run-time lengths; std declares
+    # none. Operands bind those of a used file: its `batch` may be `batch * 2` here.
     if not is_same_file:
         env.runtime_lengths = None if module.is_standard else {}
     return env
@@ -143,8 +142,8 @@ def _find_bound_env(target: BlockFunction) -> Env | None:
 def _get_block_config(
     context: Context, module: SpecModule, call: PendingCall, source: Env | None
 ) -> Mapping[str, SpecValue]:
-    """Return the config values that a block reads: those of its file, from a scope of that file
-    unless the call sets them.
+    """Return the config of the block's file: the values that the call sets, else those of a scope
+    of that file.
     """
     option = next((o for o in call.options if o.name == "config"), None)
     if option is None and source is not None:
@@ -174,8 +173,8 @@ def _collect_arguments(target: BlockFunction, call: PendingCall) -> BoundArgumen
 
 @contextmanager
 def enter_block(context: Context, block: ast.Block, expr: ast.Call, caller: Env) -> Iterator[None]:
-    """Push a block on the call stack during a call. Raise E0210 for recursion, E0110 if it is
-    too deep.
+    """Push a block on the call stack during a call. Raise E0210 for recursion, E0110 beyond
+    `MAX_BLOCK_DEPTH`.
     """
     stack = context.call_stack
     # the key includes the location: two files may have blocks of one name
@@ -304,8 +303,8 @@ def _bind_parameter(
 def _check_return(
     block: ast.Block, returned: Returned | None
 ) -> tuple[ast.Return, Sequence[EvalResult]]:
-    """Return the `return` statement and one value per declared result. Raise E0214 for a
-    missing `return`, or another number of values.
+    """Return the `return` statement and one value per declared result. Raise E0214 if `return` is
+    missing or has another number of values.
     """
     if returned is None:
         names = ", ".join(p.name or "value" for p in block.results)
@@ -347,7 +346,7 @@ def check_block_results(
 
 
 def _record_result_names(context: Context, results: Results, env: Env, caller: Env) -> None:
-    """Record the results of a scope for taps: `a.b` is the first, `a.b:weights` another."""
+    """Name the results of a scope for `--tap`: `a.b` is the first, `a.b:weights` is `weights`."""
     if env.scope == caller.scope or not env.scope:
         return
     for n, (value, name) in enumerate(zip(results.values, results.names, strict=True)):

@@ -1,5 +1,5 @@
-"""Extract the body of a loop or expert as a graph with captures; position ids are hoisted. End
-a loop when all batch elements are done (`scan … until all(done)`).
+"""Extract the body of a loop or expert as a graph with captures, and hoist its position ids. Exit
+a loop early when all batch elements are finished (`scan … until all(done)`).
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ def hoist_position_ids(
 
 
 def _get_counted_length(node: Node) -> Dim | None:
-    """Return the run-time length whose indices `node` computes, or None."""
+    """Return the run-time length of the axis whose indices `node` computes, or None."""
     match node:
         case Node(ops.Extent(axis=axis), (Value() as x,)) if x.type.shape[axis].number is None:
             return x.type.shape[axis]
@@ -59,14 +59,14 @@ def extract_body_graph(
     start_index: int,
     own_length: str = "",
 ) -> tuple[Graph, list[Value]]:
-    """Extract the nodes between loop inputs and outputs as a graph, and the captured values.
+    """Return the nodes between loop inputs and outputs as a graph, and the captured values.
 
     Nodes with an axis of the length `own_length`, a symbol unknown outside, are part of the body
     too. `start_index` is the number of nodes before the body was elaborated.
     """
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, own_length)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
-    # again: position ids made outside no longer depend on the loop
+    # again: hoisted position ids no longer depend on the loop
     body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, own_length)
     live, captured = _find_reachable(body_nodes, inputs.values(), outputs.values())
     # captures are ordered as in the graph, so that the same spec gives the same body
@@ -167,12 +167,12 @@ def _find_dependent_nodes(
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}
-"""The value that a skipped iteration collects, by type; 0.0 for floats."""
+"""The value that a skipped iteration collects, by element type; 0.0 for floats."""
 
 
 @dataclass(frozen=True)
 class EarlyExit:
-    """The carried flag of finished batch elements: its index among the carries, its name."""
+    """The carried flag that marks finished batch elements, and its index among the carries."""
 
     carry_index: int
     name: str

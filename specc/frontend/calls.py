@@ -73,7 +73,7 @@ def evaluate_argument(
         value = take_first_result(context.evaluate_function(expr, env))
     else:
         value = evaluate_value(context, expr, env)
-    # already reported: raise without a further diagnostic
+    # the error is already reported: raise without a diagnostic
     if value is POISON:
         raise Failed
     if isinstance(value, Tensor) and TENSOR_KIND in kinds:
@@ -151,7 +151,7 @@ def _evaluate_arguments(
     values: dict[str, SpecValue],
     env: Env,
 ) -> list[SpecValue]:
-    """Evaluate every argument: named ones go into `values`, the others are returned.
+    """Evaluate every argument: put named ones into `values` and return the others.
 
     All arguments are evaluated before an error is raised, so that one call reports all
     its errors.
@@ -177,7 +177,7 @@ def _evaluate_arguments(
 def _pair_with_parameters(
     builtin: Builtin, call: PendingCall, site: CallSite
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each argument with its parameter; `site` records where each argument is."""
+    """Pair each argument with its parameter, and record its span in `site`."""
     positional = [s for s in builtin.parameters if s.is_positional]
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     for n, value in enumerate(call.args):
@@ -196,7 +196,7 @@ def _pair_with_parameters(
 def _pair_options(
     builtin: Builtin, call: PendingCall, site: CallSite, given: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each option with its parameter. E0212 for one that is `given` by position, as in
+    """Pair each option with its parameter. Raise E0212 for one that is `given` by position, as in
     `linear(x, x=y)`, or twice.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []

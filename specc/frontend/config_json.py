@@ -25,7 +25,7 @@ class JsonScalar:
     span: Span
 
     def to_plain(self) -> Json:
-        """Return the plain value."""
+        """Return the value as plain data."""
         return self.value
 
 
@@ -73,8 +73,8 @@ class JsonObject:
     def find(self, path: str) -> JsonMember | None:
         """Return the member at a path such as `rope_parameters.rope_theta`, or None. A key
         that contains dots itself takes precedence. `*` matches every key:
-        `per_layer_config.*.head_dim` is the value that all layers with one agree on, or
-        E0403.
+        `per_layer_config.*.head_dim` is the common value of all layers that have one. Raise
+        E0403 if they differ.
         """
         if path in self.members:
             return self.members[path]
@@ -122,8 +122,8 @@ JsonNode: TypeAlias = JsonScalar | JsonList | JsonObject
 def get_finite_number(value: JsonNode) -> int | float | None:
     """Return the number, or None if the value is something else.
 
-    Raise E0413 for NaN and infinities, which a file may contain where they are not read,
-    but which cannot be a size, scale or length.
+    Raise E0413 for NaN and infinities: a file may contain them, but no size, scale or length
+    can have such a value.
     """
     number = value.value if isinstance(value, JsonScalar) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
@@ -199,7 +199,7 @@ def parse_config_json(source: Source) -> JsonObject:
 
 
 class _JsonParser:
-    """Recursive-descent parser with limits. `position` is that of the next character."""
+    """Recursive-descent parser with limits. `position` is the index of the next character."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.text = source, source.text
@@ -213,11 +213,11 @@ class _JsonParser:
         self.position = whitespace.end()
         return self.text[self.position : self.position + 1]
 
-    def span_from(self, start: int) -> Span:
+    def get_span_from(self, start: int) -> Span:
         """Return the span from `start` to the current position."""
         return Span(self.source, start, self.position)
 
-    def span_ahead(self) -> Span:
+    def get_next_span(self) -> Span:
         """Return the span of the next character; at the end of the text, of the last one."""
         start = min(self.position, max(0, len(self.text) - 1))
         return Span(self.source, start, min(start + 1, len(self.text)))
@@ -226,7 +226,7 @@ class _JsonParser:
         """Raise E0411 at this position."""
         helps = [help or "correct it, or download the file again"]
         title = f"`{self.source.name}` is not valid JSON"
-        raise_error("E0411", title, self.span_ahead(), label, helps=helps)
+        raise_error("E0411", title, self.get_next_span(), label, helps=helps)
 
     def parse_document(self) -> JsonNode:
         """Parse the single value of the document."""
@@ -246,15 +246,15 @@ class _JsonParser:
             if level < MAX_JSON_DEPTH:
                 problem = f"has more than {MAX_JSON_VALUES} values"
             helps = ["config files of models are smaller; download it again"]
-            raise_error("E0415", f"the config file {problem}", self.span_ahead(), helps=helps)
+            raise_error("E0415", f"the config file {problem}", self.get_next_span(), helps=helps)
         match character:
             case "{":
                 return _decode_float_object(self.parse_object(level))
             case "[":
                 items = [self.parse_value(level + 1) for _ in self.iterate_items("]", "a value")]
-                return JsonList(tuple(items), self.span_from(start))
+                return JsonList(tuple(items), self.get_span_from(start))
             case '"':
-                return JsonScalar(self.parse_string(), self.span_from(start))
+                return JsonScalar(self.parse_string(), self.get_span_from(start))
             case "":
                 self.raise_error_here(
                     "expected a value, got the end of the file",
@@ -269,7 +269,7 @@ class _JsonParser:
             if self.text[key_start] != '"':
                 self.raise_error_here("expected a key in double quotes", 'write keys as "key"')
             key = self.parse_string()
-            key_span = self.span_from(key_start)
+            key_span = self.get_span_from(key_start)
             # RFC 8259 does not say which of two equal keys counts
             if key in members:
                 raise_error(
@@ -284,7 +284,7 @@ class _JsonParser:
                 self.raise_error_here("expected a colon between key and value")
             self.position += 1
             members[key] = JsonMember(key_span, self.parse_value(level + 1))
-        return JsonObject(members, self.span_from(start))
+        return JsonObject(members, self.get_span_from(start))
 
     def iterate_items(self, bracket: str, expected: str) -> Iterator[int]:
         """Yield the position of each item; the caller parses it. Skip the brackets around the
@@ -297,7 +297,7 @@ class _JsonParser:
             if next_character == bracket and is_first:
                 break
             if next_character == bracket:
-                # point at the comma, not at what follows it
+                # point at the comma, not at the next character
                 self.position = separator
                 self.raise_error_here("trailing comma", "remove the comma")
             if not next_character:
@@ -337,7 +337,7 @@ class _JsonParser:
         if not word:
             self.raise_error_here("expected a value")
         self.position = word.end()
-        text, span = word[0], self.span_from(start)
+        text, span = word[0], self.get_span_from(start)
         if text in _LITERAL_VALUES:
             return JsonScalar(_LITERAL_VALUES[text], span)
         if number := _NUMBER.fullmatch(text):
@@ -350,8 +350,8 @@ class _JsonParser:
 
 
 def _decode_float_object(value: JsonObject) -> JsonNode:
-    """Return the float that transformers writes as `{"__float__": "Infinity"}`, because
-    standard JSON has no such number; any other object as it is.
+    """Decode the float that transformers writes as `{"__float__": "Infinity"}`, because standard
+    JSON has no such number. Return any other object unchanged.
     """
     member = value.members.get("__float__")
     if member is None or len(value.members) > 1 or not isinstance(member.value, JsonScalar):

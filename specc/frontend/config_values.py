@@ -35,7 +35,7 @@ KIND_PLURALS = {
     "score": "scores",
     "normalizer": "normalizers",
 }
-"""Kinds whose names a message can list."""
+"""Kinds of definitions whose names messages list, with their plurals."""
 
 
 def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) -> NoReturn:
@@ -43,7 +43,7 @@ def raise_unknown_name(context: Context, kind: str, name: ast.Name, env: Env) ->
     nearest name of that kind.
     """
     names = list_names_of_kind(context, kind, env)
-    # names of activations in config.json files are known, however different from ours
+    # config.json files may use other names for activations
     alias = HF_ACTIVATION_ALIASES.get(name.path) if kind == "activation" else None
     similar = alias or find_similar_name(name.path, names)
     all_names = f"{KIND_PLURALS[kind]} are {', '.join(names)}"
@@ -76,13 +76,13 @@ PublishedLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
 
 @dataclass(kw_only=True)
 class ConfigReader:
-    """How the config of a program is read.
+    """Options for reading the config of a program.
 
     With `is_symbolic`, integers are symbols; with `derives_integers`, integers whose default is
     computed from other fields, such as `side = image / patch`, get that expression instead of a
     symbol of their own. `trial_values` are those of fields that determine the structure. `steps`
-    counts the steps of all readings that share it. `path` is the position of this config in that
-    of the using spec, or empty. `max_length` is the maximum sequence length if RoPE frequencies
+    counts the steps of all elaborations that share it. `path` is the path of this config in that of
+    the using spec, or empty. `max_length` is the maximum sequence length if RoPE frequencies
     depend on it, or 0 for the value of the spec or file. `is_training` keeps operations of
     training mode, such as dropout.
     """
@@ -108,8 +108,8 @@ def evaluate_config(
     reader: ConfigReader,
     used_configs: Mapping[str, SpecValue] | None = None,
 ) -> dict[str, SpecValue]:
-    """Return every config field's value, after the configs of used specs in `used_configs`. All
-    missing values are reported at once (E0401).
+    """Return the configs of used specs, then the value of every config field. Report all missing
+    values at once (E0401).
     """
     env = Env(module=program.module, config={}, config_file=reader.config_file)
     values: dict[str, SpecValue] = dict(used_configs or {})
@@ -156,24 +156,24 @@ def _evaluate_field(
 
 @dataclass(frozen=True, slots=True)
 class _ConfigEvaluation:
-    """The inputs of one config evaluation. `named` is the spec the user named, in which
-    names on the command line are resolved.
+    """The inputs of one config evaluation. `user_spec` is the spec that the user named; names on
+    the command line are resolved in it.
     """
 
     context: Context
     assigned: Mapping[str, ConfigAssignment]
     reader: ConfigReader
-    named: SpecModule
+    user_spec: SpecModule
 
 
 def _evaluate_single(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env
 ) -> SpecValue:
-    """Return the first value there is: assigned, trial, from config.json, symbol, default.
+    """Return the value of a field from the first source that has one: assignment, trial values,
+    config.json, symbol, default.
 
-    In a symbolic reading an `int` is a symbol even if it has a default, so that facts that
-    hold only for the default are found; other types mostly decide structure, and keep
-    their default.
+    In symbolic elaboration an `int` is a symbol even if it has a default, so that errors with
+    other values are found; other types mostly determine the structure and keep their default.
     """
     context, reader = evaluation.context, evaluation.reader
     if path in evaluation.assigned:
@@ -216,7 +216,7 @@ def _evaluate_unset_field(
 def _make_symbol(
     evaluation: _ConfigEvaluation, entry: ast.Field, path: str, env: Env, origin: Origin
 ) -> SpecValue:
-    """Return the symbols of an integer or a pair of integers; None for another field."""
+    """Return the symbol of an integer, or those of a pair of integers; None for other fields."""
     full_path = evaluation.reader.qualify_path(path)
     if entry.type.optional:
         return None
@@ -266,7 +266,7 @@ def _evaluate_assigned(
         names = ", ".join(f"{path}.{f.name}" for f in entry.type.fields)
         title = f"`{path}` is a record: set its fields one by one"
         raise_error("E0203", title, assignment.span, "one value", helps=[f"its fields are {names}"])
-    scope = replace(env, module=assignment.module or evaluation.named)
+    scope = replace(env, module=assignment.module or evaluation.user_spec)
     return _convert_to_field_type(
         evaluation.context, assignment.value, entry, path, scope, span=assignment.span
     )
@@ -315,21 +315,21 @@ def _explain_unknown_name(
     if kind in KIND_PLURALS:
         raise_unknown_name(context, kind, name, env)
     if kind in EXAMPLE_VALUES:
-        _raise_name_for_value(failed.diagnostics[0], entry, name)
+        _raise_unknown_value(failed.diagnostics[0], entry, name)
 
 
 EXAMPLE_VALUES = {
     "int": "12",
     "float": "0.5",
     "bool": "true",
-    "text": '"a text"',
+    "text": '"a string"',
     "list": "[2, 4]",
     "pair": "[2, 4]",
 }
 """A literal of each type."""
 
 
-def _raise_name_for_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
+def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
     """Raise E0202 for an unknown name where a value is expected (`layers: two`)."""
     kind = entry.type.name
     default_text = entry.default.span.text if entry.default and entry.default.span else ""

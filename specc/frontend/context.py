@@ -213,7 +213,7 @@ class Context:
         return self.evaluator.evaluate(self, expr, env)
 
     def evaluate_value(self, expr: ast.Expr, env: Env) -> SpecValue:
-        """Evaluate an expression; of several results return the first."""
+        """Evaluate an expression; return the first of several results."""
         return take_first_result(self.evaluator.evaluate(self, expr, env))
 
     def evaluate_function(self, expr: ast.Expr, env: Env) -> EvalResult:
@@ -240,8 +240,8 @@ class Context:
 
     @contextmanager
     def isolate_position_ids(self) -> Iterator[None]:
-        """Elaborate the body of a loop or expert: it may read cached position ids from outside;
-        its own are dropped at the end.
+        """Drop the cached position ids of a loop or expert body at its end; the body may read those
+        from outside.
         """
         outside, self.facts.position_ids = self.facts.position_ids, dict(self.facts.position_ids)
         try:
@@ -273,20 +273,20 @@ class Context:
         )
 
     def count_steps(self, span: Span | None, count: int = 1) -> None:
-        """Count elaboration steps in advance. Raise E0223 past the limit."""
+        """Count elaboration steps in advance. Raise E0223 beyond the limit."""
         self.resources.steps.spend(count, span)
 
     def count_nested_items(
         self, value: NestedValue, span: Span | None, known: int = 0
     ) -> NestedValue:
-        """Count the items of a new list or record, with nested ones but without `known` items
-        counted before, and return the value.
+        """Count the items of a new list or record, including nested ones but without `known` items
+        that were counted before, and return the value.
         """
         self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - known, span)
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:
-        """Count list items before they are created. Raise E0216 past the limit."""
+        """Count list items before they are created. Raise E0216 beyond the limit."""
         self.resources.list_items += count
         if self.resources.list_items > MAX_GRAPH_NODES:
             raise_error(
@@ -301,13 +301,13 @@ class Context:
             if self._is_reported(error):
                 continue
             if len(self.errors.diagnostics) >= MAX_ERRORS:
-                self.errors.dropped += 1
+                self.errors.dropped_count += 1
             else:
                 self.errors.diagnostics.append(error)
 
     def _is_reported(self, error: Diagnostic) -> bool:
-        """Return whether the same code was already reported at this location, whatever the
-        numbers in its message. An exceeded budget is reported once in total.
+        """Return whether the same code was already reported at this location, even with other
+        numbers in its message. An exceeded budget is reported only once.
         """
         if error.primary is None:
             return False
@@ -320,8 +320,8 @@ class Context:
         """Raise all errors reported so far, with the number of those beyond the limit."""
         errors = self.errors
         if errors.diagnostics:
-            more = Diagnostic("E0100", f"{errors.dropped} more errors are not shown")
-            raise Failed(*errors.diagnostics, *([more] if errors.dropped else []))
+            more = Diagnostic("E0100", f"{errors.dropped_count} more errors are not shown")
+            raise Failed(*errors.diagnostics, *([more] if errors.dropped_count else []))
 
     def collect_errors(self) -> "ErrorCollector":
         """Record errors raised inside a `with` block and continue after it."""

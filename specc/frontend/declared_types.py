@@ -65,7 +65,7 @@ TENSOR_DTYPES = {"float": "f32", "int": "i64", "bool": "bool", "keep": "bool"}
 
 @dataclass(frozen=True, slots=True)
 class ValueContext:
-    """What a value is for, as named in messages, and its location."""
+    """The description of a value in messages, its location, and the called block."""
 
     description: str
     span: Span | None
@@ -103,7 +103,7 @@ def convert_to_declared_type(
         return _convert_items(context, type, type.element_type, value, env, value_context)
     if type.name == "choice":
         word = convert_to_kind(value, (ChoiceKind(type.names),), description, span)
-        assert isinstance(word, str)  # the kind gives the word alone
+        assert isinstance(word, str)  # the kind returns only words
         return ChoiceValue(word, type.names)
     if type.name == "activation" and isinstance(value, str):
         return resolve_hf_activation(context, value, env, span)
@@ -136,8 +136,8 @@ def _convert_items(
 
 
 def _check_function_name(type: ast.TypeName, value: SpecValue, value_context: ValueContext) -> None:
-    """Raise E0203 for a built-in function of the wrong sort, such as `gelu` as a norm. A
-    block may be used for any of them.
+    """Raise E0203 for a built-in function of another type, such as `gelu` as a norm; blocks are
+    allowed for every type.
     """
     if type.name not in FUNCTION_TYPES or not isinstance(value, BuiltinFunction):
         return
@@ -249,7 +249,7 @@ def _evaluate_length(context: Context, expr: ast.Expr, env: Env) -> Dim:
 def match_tensor_type(
     context: Context, type: ast.TypeName, value: SpecValue, env: Env, value_context: ValueContext
 ) -> Tensor:
-    """Check a tensor against a declared type, and bind names that are not known yet."""
+    """Check a tensor against a declared type, and bind length names that are not known yet."""
     if not isinstance(value, Tensor):
         title = (
             f"{value_context.description} must be a tensor, {type.span.text if type.span else ''}"
@@ -290,7 +290,7 @@ class _TypeMatcher:
     type: ast.TypeName
     tensor: Tensor
     env: Env
-    context_of_value: ValueContext
+    value_context: ValueContext
 
     def match_ellipsis(self, lengths: tuple[Dim, ...]) -> None:
         """Match `...`, which stands for the same lengths everywhere in a block."""
@@ -298,8 +298,8 @@ class _TypeMatcher:
         if known != lengths:
             assert isinstance(known, tuple)  # `...` cannot be a name in a spec
             known_lengths = ", ".join(map(str, known))
-            title = f"{self.context_of_value.description}: `...` is ({known_lengths}) in this block"
-            raise_error("E0301", title, self.context_of_value.span, describe_value(self.tensor))
+            title = f"{self.value_context.description}: `...` is ({known_lengths}) in this block"
+            raise_error("E0301", title, self.value_context.span, describe_value(self.tensor))
 
     def match_length(self, expr: ast.Expr, actual: Dim) -> None:
         """Match one length: bind a new name, or check the known length."""
@@ -341,14 +341,14 @@ class _TypeMatcher:
         return replace_exact_division(wanted) == replace_exact_division(actual)
 
     def _raise_length_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
-        span, description = self.type.span, self.context_of_value.description
+        span, description = self.type.span, self.value_context.description
         labels = Label.list_at(span, f"declared as `{_format_type_source(expr)}`")
         for dim in (wanted, actual):
             if dim.origin:
                 labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
         expected = f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
-        value_span = self.context_of_value.span
+        value_span = self.value_context.span
         raise Failed(
             Diagnostic(
                 "E0302",
@@ -361,7 +361,7 @@ class _TypeMatcher:
 
     def _suggest_captured_length(self, expr: ast.Expr) -> tuple[str, ...]:
         """Return a help if the type of a block uses a length that `dims` declares."""
-        block = self.context_of_value.block
+        block = self.value_context.block
         name = expr.path if isinstance(expr, ast.Name) else ""
         declared = name in self.env.module.root.dims and name not in self.env.dims
         # in a block of another file the length follows from the operands

@@ -28,14 +28,14 @@ from specc.syntax import ast
 
 BUDGET_EXCEEDED = "E0223"
 MAX_STEPS = 600_000
-"""Maximum number of elaboration steps of a spec; the symbolic readings of `check` share one budget
+"""Maximum number of elaboration steps of a spec; all symbolic trials of `check` share one budget
 (E0223)."""
 
 EXPANSION_COST = 10
-"""Steps for expanding a definition, in addition to its content."""
+"""Steps for expanding a definition, in addition to those of its body."""
 
 OPERATION_COST = 3
-"""Steps for one arithmetic operation, in addition to its operands."""
+"""Steps for one arithmetic operation, in addition to those of its operands."""
 
 MAX_CONSTANT_ELEMENTS = 1 << 26
 """Maximum number of elements of a compile-time constant tensor, such as a mask of 8192 × 8192
@@ -63,7 +63,7 @@ class StepBudget:
     def spend(
         self, count: int, span: Span | None, label: str = "the limit is exceeded here"
     ) -> None:
-        """Count steps that are about to be done. E0223 past the limit."""
+        """Count steps before they are executed. Raise E0223 beyond the limit."""
         self.spent += count
         if self.spent > MAX_STEPS:
             raise_error(
@@ -80,9 +80,7 @@ class StepBudget:
 
 
 def count_nested_items(value: SpecValue, limit: int) -> int:
-    """Count the items of a list or record, with those of nested lists
-    up to `limit`.
-    """
+    """Count the items of a list or record, including nested ones, up to `limit`."""
     counted = 0
     rest: list[Iterator[SpecValue]] = [iter((value,))]
     while rest and counted <= limit:
@@ -110,8 +108,8 @@ class _RecursionState:
 
 @contextmanager
 def extend_recursion_limit(span: Span | None = None) -> Iterator[None]:
-    """Raise the recursion limit by `EXTRA_FRAMES` frames while the block runs. E0110
-    if that is not enough.
+    """Raise the recursion limit by `EXTRA_FRAMES` frames while the block runs. Raise
+    E0110 if that is not enough.
     """
     with _RecursionState.lock:
         # the recursion limit is global: the first user raises it, the last restores it
@@ -141,15 +139,15 @@ def _count_frames() -> int:
 
 @dataclass(kw_only=True, slots=True)
 class ErrorLog:
-    """Diagnostics so far, and how spans are reported.
+    """The reported diagnostics, and the context that is added to the spans of errors.
 
-    `dropped` counts errors beyond the limit. `user_call` is the user's text whose call is being
-    evaluated in the standard library, `normalizer` the name of the normalizer whose weights are
-    being computed; both are added to the spans of errors (`Context.locate_at_user_call`).
+    `dropped_count` counts errors beyond the limit. `user_call` is the span of the user's call that
+    the standard library is evaluating, `normalizer` the name of the normalizer whose weights are
+    being computed; `Context.locate_at_user_call` adds both to spans.
     """
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    dropped: int = 0
+    dropped_count: int = 0
     user_call: Span | None = None
     normalizer: str = ""
 
@@ -174,7 +172,7 @@ class LengthSymbols:
 class ResourceUse:
     """Counts of an elaboration, for the limits E0216 and E0223.
 
-    `weight_sizes` are the elements of each weight of known size, `weight_elements` their sum,
+    `weight_sizes` are the element counts of the weights of known size, `weight_elements` their sum,
     `list_items` the items of all lists, `steps` the steps spent.
     """
 
@@ -202,8 +200,8 @@ class ValueFacts:
     """Facts about values under construction.
 
     `constant_values` do not depend on inputs and weights. `position_ids` are those of masks, by
-    role and the lengths of queries and keys. `sorted_lengths` are lengths along which positions
-    were sorted, so that they may be ranks.
+    role and the lengths of queries and keys. `sorted_lengths` are lengths of sorted axes, whose
+    position ids may be ranks.
     """
 
     constant_values: set[Value] = field(default_factory=set)
@@ -212,7 +210,7 @@ class ValueFacts:
 
 
 MAX_VALUES_PER_SPAN = 4
-"""Number of values cached per name: a block may be called with many shapes."""
+"""Maximum number of recorded values per name: a block may be called with many shapes."""
 
 
 @dataclass

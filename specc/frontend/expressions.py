@@ -59,12 +59,12 @@ def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResul
 
 
 def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
-    """Evaluate an expression; of several results return the first."""
+    """Evaluate an expression; return the first of several results."""
     return take_first_result(evaluate_expression(context, expr, env))
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that decides structure. Raise NeedsValue while it is a symbol."""
+    """Return an integer that determines the structure; raise NeedsValue if it is a symbol."""
     if isinstance(value, RuntimeNumber):
         raise NeedsValue(value.symbols, span)
     if not isinstance(value, Dim):
@@ -161,7 +161,7 @@ def _apply_binary(
 
 
 def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecValue:
-    values = [_evaluate_compared(context, o, expr.operands, env) for o in expr.operands]
+    values = [_evaluate_comparison_operand(context, o, expr.operands, env) for o in expr.operands]
     context.scope = env.scope
     result: SpecValue = None
     # `0 <= i - j < n` is a conjunction of two comparisons
@@ -171,7 +171,7 @@ def _evaluate_comparison(context: Context, expr: ast.Compare, env: Env) -> SpecV
     return result
 
 
-def _evaluate_compared(
+def _evaluate_comparison_operand(
     context: Context, expr: ast.Expr, others: tuple[ast.Expr, ...], env: Env
 ) -> SpecValue:
     """Evaluate one side of a comparison. A bare word next to a choice is one of its words."""
@@ -311,8 +311,7 @@ def _select_position(
         raise_error("E0208", f"an index must be an integer, not {describe_value(index)}", item.span)
     length = value.shape[axis]
     if index.number is not None and index.number < 0:
-        # the last position of an axis that grows during generation has an op of its
-        # own, which does not need the length
+        # `Last` does not need the length, which changes during generation
         if index.number == -1:
             return add_op(context, ops.Last(axis), value, span=span, scope=env.scope)
         index = length + index
@@ -323,7 +322,7 @@ def _gather_position(
     context: Context, x: Tensor, axis: int, index: Tensor, scope: str, span: Span | None
 ) -> Tensor:
     """Select position `index` along an axis and remove the axis. Raise E0208 unless `index` is an
-    integer scalar. The model stops for an index that is out of range, as for `gather`.
+    integer scalar. At run time an index out of range is an error, as for `gather`.
     """
     if index.shape or index.type.dtype not in ("i64", "i32"):
         helps = ["`gather(x, ids, axis=…)` takes several indices"]

@@ -142,14 +142,14 @@ FOREIGN_OPERATIONS = {
     "beamsearch greedysearch sample generate": "declare generation outside of graphs with "
     "`generate`: see `specc doc generate` and docs/generation.md",
 }
-"""The text to suggest, by the foreign names that it replaces (separated by spaces)."""
+"""Suggestions by the foreign names that they replace (separated by spaces)."""
 
 REPLACEMENTS_BY_NAME = {
     normalize_identifier(name): text
     for names, text in FOREIGN_OPERATIONS.items()
     for name in names.split()
 }
-"""Suggested texts by normalized name (without case and separators)."""
+"""Suggestions by normalized name (without case and separators)."""
 
 FOREIGN_LIBRARIES = frozenset(
     {
@@ -247,8 +247,8 @@ RENAMED_STD_DEFINITIONS = {
 
 
 def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
-    """Return the replacement for an operation of another library or a former name of a
-    std definition, or "".
+    """Return a suggestion for an operation of another library or a former name of a std
+    definition, or "".
     """
     if RENAMED_STD_DEFINITIONS.get(name) in known:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
@@ -256,7 +256,7 @@ def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
 
 
 def suggest_for_library_path(path: str, known: Collection[str]) -> str:
-    """Return the replacement for a path such as `nn.Linear` or `x.reshape`, or ""."""
+    """Return a suggestion for a path such as `nn.Linear` or `x.reshape`, or ""."""
     name = path.rpartition(".")[2]
     if fix := suggest_for_foreign_operation(name, known):
         return fix

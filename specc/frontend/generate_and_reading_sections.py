@@ -35,7 +35,7 @@ from specc.syntax.ast import walk_tree
 
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
-    """Convert a compile-time value to plain data; texts, floats and bools are returned as is.
+    """Convert a compile-time value to plain data; strings, floats and bools stay as they are.
     Raise NeedsValue for a symbol, at `span`.
     """
     match take_first_result(value):
@@ -70,8 +70,8 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression of `reading` or `generate` to data: a call becomes its name,
     inputs and options.
 
-    Unknown names are words: `resize=bilinear`. These numbers are not lengths, so `/` may
-    give a fraction: `scale=1 / 255`.
+    An undefined name becomes a string: `resize=bilinear`. These numbers are not lengths, so `/`
+    of integers may return a float: `scale=1 / 255`.
     """
     match expr:
         case ast.Call():
@@ -90,16 +90,18 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
     return value_to_data(context.evaluate(expr, env), expr.span)
 
 
-def _call_to_data(call: ast.Call, convert: Callable[[ast.Expr], object]) -> dict[str, object]:
+def _call_to_data(
+    call: ast.Call, convert_expression: Callable[[ast.Expr], object]
+) -> dict[str, object]:
     """Convert `beam(num_beams=4)` to `{"kind": "beam", "num_beams": 4}`."""
     data: dict[str, object] = {"kind": call.function.path}
     if call.args:
-        data["args"] = [convert(arg) for arg in call.args]
-    return data | {option.name: convert(option.value) for option in call.options}
+        data["args"] = [convert_expression(arg) for arg in call.args]
+    return data | {option.name: convert_expression(option.value) for option in call.options}
 
 
 def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
-    """Convert a name to data: its value if it has one, else the word itself."""
+    """Convert a name to data: its value if it has one, else its text."""
     value: EvalResult = env.names.get(name.path, env.config.get(name.path, POISON))
     if value is POISON and name.path in NAMED_CONSTANTS:
         value = resolve_name(context, name, env)
@@ -109,11 +111,15 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
     return name.path if value is POISON else value_to_data(value, name.span)
 
 
-def get_vocabulary_sizes(graph: Graph, growing: str, source: str) -> VocabularySizes:
-    """Return the vocabulary sizes of the growing input and of the logits."""
-    below, drawn = graph.input_facts[growing].below, graph.outputs[source].type.shape
+def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:
+    """Return the vocabulary sizes of the input that generation extends and of the logits."""
+    id_bound, logits_shape = (
+        graph.input_facts[input_name].below,
+        graph.outputs[output_name].type.shape,
+    )
     return VocabularySizes(
-        below.number if below is not None else None, drawn[-1].number if drawn else None
+        id_bound.number if id_bound is not None else None,
+        logits_shape[-1].number if logits_shape else None,
     )
 
 
@@ -172,12 +178,12 @@ def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
 
 
 def evaluate_generation(
-    context: Context, program: Program, block: ast.Block, env: Env, made: Graph
+    context: Context, program: Program, block: ast.Block, env: Env, main_graph: Graph
 ) -> tuple[GenerateSection | None, tuple[Diagnostic, ...]]:
     """Return the generation section of the spec for this graph, and warnings."""
     for item, _ in program.iterate_items(ast.Generate):
         graphs = list_graphs(program)
-        # One head of several generates; the others score, classify or embed.
+        # in a spec with several heads one graph generates; the others score, classify or embed
         if not _is_generated_by(block, item) and any(_is_generated_by(g, item) for g in graphs):
             return None, ()
         _check_names(block, item)
@@ -185,7 +191,7 @@ def evaluate_generation(
         if context.symbols.is_symbolic:
             evaluate_generation_settings(context, item, env, VocabularySizes())
             return GenerateSection(item.name, item.input_name, item.source), ()
-        vocabulary = get_vocabulary_sizes(made, item.input_name, item.source)
+        vocabulary = get_vocabulary_sizes(main_graph, item.input_name, item.source)
         settings, warnings = evaluate_generation_settings(context, item, env, vocabulary)
         return GenerateSection(item.name, item.input_name, item.source, settings), warnings
     return None, ()
@@ -201,7 +207,7 @@ def evaluate_streaming(
     items = [
         item
         for item, _ in program.iterate_items(ast.Stream)
-        # of another graph if that has its names
+        # a section whose names only another graph has belongs to that graph
         if _has_stream_names(block, item) or not any(_has_stream_names(g, item) for g in graphs)
     ]
     for item in items:
@@ -246,7 +252,7 @@ def _check_time_axis(block: ast.Block, item: ast.Stream) -> None:
 
 
 def _has_stream_names(block: ast.Block, item: ast.Stream) -> bool:
-    """Return whether a graph has both names."""
+    """Return whether a graph has the input and the result of a `stream` section."""
     inputs, results = [p.name for p in block.params], [r.name for r in block.results]
     return item.input_name in inputs and item.source in results
 
@@ -290,30 +296,30 @@ def evaluate_readings(
     env: Env,
     kind: type[ast.InputReading] | type[ast.ResultDisplay],
 ) -> Mapping[str, object]:
-    """Return how inputs are read, or results shown, as data for the manifest. Entries of an
+    """Return the entries of `reading` for inputs or results as data for the manifest. Entries of an
     extending spec override those of the extended one.
     """
     data: dict[str, object] = {}
-    what = "result" if kind is ast.ResultDisplay else "input"
+    kind_name = "result" if kind is ast.ResultDisplay else "input"
 
     def list_names(graph: ast.Block) -> list[str]:
-        return [side.name for side in (graph.results if what == "result" else graph.params)]
+        return [side.name for side in (graph.results if kind_name == "result" else graph.params)]
 
     known = list_names(block)
-    elsewhere = {name for graph in list_graphs(program) for name in list_names(graph)} - {*known}
+    other_names = {name for graph in list_graphs(program) for name in list_names(graph)} - {*known}
     for item, module in program.iterate_items(ast.Reading):
         for entry in item.entries:
             # `elsewhere`: an input of another graph of the spec
-            if not isinstance(entry, kind) or entry.name in data or entry.name in elsewhere:
+            if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
             span, expected = entry.span, f"expected one of {', '.join(known)}"
             if entry.name not in known:
                 helps = suggest_similar_name(entry.name, known, expected)
-                title = f"the graph `{block.name}` has no {what} `{entry.name}`"
+                title = f"the graph `{block.name}` has no {kind_name} `{entry.name}`"
                 raise_error("E0221", title, span, helps=helps)
-            found = expression_to_data(context, entry.value, env)
-            if not isinstance(found, dict):
+            reading = expression_to_data(context, entry.value, env)
+            if not isinstance(reading, dict):
                 title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
                 raise_error("E0203", title, span)
-            data[entry.name] = {"home": module.path, **found}
+            data[entry.name] = {"home": module.path, **reading}
     return data

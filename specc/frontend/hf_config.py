@@ -44,7 +44,7 @@ def read_published_field(context: Context, entry: ast.Field, env: Env) -> SpecVa
 
 
 def check_expected_keys(program_entries: list[ast.Expect], data: JsonObject) -> None:
-    """Raise E0405 for a config file of another model family or variant than the spec's.
+    """Raise E0405 for a config file of another model family or variant.
 
     `none` in an expectation matches a key that is absent or null.
     """
@@ -72,7 +72,7 @@ def _format_member(member: JsonMember | None) -> str:
 def _read_source(
     context: Context, source: ast.Expr, entry: ast.Field, data: JsonObject, env: Env
 ) -> SpecValue | Absent:
-    """Return what one expression after `from` finds, or ABSENT."""
+    """Return the value that one expression after `from` reads, or ABSENT."""
     match source:
         case ast.Call(function=ast.Name(path="rope_config")):
             default = entry.default and context.evaluate_value(entry.default, env)
@@ -109,7 +109,7 @@ MAX_EXPANDED_LAYERS = 4096
 
 
 def _split_layer_pattern(part: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
-    """Split `[["global", "local"], 12]` into values and repeat count, or return -1."""
+    """Split `[["global", "local"], 12]` into values and repeat count, or return -1 as count."""
     match part:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1
@@ -259,8 +259,8 @@ NO_EFFECT_VALUES: dict[str, object] = {
     "rope_type": "default",
     "tie_word_embeddings": True,
 }
-"""Keys that every complete config of its time contains, with the value that has no effect; any
-other value is reported."""
+"""Keys that complete configs of transformers contain, with the value that has no effect; any other
+value is reported."""
 
 TRAINING_KEY_SUFFIXES = (
     "dropout",
@@ -274,7 +274,7 @@ TRAINING_KEY_SUFFIXES = (
 
 
 def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[Diagnostic]:
-    """Return W0418, once, for keys of a config.json that the spec does not read, at any depth."""
+    """Return one W0418 for all keys of a config.json, at any depth, that the spec does not read."""
     known = set(iterate_known_keys(entries))
     unread = dict(_iterate_unread_keys(known, data, ""))
     return [_make_unread_warning(unread, known)] if unread else []
@@ -283,28 +283,28 @@ def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[D
 def _iterate_unread_keys(
     known: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
-    """Yield the members that no known path names, with their paths. A path to a value inside of
-    an object reads that value alone.
+    """Yield the members that no known path names, with their paths. A path into an object
+    reads only that value.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
-        if key in IGNORED_BY_ALL or _is_without_effect(key, member) or path in known:
+        if key in IGNORED_BY_ALL or _has_no_effect(key, member) or path in known:
             continue
         depth = path.count(".")
-        longest = max((p.count(".") for p in known if _begins_with(p, path)), default=-1)
+        longest = max((p.count(".") for p in known if _matches_prefix(p, path)), default=-1)
         if longest > depth and isinstance(member.value, JsonObject):
             yield from _iterate_unread_keys(known, member.value, f"{path}.")
         elif longest < depth:
             yield path, member
 
 
-def _begins_with(known: str, path: str) -> bool:
-    """Return True if a known path, with `*` for any key, begins with a path."""
+def _matches_prefix(known: str, path: str) -> bool:
+    """Return whether a known path, with `*` for any key, begins with a path."""
     pairs = zip_longest(path.split("."), known.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
 
-def find_limited_contexts(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
+def find_context_limits(entries: list[ast.ConfigEntry], data: JsonObject) -> Iterator[Diagnostic]:
     """Yield W0436 for each field whose rotary frequencies change beyond the original
     context, as those of `dynamic` and `longrope` do.
     """
@@ -333,14 +333,14 @@ def _make_context_warning(
         others=Label.list_at(entry.span, "read here"),
         notes=(
             "transformers changes the frequencies at run time, by the longest sequence of a "
-            "batch: beyond the original context the numbers differ",
+            "batch: beyond the original context the results differ",
         ),
         helps=("compile for the longest sequence you need: --context-length N",),
         severity="warning",
     )
 
 
-def _is_without_effect(key: str, member: JsonMember) -> bool:
+def _has_no_effect(key: str, member: JsonMember) -> bool:
     """Return whether a key only affects training, or has its default value."""
     # Dropout has many names and is inactive at inference. Null means absent.
     if key.endswith(TRAINING_KEY_SUFFIXES) or member.is_null:
@@ -368,7 +368,7 @@ def iterate_known_keys(entries: list[ast.ConfigEntry]) -> Iterator[str]:
 
 
 def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
-    """Return the keys after `from`."""
+    """Yield the keys that an expression after `from` reads."""
     match source:
         case ast.TextLiteral(value=path):
             yield path

@@ -58,7 +58,7 @@ class RopeDefaults:
     section: str = ""
 
     def find_section(self, data: JsonObject) -> JsonObject:
-        """Return the table of a config file that has the settings."""
+        """Return the object of a config file that contains the settings."""
         member = data.find_non_null(self.section)
         return member.value if member and isinstance(member.value, JsonObject) else data
 
@@ -188,8 +188,8 @@ class _RopeReader:
         return Rope(theta, default.kind, tuple(parameters.items()))
 
     def _select_layer_type(self, table: JsonObject | None) -> JsonObject | None:
-        """Return the settings of the layer type, from a table that may have some for each.
-        Raise E0403 if it has them but the spec expects one set, or the other way round.
+        """Return the settings of the layer type from a table with settings per layer type, or the
+        table itself. Raise E0403 if only one of spec and table distinguishes layer types.
         """
         if table is None:
             return None
@@ -203,7 +203,7 @@ class _RopeReader:
         member = table.find_non_null(layer_type)
         if member is not None and isinstance(member.value, JsonObject):
             return member.value
-        # settings of other layer types only: these layers have the defaults
+        # the table has only other layer types: these layers use the defaults
         if member is None and len(nested) == sum(not m.is_null for m in table.members.values()):
             return None
         title = f'"rope_parameters" has no settings for layers of type `{layer_type}`'
@@ -259,7 +259,7 @@ class _ScalingTable:
         return {"factor": self._read_factor(), "original": length, "longest": length}
 
     def read_llama3(self) -> dict[str, RopeNumber]:
-        """Return the factor, the original length and the numbers with a default."""
+        """Return the factor, the original length and the parameters with defaults."""
         parameters: dict[str, RopeNumber] = {"factor": self._read_factor()}
         for key, default in SCALING_DEFAULTS[self.kind].items():
             # the published code treats zero as absent

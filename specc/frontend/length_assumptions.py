@@ -44,10 +44,10 @@ def _assume_divisible(
 
 def _assume_equal(config: dict[str, SpecValue], left: Dim, right: Dim) -> dict[str, SpecValue]:
     """Return the config with a symbol on one side replaced by the other side."""
-    for one, other in ((left, right), (right, left)):
+    for symbol, other in ((left, right), (right, left)):
         # a symbol that occurs in the other side cannot be replaced by it
-        if one.name and one.name not in other.symbols():
-            return _substitute_in_values(config, {one.name: other})
+        if symbol.name and symbol.name not in other.symbols():
+            return _substitute_in_values(config, {symbol.name: other})
     return config
 
 
@@ -65,7 +65,7 @@ def apply_requirement(
                 inner = Env(module=env.module, config=config)
                 config = apply_requirement(context, part, config, inner)
         case ast.Binary(op="|", left=a, right=b):
-            # `not shared | vocab == target_vocab`: if `shared` is true, the rest must hold
+            # `not shared | vocab == target_vocab`: if `shared` is true, the other part must hold
             for condition, other in ((a, b), (b, a)):
                 if _try_evaluate(context, condition, env) is False:
                     return apply_requirement(context, other, config, env)
@@ -132,20 +132,21 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
         case tuple(items):
             return tuple(_substitute_in_value(i, values) for i in items)
         # arguments bound to a function: `window(width)` with a config value
-        case DefinitionFunction(bound_arguments=given) | BuiltinFunction(bound_arguments=given) if (
-            given
-        ):
-            return replace(value, bound_arguments=_substitute_in_values(given, values))
+        case (
+            DefinitionFunction(bound_arguments=arguments)
+            | BuiltinFunction(bound_arguments=arguments)
+        ) if arguments:
+            return replace(value, bound_arguments=_substitute_in_values(arguments, values))
         case CombinedMask(op, parts):
-            made = (_substitute_in_value(part, values) for part in parts)
-            return CombinedMask(op, tuple(m for m in made if isinstance(m, MaskLike)))
+            substituted = (_substitute_in_value(part, values) for part in parts)
+            return CombinedMask(op, tuple(m for m in substituted if isinstance(m, MaskLike)))
         case _:
             return value
 
 
-def read_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
-    """Return the lengths that have an equation, with the expression they are equal to."""
-    found: dict[str, Dim] = {}
+def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
+    """Return the lengths that equations define, with their values."""
+    lengths: dict[str, Dim] = {}
     for equation in block.where:
         value = take_first_result(evaluate_expression(context, equation.value, env))
         if not isinstance(value, Dim):
@@ -154,21 +155,21 @@ def read_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Di
                 f"`{equation.name}` must be a length, not {describe_value(value)}",
                 equation.span,
             )
-        found[equation.name] = value
-    return _expand_equations(block.where, found)
+        lengths[equation.name] = value
+    return _expand_equations(block.where, lengths)
 
 
 def _expand_equations(
     equations: Sequence[ast.Equation], lengths: Mapping[str, Dim]
 ) -> dict[str, Dim]:
     """Substitute lengths that have an equation in the equations of others. Raise E0210 for
-    a circular equation, E0309 and E0310 for one without a result.
+    a circular equation, E0309 or E0310 for an equation without a result.
     """
-    found = dict(lengths)
+    expanded = dict(lengths)
     for _ in equations:
-        found = {e.name: _substitute(found[e.name], found, e) for e in equations}
+        expanded = {e.name: _substitute(expanded[e.name], expanded, e) for e in equations}
     for equation in equations:
-        if found[equation.name].symbols() & found.keys():
+        if expanded[equation.name].symbols() & expanded.keys():
             raise_error(
                 "E0210",
                 f"the length `{equation.name}` is defined in terms of itself",
@@ -176,12 +177,12 @@ def _expand_equations(
                 "this depends on it",
                 helps=["use lengths that have no equation of their own"],
             )
-    return found
+    return expanded
 
 
-def _substitute(length: Dim, by: Mapping[str, Dim], equation: ast.Equation) -> Dim:
+def _substitute(length: Dim, values: Mapping[str, Dim], equation: ast.Equation) -> Dim:
     try:
-        return length.substitute(by)
+        return length.substitute(values)
     except DimError as error:
         code = "E0309" if isinstance(error, DimLimitError) else "E0310"
         raise_error(code, f"`{equation.name}`: {error}", equation.span)
@@ -196,8 +197,8 @@ def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) 
         return
     axes = {d for t in types.values() for d in t.shape}
     for node, results in iterate_nested_nodes(graph):
-        made = (d for r in results for d in r.type.shape)
-        for length in (*made, *list_nonnegative_dims(node), *node.op.iterate_lengths()):
+        result_lengths = (d for r in results for d in r.type.shape)
+        for length in (*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()):
             missing = sorted(length.symbols() & unknown)
             if missing and length not in axes:
                 _raise_unknown_length(graph, node, length, missing[0], span)
@@ -206,14 +207,14 @@ def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) 
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
-    made = graph.node_origins.get(node)
+    origin = graph.node_origins.get(node)
     axes = {d for v in graph.inputs.values() for d in v.type.shape}
-    inside = sorted(str(d) for d in axes if symbol in d.symbols())
-    notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in inside]
+    containing_axes = sorted(str(d) for d in axes if symbol in d.symbols())
+    notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in containing_axes]
     raise_error(
         "E0311",
         f"no input determines the length `{symbol}`",
-        made.spans[0] if made and made.spans else span,
+        origin.spans[0] if origin and origin.spans else span,
         f"this needs `{length}`",
         notes=notes,
         helps=[

@@ -150,7 +150,7 @@ MaskGrid: TypeAlias = Tensor | bool
 """A mask over queries and keys: a boolean grid, or one bool for all pairs."""
 
 MAX_EXPANSION_DEPTH = 8
-"""How often a definition may be nested in itself: masks take masks, but not without end."""
+"""Maximum number of nested expansions of one definition: masks may take masks as arguments."""
 
 
 def bind_definition(
@@ -221,21 +221,21 @@ def enter_definition(context: Context, function: DefinitionFunction) -> Iterator
         raise_error("E0210", title, function.definition.name_span, helps=helps)
     context.call_stack.append(chain[-1])
     try:
-        # weights of a definition belong to where it was written: two attention layers
-        # with one bias share its table, without `share`
+        # the weights of a definition belong to the place where it was bound: two attention layers
+        # with one bias share its table without `share`
         with (
             context.enter_call(function.span, standard=function.module.is_standard),
             context.weights.sharing.enter_definition(function),
         ):
             yield
     except Failed as failed:
-        raise _show_at_definition(failed, function) from None
+        raise _move_error_to_definition(failed, function) from None
     finally:
         context.call_stack.pop()
 
 
-def _show_at_definition(failed: Failed, function: DefinitionFunction) -> Failed:
-    """Show a number out of range where the definition was given it."""
+def _move_error_to_definition(failed: Failed, function: DefinitionFunction) -> Failed:
+    """Move E0417 in a definition to the call that bound the arguments."""
     diagnostic, span = failed.diagnostics[0], function.span
     if (
         diagnostic.code != "E0417"
@@ -313,7 +313,7 @@ def expand_mask(
 ) -> MaskGrid:
     """Expand a mask to a boolean grid, or to a bool if it shows all keys or none.
 
-    `score_rank` is the number of axes of the scores, as they were written.
+    `score_rank` is the number of axes of the scores before axes are inserted.
     """
     context.count_steps(span)
     match mask:
@@ -335,7 +335,7 @@ def expand_mask(
             return _combine_grids(context, op, grids, span)
         case DefinitionFunction() if mask.kind == "mask":
             with enter_definition(context, mask):
-                # its value may be a mask again, as in `mask m(a) = a & causal`
+                # its value may be another mask, as in `mask m(a) = a & causal`
                 value = _evaluate_definition(context, mask, grid_indices, {}, scope)
                 return expand_mask(context, value, grid_indices, scope, mask.span or span)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
@@ -367,13 +367,13 @@ def expand_bias(
     span: Span | None,
     score_rank: int = GRID_RANK,
 ) -> Tensor | None:
-    """Expand a bias to a grid of floats; `score_rank` as for a mask."""
+    """Expand a bias to a grid of floats; `score_rank` as in `expand_mask`."""
     if bias is None:
         return None
     if isinstance(bias, DefinitionFunction) and bias.kind == "bias":
         bias_scope = scope
         if bias.weight_path:
-            # its weights belong to where the bias was written, not where it is used
+            # its weights belong to the place where the bias was bound, not where it is used
             bias_env = bias.env
             assert bias_env is not None  # set by `bind_definition`
             bias_scope = bias_env.append_scope(

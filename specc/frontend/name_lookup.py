@@ -77,15 +77,15 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
         # the whole config file, unless a variable or field is called `config`
         value = RawConfig("", env.config_file)
     if isinstance(value, Absent):
-        if rest and (used := resolve_used_item(context, name, env)) is not None:
-            return used
+        if rest and (item := resolve_used_item(context, name, env)) is not None:
+            return item
         if quiet:
             return POISON
         _raise_unknown_name(context, name, env)
     if rest and _has_used_item(value, rest[0]):
-        used = resolve_used_item(context, name, env)
-        if used is not None:
-            return used
+        item = resolve_used_item(context, name, env)
+        if item is not None:
+            return item
     for part in rest:
         value = _get_member(value, part, name, quiet)
     return value
@@ -137,8 +137,8 @@ def resolve_function(context: Context, name: str, env: Env, span: Span | None) -
     """
     found = env.module.find_definition(name) or context.library.find_standard_item(name)
     # std's `topk` is a normalizer; where none is expected it is the built-in function
-    word = found is not None and found[1].is_standard and name in BUILTINS
-    if found is not None and not word:
+    is_builtin_name = found is not None and found[1].is_standard and name in BUILTINS
+    if found is not None and not is_builtin_name:
         return _make_function_value(*found, env, span)
     if name in BUILTINS:
         return BuiltinFunction(name=name, builtin=BUILTINS[name], env=env, span=span)
@@ -157,27 +157,27 @@ def _make_function_value(
 
 def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | None:
     """Return the item `v.encoder` of a file that `use` names `v`, or None."""
-    alias, _, inner = name.path.partition(".")
-    if (declared := env.module.find_use(alias)) is None:
+    alias, _, item_name = name.path.partition(".")
+    if (use_and_module := env.module.find_use(alias)) is None:
         return None
-    use, user = declared
+    use, user = use_and_module
     match env.config.get(alias):
         case Record(fields=config, used_spec=UsedSpecConfig(module=module, config_file=file)):
-            base = join_weight_path(env.file_scope, use.under.text if use.under else "")
-            inner_env = Env(module=module, config=config, config_file=file, file_scope=base)
+            file_scope = join_weight_path(env.file_scope, use.under.text if use.under else "")
+            inner_env = Env(module=module, config=config, config_file=file, file_scope=file_scope)
         case _:
             module = context.library.load_used_module(use.path, user, use.span)
             # an empty config: a block of another file has its own values, not the caller's
             inner_env = Env(module=module, config={})
-    if inner not in module.items:
-        helps = suggest_similar_name(inner, module.items, f"it has {', '.join(module.items)}")
-        title = f"`{module.path}` has no block or graph called `{inner}`"
+    if item_name not in module.items:
+        helps = suggest_similar_name(item_name, module.items, f"it has {', '.join(module.items)}")
+        title = f"`{module.path}` has no block or graph called `{item_name}`"
         others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
         raise_error("E0204", title, name.span, helps=helps, others=others)
-    found = _make_function_value(module.items[inner], module, inner_env, name.span)
-    if isinstance(found, BlockFunction) and use.has_own_config:
-        return replace(found, weight_scope=inner_env.file_scope)
-    return found
+    function = _make_function_value(module.items[item_name], module, inner_env, name.span)
+    if isinstance(function, BlockFunction) and use.has_own_config:
+        return replace(function, weight_scope=inner_env.file_scope)
+    return function
 
 
 def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> EvalResult:
@@ -210,12 +210,12 @@ def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
 
 def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     if name.path in MISSPELLED_CONSTANTS:
-        meant = format_suggestion(MISSPELLED_CONSTANTS[name.path])
-        raise_error("E0105", f"`{name.path}` is not a value here; {meant}", name.span)
-    here = [*env.grid_indices, *env.names, *env.dims, *env.config]
-    here += [*env.module.root.dims, *NAMED_CONSTANTS]
+        suggestion = format_suggestion(MISSPELLED_CONSTANTS[name.path])
+        raise_error("E0105", f"`{name.path}` is not a value here; {suggestion}", name.span)
+    values = [*env.grid_indices, *env.names, *env.dims, *env.config]
+    values += [*env.module.root.dims, *NAMED_CONSTANTS]
     functions = _list_functions(context, env)
-    shown = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
+    visible = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
     if name.path in GRID_INDEX_NAMES:
         helps = [
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
@@ -224,9 +224,9 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     elif fix := suggest_for_foreign_operation(name.path, functions):
         helps = [fix]
     else:
-        names = f"names in scope: {', '.join(shown[:12])}" if shown else ""
+        names = f"names in scope: {', '.join(visible[:12])}" if visible else ""
         # without a call a variable is meant more often than a block
-        helps = suggest_similar_name(name.path, here)
+        helps = suggest_similar_name(name.path, values)
         helps = helps or suggest_similar_name(name.path, functions, names)
     title = f"`{name.path}` is not defined"
     raise_error("E0202", title, name.span, "unknown name", helps=helps)
@@ -265,8 +265,8 @@ def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Functi
     value = resolve_name(context, ast.Name(alias, span=name.span), env, quiet=True)
     if isinstance(value, Function):
         return value
-    if (used := resolve_used_item(context, name, env)) is not None:
-        return used
+    if (item := resolve_used_item(context, name, env)) is not None:
+        return item
     fix = suggest_for_library_path(name.path, _list_functions(context, env))
     helps, label = [fix] if fix else [], ""
     if isinstance(value, Tensor):
@@ -296,15 +296,15 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
     """Evaluate an expression where a normalizer is expected."""
     match expr:
         case ast.Conditional():
-            taken = context.evaluate(expr.condition, env)
-            return evaluate_normalizer(context, expr.then if taken else expr.otherwise, env)
+            is_true = context.evaluate(expr.condition, env)
+            return evaluate_normalizer(context, expr.then if is_true else expr.otherwise, env)
         case ast.Name(path=path) if path in NORMALIZER_WORDS and path not in env.names:
             # built-in names take precedence over config values
             return ChoiceValue(path, NORMALIZER_WORDS)
-        case ast.Name() if found := _find_normalizer(context, expr, env):
-            return found
-        case ast.Call(function=name) if found := _find_normalizer(context, name, env):
-            return bind_definition(context, found, expr, env)
+        case ast.Name() if normalizer := _find_normalizer(context, expr, env):
+            return normalizer
+        case ast.Call(function=name) if normalizer := _find_normalizer(context, name, env):
+            return bind_definition(context, normalizer, expr, env)
     return context.evaluate(expr, env)
 
 

@@ -20,8 +20,8 @@ from specc.ir.types import ShapeError
 
 
 def check_weight_length(context: Context, dim: Dim, name: str, span: Span | None) -> None:
-    """Raise E0308 for a weight dimension that is 0 or depends on an input. `span` is what
-    determines the length.
+    """Raise E0308 for a weight dimension that is 0 or depends on an input. `span` is the
+    source of the length.
     """
     # symbolic config values pass: they are numbers when weights are created
     if context.has_run_time_symbol(dim.symbols()):
@@ -70,9 +70,9 @@ def check_constant_size(shape: Sequence[Dim], name: str, span: Span | None) -> N
     """Raise E0224 if a value that depends on the spec alone has more elements than a constant
     may, counting run-time lengths as 1.
     """
-    # a length with every symbol set to 1; at least 1
-    least = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
-    if least > MAX_CONSTANT_ELEMENTS:
+    # each length with every symbol set to 1
+    minimum = prod(max(1, sum(c for _, c in d.terms)) for d in shape)
+    if minimum > MAX_CONSTANT_ELEMENTS:
         shown = " × ".join(str(d) for d in shape)
         title = f"the constant of `{name}` has {shown} elements, more than {MAX_CONSTANT_ELEMENTS}"
         raise_error("E0224", title, span, helps=["make it smaller: axes of length 1 broadcast"])
@@ -122,7 +122,7 @@ def _explain_length_mismatch(
     for dim, operand in zip(dims, tensors, strict=True):
         text = _describe_axis(operand, dim)
         if operand.span and operand.span != operation.span:
-            # a label where the text differs from that of the call, else a note
+            # a label at another span than the call, else a note
             labels.setdefault(operand.span, Label(operand.span, text))
         else:
             notes.append(text)
@@ -141,19 +141,19 @@ def _explain_length_mismatch(
 
 
 def _describe_axis(operand: Tensor, dim: Dim) -> str:
-    """Return a type and which axis has the length, unless the op computed it from several."""
+    """Return the type of an operand, and the axis that has the length, if there is one."""
     axes = [n for n, d in enumerate(operand.shape) if d == dim]
-    which = f"axis {axes[0]} is " if axes else ""
+    axis_text = f"axis {axes[0]} is " if axes else ""
     origin = f", from {dim.origin.text}" if dim.origin and dim.origin.text else ""
-    return f"{format_type(operand.type)} ({which}`{dim}`{origin})"
+    return f"{format_type(operand.type)} ({axis_text}`{dim}`{origin})"
 
 
-def _describe_mismatch(dims: Sequence[Dim], word: str) -> tuple[str, str]:
+def _describe_mismatch(dims: Sequence[Dim], op_name: str) -> tuple[str, str]:
     """Return title and label: two symbols may be equal at run time, two numbers cannot."""
     a, b = dims
     if a.number is not None or b.number is not None:
-        return f"lengths {a} and {b} do not match", f"`{word}` needs equal lengths"
-    label = f"`{word}` needs equal lengths, but these two are independent"
+        return f"lengths {a} and {b} do not match", f"`{op_name}` needs equal lengths"
+    label = f"`{op_name}` needs equal lengths, but these two are independent"
     return f"lengths `{a}` and `{b}` do not match", label
 
 
@@ -218,17 +218,17 @@ def _suggest_inserted_axes(span: Span, axes: Sequence[int], effect: str) -> str:
     return f"`{text}` {effect}"
 
 
-def _suggest_equal_lengths(dims: Sequence[Dim], lengths: frozenset[str]) -> list[str]:
+def _suggest_equal_lengths(dims: Sequence[Dim], runtime_lengths: frozenset[str]) -> list[str]:
     """Return the help to declare two lengths equal."""
     a, b = (d.name for d in dims)
     if not a or not b:
         return []
-    write = f"`require {a} == {b}`"
-    if b in lengths:
-        write = f"`where {b} = {a}` on the graph"
-    elif a in lengths:
-        write = f"`where {a} = {b}` on the graph"
-    return [f"if they are always equal write {write}"]
+    fix = f"`require {a} == {b}`"
+    if b in runtime_lengths:
+        fix = f"`where {b} = {a}` on the graph"
+    elif a in runtime_lengths:
+        fix = f"`where {a} = {b}` on the graph"
+    return [f"if they are always equal write {fix}"]
 
 
 def _truncate_source(text: str) -> str:
@@ -309,18 +309,19 @@ def add_op(
 
 
 def add_log_sigmoid(context: Context, operand: Tensor, span: Span | None) -> Tensor | None:
-    """Return the logarithm of an operand that is sigmoid(x), as -softplus(-x); None for another.
+    """Return the logarithm of an operand that is sigmoid(x), as -softplus(-x); None
+    for any other operand.
 
     The sigmoid of ONNX Runtime is 0 below -18, where its logarithm is about x.
     """
     match operand.value.node:
         case Node(ops.Pointwise(fn="sigmoid"), (Value() as x,)):
-            made = Tensor(x, span)
+            result = Tensor(x, span)
         case _:
             return None
     for fn in ("neg", "softplus", "neg"):
-        made = add_op(context, ops.Pointwise(fn), made, span=span)
-    return made
+        result = add_op(context, ops.Pointwise(fn), result, span=span)
+    return result
 
 
 def add_constant(
@@ -340,7 +341,7 @@ def add_constant(
 
 
 MAX_FLOAT32, MIN_FLOAT32 = 2.0**128 - 2.0**103, 2.0**-150
-"""From the first on float32 rounds to infinity, up to the second it rounds to zero."""
+"""float32 rounds numbers from the first on to infinity, and numbers up to the second to zero."""
 
 
 def check_float32_range(value: float, span: Span | None) -> None:

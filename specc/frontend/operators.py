@@ -106,14 +106,18 @@ def _compute_numbers(
 
 
 def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
-    """Return where each side was given: `d` is given in `config.json:9:18`."""
+    """Return notes on the origin of each operand: `d` is given in `config.json:9:18`."""
     notes = []
     for side, value in ((expr.left, left), (expr.right, right)):
         origin = value.origin if isinstance(value, Dim) else None
-        span, given = side.span, origin and origin.span
+        span, origin_span = side.span, origin and origin.span
         # a literal in the expression itself needs no origin
-        if span and given and (span.source is not given.source or span.start != given.start):
-            notes.append(f"`{span.text}` is given in {given}")
+        if (
+            span
+            and origin_span
+            and (span.source is not origin_span.source or span.start != origin_span.start)
+        ):
+            notes.append(f"`{span.text}` is given in {origin_span}")
     return notes
 
 
@@ -121,18 +125,18 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
     """Return helps with nearby divisors, for a division with a remainder."""
     if op != "/" or not isinstance(left, Dim) or not isinstance(right, Dim):
         return []
-    whole, part = left.number, right.number
-    if not whole or not part:
+    dividend, divisor = left.number, right.number
+    if not dividend or not divisor:
         return []
-    divisors = [n for n in range(1, min(abs(whole), 4096) + 1) if whole % n == 0]
-    near = sorted(divisors, key=lambda n: abs(n - part))[:2]
-    helps = [f"divisors of {whole} near {part}: {', '.join(map(str, sorted(near)))}"]
+    divisors = [n for n in range(1, min(abs(dividend), 4096) + 1) if dividend % n == 0]
+    nearest = sorted(divisors, key=lambda n: abs(n - divisor))[:2]
+    helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, sorted(nearest)))}"]
     # the user cannot change code of std
     return helps if context.errors.user_call else [*helps, "to round down write `//`"]
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
-    """Return values by name, `d is 500, heads is 12`, unless the source has the numbers."""
+    """Return the values of operands by name, `d` is 500, except literals."""
     sides = ((expr.left, left), (expr.right, right))
     return ", ".join(
         f"`{side.span.text}` is {value}"
@@ -145,33 +149,37 @@ def _combine_tensors(
     context: Context, op: str, left: SpecValue, right: SpecValue, expr: ast.Binary
 ) -> Tensor:
     a, b = convert_operands(context, left, right, expr.span)
-    whole = get_dtype_kind(a.type.dtype) == "i"
-    if op == "**" and whole:
+    is_integer = get_dtype_kind(a.type.dtype) == "i"
+    if op == "**" and is_integer:
         _check_power(context, right, expr)
-    if op == "/" and whole:
+    if op == "/" and is_integer:
         title = "integers are divided with `//`, which rounds down"
         raise_error("E0206", title, expr.span)
-    power = add_log_sigmoid(context, a, expr.span) if op == "**" else None
-    if power is not None:
+    log_sigmoid = add_log_sigmoid(context, a, expr.span) if op == "**" else None
+    if log_sigmoid is not None:
         # sigmoid(x) ** y is exp(y * log(sigmoid(x)))
-        a, op = power, "*"
+        a, op = log_sigmoid, "*"
     arith = ops.Arith(TENSOR_OPERATORS[op])
-    at = expr.op_span
-    (made,) = add_node(context, arith, [a, b], expr.span, name=op, operator_span=at)
-    return made if power is None else add_op(context, ops.Pointwise("exp"), made, span=expr.span)
+    span = expr.op_span
+    (result,) = add_node(context, arith, [a, b], expr.span, name=op, operator_span=span)
+    return (
+        result
+        if log_sigmoid is None
+        else add_op(context, ops.Pointwise("exp"), result, span=expr.span)
+    )
 
 
 def _check_power(context: Context, exponent: SpecValue, expr: ast.Binary) -> None:
-    """Raise E0206 for an integer to a negative power, or one known only at run time."""
+    """Raise E0206 for an integer to a negative power, or to one known only at run time."""
     helps = ["`cast(x, to=float)` converts to float, which has any power"]
-    late = isinstance(exponent, Tensor)
+    is_runtime = isinstance(exponent, Tensor)
     if isinstance(exponent, Number):
         number = get_known_float(exponent)
         if number is not None and number < 0:
             title = f"an integer to the power of {number:g} is not an integer"
             raise_error("E0206", title, expr.span, helps=helps)
-        late = context.has_run_time_symbol(get_number_symbols(exponent))
-    if late:
+        is_runtime = context.has_run_time_symbol(get_number_symbols(exponent))
+    if is_runtime:
         title = "the exponent of an integer must be known when compiling"
         raise_error("E0206", title, expr.span, helps=helps)
 
@@ -246,8 +254,8 @@ def apply_logical(
     context: Context, op: LogicalOperator, values: Sequence[SpecValue], expr: OperatorExpr
 ) -> SpecValue:
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
-    other = next((v for v in values if not isinstance(v, bool)), None)
-    if other is None:
+    non_bool = next((v for v in values if not isinstance(v, bool)), None)
+    if non_bool is None:
         if op == "not":
             return not values[0]
         return all(values) if op == "&" else any(values)
@@ -256,7 +264,7 @@ def apply_logical(
     if all(isinstance(v, bool) or _is_boolean(v) for v in values):
         operands = [convert_to_tensor(context, v, "bool", expr.span) for v in values]
         return add_node(context, LOGICAL_OPS[op](), operands, expr.span, name=op)[0]
-    raise_error("E0206", f"`{op}` takes booleans, not {describe_value(other)}", expr.span)
+    raise_error("E0206", f"`{op}` takes booleans, not {describe_value(non_bool)}", expr.span)
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:
@@ -277,7 +285,7 @@ def _combine_masks(
     """
     masks: list[MaskLike] = []
     for value in values:
-        # other functions pass here, and are reported when the mask is expanded
+        # other functions are reported when the mask is expanded
         if not isinstance(value, MaskLike):
             raise_error("E0601", f"{describe_value(value)} is not a mask", expr.span)
         masks.append(value)
@@ -293,19 +301,19 @@ def apply_comparison(
     """Apply one comparison, or membership in a list."""
     if op == "in":
         return _is_member(context, left, right, expr)
-    alike = op in ("==", "!=")
+    is_equality = op in ("==", "!=")
     # `x == none` is allowed for every `x`
-    if alike and (left is None or right is None):
+    if is_equality and (left is None or right is None):
         return (left is right) == (op == "==")
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return _compare_tensors(context, op, left, right, expr)
     if isinstance(left, Number) and isinstance(right, Number):
         return _compare_numbers(op, left, right, expr)
     # other values can only be compared for equality
-    if not alike:
+    if not is_equality:
         title = f"`{op}` is not defined for {describe_value(left)} and {describe_value(right)}"
         raise_error("E0206", title, expr.span)
-    return (_to_comparable(left) == _to_comparable(right)) == (op == "==")
+    return (_make_comparable(left) == _make_comparable(right)) == (op == "==")
 
 
 def _is_member(context: Context, left: SpecValue, right: SpecValue, expr: ast.Compare) -> SpecValue:
@@ -336,16 +344,16 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
     return COMPARISONS[op][1](a, b)
 
 
-def _to_comparable(value: SpecValue) -> object:
-    """Return what a value is compared by: functions by name and options, independent of
-    where they were written.
+def _make_comparable(value: SpecValue) -> object:
+    """Return the key for comparing a value: functions by name and options, independent of their
+    location.
     """
     match value:
         case BlockFunction():
             return value.kind, value.name, _sort_options(value.bound_arguments)
         case DefinitionFunction() | BuiltinFunction():
-            given = {name: _to_comparable(v) for name, v in value.bound_arguments.items()}
-            return value.kind, value.name, _sort_options(given)
+            arguments = {name: _make_comparable(v) for name, v in value.bound_arguments.items()}
+            return value.kind, value.name, _sort_options(arguments)
         case ChoiceValue(word):
             return word
     return value

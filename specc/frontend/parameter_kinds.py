@@ -47,7 +47,7 @@ class ChoiceKind:
 
     @property
     def name(self) -> str:
-        """The kind in words."""
+        """The kind as messages show it."""
         return "one of " + ", ".join(self.words)
 
     def convert(self, value: SpecValue) -> str | Absent:
@@ -64,14 +64,14 @@ class ListKind:
 
     @property
     def name(self) -> str:
-        """The kind in words."""
+        """The kind as messages show it."""
         inner = self.item.name.removeprefix("an ").removeprefix("a ")
         if isinstance(self.item, ListKind):
             return f"a list of {inner.replace('list', 'lists', 1)}"
         return f"a list of {inner}s"
 
     def convert(self, value: SpecValue) -> SpecValue | Absent:
-        """Convert every item, or return ABSENT if one does not match."""
+        """Convert every item, or return ABSENT if an item does not match."""
         if not isinstance(value, tuple):
             return ABSENT
         items: list[SpecValue] = []
@@ -214,7 +214,7 @@ def list_choice_words(kinds: ParameterKinds) -> tuple[str, ...]:
 def convert_to_kind(
     value: EvalResult, kinds: ParameterKinds, description: str, span: Span | None
 ) -> SpecValue:
-    """Convert `value` to one of some kinds. Raise E0203 with what was expected."""
+    """Convert `value` to the first kind that accepts it, or raise E0203 with the accepted kinds."""
     first = take_first_result(value)
     for kind in kinds:
         converted = kind.convert(first)
@@ -233,5 +233,5 @@ def convert_to_kind(
 
 
 def describe_kinds(kinds: ParameterKinds) -> str:
-    """Return the accepted kinds in words."""
+    """Return the accepted kinds as messages show them."""
     return " or ".join(kind.name for kind in kinds)

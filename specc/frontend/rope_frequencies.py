@@ -62,7 +62,7 @@ def explain_invalid_rope(rope: Rope) -> str:
 
 
 class _ScalingParameters:
-    """The parameters of a scaling kind, all known."""
+    """The parameters of a scaling kind, whose values are all known."""
 
     def __init__(self, rope: Rope) -> None:
         self._values = dict(rope.parameters)
@@ -84,8 +84,8 @@ class _ScalingParameters:
 
 
 def compute_rope_frequencies(rope: Rope, dim: Dim) -> tuple[tuple[float, ...], float]:
-    """Return (frequencies, attention factor); without frequencies if they are
-    `theta^(-2n/dim)`, or if numbers are not known yet.
+    """Return (frequencies, attention factor); no frequencies if they are the default
+    `theta^(-2n/dim)`, or if parameters are not known yet.
 
     `linear` divides all frequencies by a factor (arXiv:2306.15595). `llama3` divides only
     long wavelengths, with a smooth transition. `yarn` interpolates by the number of

@@ -49,7 +49,7 @@ BINARY_OPERATORS: Mapping[str, tuple[str, Callable[[float, float], float]]] = {
 
 ROUNDING_FUNCTIONS = ("ceil", "floor", "round", "int")
 INTEGER_PRESERVING = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "neg")
-"""Functions with an integer result; functions whose result is an integer if all operands are."""
+"""Functions whose result is an integer, and those that map integers to integers."""
 
 MAX_FORMULA_LENGTH = 60
 """Maximum length of a formula in messages; longer ones show only their lengths."""
@@ -105,7 +105,7 @@ def truncate_to_integer(context: Context, x: RuntimeNumber, span: Span | None) -
 def compute_arithmetic(
     context: Context, fn: str, left: Number, right: Number, span: Span | None
 ) -> Number:
-    """Apply an operator to numbers of which one is a float or unknown. Raise ValueError,
+    """Apply an operator to two numbers that are not both known integers. Raise ValueError,
     OverflowError or ZeroDivisionError where it is undefined.
     """
     a, b = get_known_float(left), get_known_float(right)
@@ -148,7 +148,7 @@ def convert_to_scalar_tensor(
     if number is not None:
         return add_constant(context, number, dtype, span)
     if isinstance(value, Dim) and not _has_quotient(value):
-        # directly from the integer where no quotient needs f64
+        # convert the integer directly: no quotient needs f64
         size = add_op(context, ops.Size(value), span=span)
         return add_op(context, ops.Cast(dtype), size, span=span)
     if isinstance(value, Dim):
@@ -185,7 +185,9 @@ def is_integer_number(value: SpecValue) -> bool:
 
 
 def _make_symbol(context: Context, number: RuntimeNumber) -> Number:
-    """Return a symbol of its own for an integer that depends on symbolic config values."""
+    """Return a new symbol for an integer that depends on symbolic config values; other numbers
+    unchanged.
+    """
     if not number.is_integer or context.has_run_time_symbol(number.symbols):
         return number
     names = context.symbols.computed_names
@@ -243,7 +245,7 @@ def _format_formula(fn: str, args: list[Number]) -> str:
 
 
 def _format_operand(value: Number, *, is_single: bool) -> str:
-    """Return one operand, with sums in parentheses unless it stands alone."""
+    """Return one operand, with sums in parentheses unless it is the only one."""
     if isinstance(value, RuntimeNumber):
         return value.text
     text = str(value)

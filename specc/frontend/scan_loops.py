@@ -47,9 +47,9 @@ def _evaluate_iteration_count(context: Context, statement: ast.Scan, env: Env) -
     value = evaluate_value(context, expr, env)
     if len(statement.sequences) > 1 or not isinstance(value, Dim):
         title = "`scan` over tensors needs `along`"
-        what = f"this is {describe_value(value)}"
+        label = f"this is {describe_value(value)}"
         helps = ["name the axis: `scan x in xs along n { … }`"]
-        raise_error("E0304", title, expr.span, what, helps=helps)
+        raise_error("E0304", title, expr.span, label, helps=helps)
     if value.number is not None and value.number < 0:
         raise_error(
             "E0216", f"the number of iterations must not be negative, got {value}", expr.span
@@ -204,20 +204,20 @@ def _build_scan_body(
     inputs = dict(zip(statement.variables, slices, strict=True))
     start = len(context.builder.nodes)
     # names bound in the body are local, except carried and collected ones
-    state = (Tensor(v, statement.span) for v in carries.values())
+    carry_tensors = (Tensor(v, statement.span) for v in carries.values())
     names = env.names | {n: Tensor(v, statement.span) for n, v in inputs.items()}
-    names |= {name: rebuild_carry(value, state) for name, value in initial_carries.items()}
+    names |= {name: rebuild_carry(value, carry_tensors) for name, value in initial_carries.items()}
     inner = replace(env, names=names)
     with context.isolate_position_ids():
         returned = run_body(context, statement.body, inner)
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
     # names now have their values at the end of an iteration
-    given = iter(carries.values())
+    values_before = iter(carries.values())
     after = [
         value
         for name, initial in initial_carries.items()
-        for value in _check_carried(statement, name, initial, given, names[name])
+        for value in _check_carried(statement, name, initial, values_before, names[name])
     ]
     collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
@@ -239,7 +239,7 @@ def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
 
 
 def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:
-    """Return a value of the same structure with other tensors."""
+    """Return a carry of the same structure with other tensors."""
     if isinstance(value, Tensor):
         return next(tensors)
     return tuple(rebuild_carry(item, tensors) for item in value)
@@ -268,25 +268,29 @@ def _convert_to_carry(value: SpecValue) -> CarryValue | None:
 
 
 def _check_carried(
-    statement: ast.Scan, name: str, start: CarryValue, before: Iterator[Value], after: SpecValue
+    statement: ast.Scan,
+    name: str,
+    initial: CarryValue,
+    values_before: Iterator[Value],
+    after: SpecValue,
 ) -> Iterator[Value]:
     """Yield a carry's tensors after an iteration, checked against those before it."""
     if after is POISON:
         raise AlreadyReported
-    if isinstance(start, Tensor):
-        yield _check_carried_tensor(statement, name, after, next(before))
+    if isinstance(initial, Tensor):
+        yield _check_carried_tensor(statement, name, after, next(values_before))
         return
-    if not isinstance(after, tuple) or len(after) != len(start):
-        now = f"a list of {len(after)}" if isinstance(after, tuple) else describe_value(after)
-        title = f"`{name}` is carried as a list of {len(start)}, but the body sets it to {now}"
+    if not isinstance(after, tuple) or len(after) != len(initial):
+        actual = f"a list of {len(after)}" if isinstance(after, tuple) else describe_value(after)
+        title = f"`{name}` is carried as a list of {len(initial)}, but the body sets it to {actual}"
         helps = ["`repeat … collect` makes a list with one item per iteration"]
         raise_error("E0305", title, statement.span, helps=helps)
-    for n, (item, was) in enumerate(zip(after, start, strict=True)):
-        yield from _check_carried(statement, f"{name}[{n}]", was, before, item)
+    for n, (item, initial_item) in enumerate(zip(after, initial, strict=True)):
+        yield from _check_carried(statement, f"{name}[{n}]", initial_item, values_before, item)
 
 
 def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, before: Value) -> Value:
-    # the same value as before: no statement of the body has set the name
+    # the value is unchanged: no statement of the body has set the name
     if not isinstance(after, Tensor) or after.value is before:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
@@ -296,14 +300,14 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
             helps=helps,
         )
     if after.type != before.type:
-        was, now = format_type(before.type), format_type(after.type)
-        others = Label.list_at(statement.span, f"before the loop it is {was}")
-        title = f"the carry `{name}` changes from {was} to {now}"
-        fix = f"project it back to its size: `{name} = linear(…, out=…)`"
+        type_before, type_after = format_type(before.type), format_type(after.type)
+        others = Label.list_at(statement.span, f"before the loop it is {type_before}")
+        title = f"the carry `{name}` changes from {type_before} to {type_after}"
+        help_ = f"project it back to its size: `{name} = linear(…, out=…)`"
         if after.type.dtype != before.type.dtype:
-            fix = "convert it: `cast(x, to=float)`"
-        helps = [f"{fix}; or give `{name}` this type before the loop"]
-        label, span = f"after an iteration it is {now}", after.span or statement.span
+            help_ = "convert it: `cast(x, to=float)`"
+        helps = [f"{help_}; or give `{name}` this type before the loop"]
+        label, span = f"after an iteration it is {type_after}", after.span or statement.span
         raise_error("E0305", title, span, label, others=others, helps=helps)
     return after.value
 

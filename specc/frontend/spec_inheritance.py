@@ -1,4 +1,4 @@
-"""Check what a spec that extends another may contain: config values and new names."""
+"""Check the contents of a spec that extends another: it may have config values and new names."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -36,16 +36,16 @@ def check_instance_items(module: SpecModule) -> None:
     for item in module.file.items:
         match item:
             case ast.Block(kind="graph"):
-                spoken = "a graph"
+                description = "a graph"
             case ast.Dims():
-                spoken = "`dims`"
+                description = "`dims`"
             case ast.Use(has_own_config=True):
-                spoken = "a spec with a config and weights of its own"
+                description = "a spec with a config and weights of its own"
             case _:
                 continue
         raise_error(
             "E0209",
-            f"{spoken} is not allowed in a spec that extends another",
+            f"{description} is not allowed in a spec that extends another",
             item.span,
             "belongs in a spec of its own",
             notes=[
@@ -58,8 +58,8 @@ def check_instance_items(module: SpecModule) -> None:
 
 
 def check_instance_names(module: SpecModule, base: SpecModule) -> None:
-    """Raise E0225 for names that the extended spec has already: they would mean one thing in
-    the config values and another in the graph.
+    """Raise E0225 for names that the extended spec already defines: they would have different
+    meanings in the config values and in the graph.
     """
     defined: dict[str, Span | None] = {}
     extended: SpecModule | None = base

@@ -21,7 +21,7 @@ from specc.io.safe_read import escape_text
 from specc.syntax import ast
 from specc.syntax.parse import parse_expression
 
-AnItem = TypeVar("AnItem", bound=ast.Item)
+ItemT = TypeVar("ItemT", bound=ast.Item)
 
 
 @dataclass(frozen=True)
@@ -53,46 +53,50 @@ class Program:
 
     @property
     def is_builtin(self) -> bool:
-        """Return whether it is built-in, apart from config values."""
+        """Whether all files of the program are built-in; its config values may differ."""
         return all(m.is_builtin for m in self.chain) and all(
             one.is_builtin for part in self.used_specs for one in part.programs
         )
 
     def get_identity(self) -> Hashable:
-        """Return the identity of the program: its trees, which are the same objects when a text is
-        read again, the config values, and the used specs.
+        """Return the identity of the program: its syntax trees, which are cached by source
+        text, its config values and its used specs.
         """
-        given = {
+        assignments = {
             (path, a.value, id(a.module.file) if a.module else 0)
             for path, a in self.assignments.items()
         }
-        parts = [
-            (part.selected, *(one.get_identity() for one in part.programs))
-            for part in self.used_specs
+        used_specs = [
+            (used_spec.selected, *(program.get_identity() for program in used_spec.programs))
+            for used_spec in self.used_specs
         ]
         trees = [id(module.file) for module in self.chain]
-        return frozenset(given), tuple(parts), tuple(trees)
+        return frozenset(assignments), tuple(used_specs), tuple(trees)
 
-    def list_fields_by_path(self, *, of_alternatives: bool = False) -> dict[str, ast.Field]:
-        """Return every config field by its dotted path, those of used specs below their names,
-        and the selection of used specs with several alternatives, whose fields are those of the
-        selected one, or of all with `of_alternatives`.
+    def list_fields_by_path(self, *, include_alternatives: bool = False) -> dict[str, ast.Field]:
+        """Return every config field by its dotted path; those of used specs are below their names.
+        A used spec with several alternatives has a choice field and the fields of the selected
+        alternative, or of all with `include_alternatives`.
         """
-        found: dict[str, ast.Field] = {}
-        for part in self.used_specs:
-            if part.is_undecided or (of_alternatives and len(part.programs) > 1):
-                found[part.name] = part.field
-            for one in part.programs if of_alternatives else (part.program,):
-                inner = one.list_fields_by_path(of_alternatives=of_alternatives)
-                found |= {f"{part.name}.{path}": entry for path, entry in inner.items()}
-        return found | collect_field_paths(self.iterate_fields())
+        fields: dict[str, ast.Field] = {}
+        for used_spec in self.used_specs:
+            if used_spec.is_undecided or (include_alternatives and len(used_spec.programs) > 1):
+                fields[used_spec.name] = used_spec.field
+            for program in used_spec.programs if include_alternatives else (used_spec.program,):
+                inner_fields = program.list_fields_by_path(
+                    include_alternatives=include_alternatives
+                )
+                fields |= {
+                    f"{used_spec.name}.{path}": entry for path, entry in inner_fields.items()
+                }
+        return fields | collect_field_paths(self.iterate_fields())
 
     def iterate_fields(self) -> Iterator[ast.Field]:
         """Yield the config fields that the spec declares."""
         return iterate_config_entries(self.module.file, ast.Field)
 
-    def iterate_items(self, kind: type[AnItem]) -> Iterator[tuple[AnItem, SpecModule]]:
-        """Return the items of one class, the instance's first, each with its module."""
+    def iterate_items(self, kind: type[ItemT]) -> Iterator[tuple[ItemT, SpecModule]]:
+        """Yield the items of one class with their modules, those of the instance first."""
         for module in self.chain:
             for item in module.file.items:
                 if isinstance(item, kind):
@@ -116,7 +120,7 @@ class UsedSpec:
 
     @property
     def program(self) -> Program:
-        """Return the selected alternative."""
+        """The selected alternative."""
         return self.programs[self.selected or 0]
 
     @property
@@ -126,12 +130,12 @@ class UsedSpec:
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether one of several specs has not been selected yet."""
+        """Whether there are several alternatives and none is selected yet."""
         return self.selected is None and len(self.programs) > 1
 
     @property
     def field(self) -> ast.Field:
-        """Return the selected spec as a config field: by default the first."""
+        """The choice between the alternatives as a config field; its default is the first."""
         kind = ast.TypeName(name="choice", names=self.use.paths)
         first = ast.Name(self.use.path)
         return ast.Field(name=self.name, type=kind, default=first, span=self.use.span)
@@ -150,16 +154,16 @@ class UsedSpec:
 def build_module(file: ast.File, path: str, *, standard: bool = False) -> SpecModule:
     """Build the module of a file. Raise E0217 if a name is defined twice."""
     module = SpecModule(file=file, path=path, is_standard=standard)
-    seen: dict[str, Span | None] = {}
+    spans_by_name: dict[str, Span | None] = {}
     errors = ErrorCollector()
     for item in file.items:
         for name, span in iterate_item_names(item):
             with errors:
-                if name in seen:
-                    others = Label.list_at(seen[name], "first here")
+                if name in spans_by_name:
+                    others = Label.list_at(spans_by_name[name], "first here")
                     title = f"`{name}` is defined twice"
                     raise_error("E0217", title, span, "again here", others=others)
-            seen[name] = span
+            spans_by_name[name] = span
         if isinstance(item, ast.Block | ast.Definition):
             module.items[item.name] = item
         elif isinstance(item, ast.Dims):
@@ -182,27 +186,29 @@ def build_program(
         file = chain[-1].file
         base = library.load_used_module(file.extends, chain[-1], file.extends_span)
         if any(base.path == m.path for m in chain):
-            loop = " → ".join(m.path for m in (*chain, base))
-            raise_error("E0218", f"this spec extends itself: {loop}", file.extends_span)
+            cycle = " → ".join(m.path for m in (*chain, base))
+            raise_error("E0218", f"this spec extends itself: {cycle}", file.extends_span)
         chain.append(base)
     assigned: dict[str, ConfigAssignment] = {}
-    parts = _list_used_specs(chain[-1], library, (*users, chain[-1]))
+    used_specs = _list_used_specs(chain[-1], library, (*users, chain[-1]))
     # the base first, so that the nearest file takes precedence
     for instance, base in reversed(list(pairwise(chain))):
         check_instance_items(instance)
         check_instance_names(instance, base)
         instance.extended = base
-        given: dict[str, ConfigAssignment] = {}
+        instance_values: dict[str, ConfigAssignment] = {}
         for entry in iterate_config_entries(instance.file, ast.Assign):
-            flatten_assignments(entry.name, entry.value, entry.span, given, instance)
-        assigned |= _expand_used_spec_values(given, {*_iterate_open_paths(parts)})
+            flatten_assignments(entry.name, entry.value, entry.span, instance_values, instance)
+        assigned |= _expand_used_spec_values(
+            instance_values, {*_iterate_undecided_paths(used_specs)}
+        )
     program = Program(
         module=chain[-1],
         assignments=assigned,
         name=module.file.model,
         doc=module.file.doc or chain[-1].file.doc,
         chain=tuple(chain),
-        used_specs=parts,
+        used_specs=used_specs,
     )
     reject_untyped_assignments(chain[-1])
     _check_assigned_names(program)
@@ -213,23 +219,23 @@ def _list_used_specs(
     module: SpecModule, library: Library, users: tuple[SpecModule, ...]
 ) -> tuple[UsedSpec, ...]:
     """Return the specs that a file uses with a separate config."""
-    parts: list[UsedSpec] = []
+    used_specs: list[UsedSpec] = []
     for use in module.uses.values():
         if not use.has_own_config:
             continue
-        used = [library.load_used_module(path, module, use.span) for path in use.paths]
-        for other in used:
-            if other in users:
-                loop = " → ".join(m.path for m in (*users, other))
-                raise_error("E0218", f"this spec uses itself: {loop}", use.span)
+        modules = [library.load_used_module(path, module, use.span) for path in use.paths]
+        for used_module in modules:
+            if used_module in users:
+                cycle = " → ".join(m.path for m in (*users, used_module))
+                raise_error("E0218", f"this spec uses itself: {cycle}", use.span)
         _reject_path_pattern(use)
-        programs = tuple(build_program(other, library, users) for other in used)
-        parts.append(UsedSpec(use, programs))
-    return tuple(parts)
+        programs = tuple(build_program(used_module, library, users) for used_module in modules)
+        used_specs.append(UsedSpec(use, programs))
+    return tuple(used_specs)
 
 
 def _reject_path_pattern(use: ast.Use) -> None:
-    """Raise E0226 for a weight path with indices: rules apply to names below it."""
+    """Raise E0226 for a weight path with placeholders: rules apply to names below it."""
     if use.under is not None and set("{}*") & set(use.under.text):
         raise_error(
             "E0226",
@@ -241,56 +247,56 @@ def _reject_path_pattern(use: ast.Use) -> None:
 
 
 def _select_used_specs(program: Program) -> Program:
-    """Select the alternative of each used spec by the values so far. Raise E0203 for an invalid
+    """Select the alternative of each used spec by the assigned values. Raise E0203 for an invalid
     choice.
     """
-    parts: list[UsedSpec] = []
+    used_specs: list[UsedSpec] = []
     assigned = dict(program.assignments)
-    for part in program.used_specs:
-        given = assigned.pop(part.name, None) if len(part.programs) > 1 else None
-        match given and given.value:
+    for used_spec in program.used_specs:
+        assignment = assigned.pop(used_spec.name, None) if len(used_spec.programs) > 1 else None
+        match assignment and assignment.value:
             case None:
-                found: UsedSpec | None = part
+                selected: UsedSpec | None = used_spec
             case ast.Name(path=text) | ast.TextLiteral(value=text):
-                found = part.select_spec(text)
+                selected = used_spec.select_spec(text)
             case _:
-                found = None
-        if found is None:
-            title = f"`{part.name}` is one of {', '.join(part.use.paths)}"
-            span = given.span if given else None
-            raise_error("E0203", title, span, helps=[f"write `{part.use.path}`"])
-        parts.append(found)
-    return replace(program, used_specs=tuple(parts), assignments=assigned)
+                selected = None
+        if selected is None:
+            title = f"`{used_spec.name}` is one of {', '.join(used_spec.use.paths)}"
+            span = assignment.span if assignment else None
+            raise_error("E0203", title, span, helps=[f"write `{used_spec.use.path}`"])
+        used_specs.append(selected)
+    return replace(program, used_specs=tuple(used_specs), assignments=assigned)
 
 
-def _iterate_open_paths(parts: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
+def _iterate_undecided_paths(used_specs: tuple[UsedSpec, ...], prefix: str = "") -> Iterator[str]:
     """Yield the paths of used specs with several alternatives."""
-    for part in parts:
-        path = f"{prefix}{part.name}"
-        if len(part.programs) > 1:
+    for used_spec in used_specs:
+        path = f"{prefix}{used_spec.name}"
+        if len(used_spec.programs) > 1:
             yield path
-        for program in part.programs:
-            yield from _iterate_open_paths(program.used_specs, f"{path}.")
+        for program in used_spec.programs:
+            yield from _iterate_undecided_paths(program.used_specs, f"{path}.")
 
 
 def _expand_used_spec_values(
-    given: Mapping[str, ConfigAssignment], paths: Set[str]
+    assignments: Mapping[str, ConfigAssignment], paths: Set[str]
 ) -> dict[str, ConfigAssignment]:
     """Expand values such as `encoder = swin(window=7)` to the choice of a used spec and values for
     it.
     """
-    found: dict[str, ConfigAssignment] = {}
-    for path, one in given.items():
-        match one.value:
+    expanded: dict[str, ConfigAssignment] = {}
+    for path, assignment in assignments.items():
+        match assignment.value:
             case ast.Call(function=name, args=(), weights=None) if path in paths:
-                inner: dict[str, ConfigAssignment] = {}
-                values = ast.RecordLiteral(one.value.options)
-                flatten_assignments(path, values, one.span, inner, one.module)
-                found[path] = replace(one, value=name)
-                found |= _expand_used_spec_values(inner, paths)
+                inner_values: dict[str, ConfigAssignment] = {}
+                values = ast.RecordLiteral(assignment.value.options)
+                flatten_assignments(path, values, assignment.span, inner_values, assignment.module)
+                expanded[path] = replace(assignment, value=name)
+                expanded |= _expand_used_spec_values(inner_values, paths)
             case _:
-                found[path] = one
-    return found
+                expanded[path] = assignment
+    return expanded
 
 
 def parse_config_settings(settings: Sequence[str]) -> dict[str, ConfigAssignment]:
@@ -316,8 +322,10 @@ def flatten_assignments(
     """Flatten nested values to dotted paths, so that they merge key by key."""
     if isinstance(value, ast.RecordLiteral):
         for option in value.fields:
-            at = option.span or span
-            flatten_assignments(f"{path}.{option.name}", option.value, at, assignments, module)
+            option_span = option.span or span
+            flatten_assignments(
+                f"{path}.{option.name}", option.value, option_span, assignments, module
+            )
     else:
         assignments[path] = ConfigAssignment(value, span, module)
 
@@ -326,34 +334,34 @@ def collect_field_paths(
     fields: Iterator[ast.Field] | tuple[ast.Field, ...], prefix: str = ""
 ) -> dict[str, ast.Field]:
     """Return every config field by its dotted path, with records flattened."""
-    found: dict[str, ast.Field] = {}
+    fields_by_path: dict[str, ast.Field] = {}
     for entry in fields:
         path = f"{prefix}{entry.name}"
-        found[path] = entry
-        found.update(collect_field_paths(entry.type.fields, f"{path}."))
-    return found
+        fields_by_path[path] = entry
+        fields_by_path.update(collect_field_paths(entry.type.fields, f"{path}."))
+    return fields_by_path
 
 
 def _check_assigned_names(program: Program) -> None:
     """Raise E0201 for values of fields that do not exist."""
-    known = program.list_fields_by_path(of_alternatives=True)
+    known = program.list_fields_by_path(include_alternatives=True)
     errors = ErrorCollector()
-    for path, given in program.assignments.items():
+    for path, assignment in program.assignments.items():
         if path in known:
             continue
-        parent, _, last = path.rpartition(".")
-        level = [k for k in known if k.rpartition(".")[0] == parent]
-        names = [k.rpartition(".")[2] for k in level]
-        helps = suggest_similar_name(last, names, f"expected one of {', '.join(level) or 'none'}")
+        parent, _, key = path.rpartition(".")
+        siblings = [k for k in known if k.rpartition(".")[0] == parent]
+        names = [k.rpartition(".")[2] for k in siblings]
+        helps = suggest_similar_name(key, names, f"expected one of {', '.join(siblings) or 'none'}")
         title = f"the config of `{program.module.file.model}` has no `{path}`"
         with errors:
-            raise_error("E0201", title, given.span, "unknown key", helps=helps)
+            raise_error("E0201", title, assignment.span, "unknown key", helps=helps)
     errors.raise_collected()
 
 
 def assign_config_values(program: Program, assigned: dict[str, ConfigAssignment]) -> Program:
     """Return the program with further config values, which take precedence."""
-    given = _expand_used_spec_values(assigned, {*_iterate_open_paths(program.used_specs)})
-    made = replace(program, assignments={**program.assignments, **given})
-    _check_assigned_names(made)
-    return _select_used_specs(made)
+    new_values = _expand_used_spec_values(assigned, {*_iterate_undecided_paths(program.used_specs)})
+    updated = replace(program, assignments={**program.assignments, **new_values})
+    _check_assigned_names(updated)
+    return _select_used_specs(updated)

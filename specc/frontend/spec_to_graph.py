@@ -39,7 +39,11 @@ from specc.frontend.generate_and_reading_sections import (
     list_graphs,
     value_to_data,
 )
-from specc.frontend.length_assumptions import apply_requirement, check_lengths_known, read_equations
+from specc.frontend.length_assumptions import (
+    apply_requirement,
+    check_lengths_known,
+    evaluate_equations,
+)
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
     EvalResult,
@@ -172,7 +176,7 @@ def evaluate_and_check_config(
         except NeedsValue:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
-        # only the violated requirements: other errors may follow from them
+        # report only violated requirements: other errors may be their consequences
         requirement_errors = [d for d in context.errors.diagnostics if d.code == "E0404"]
         raise Failed(*(requirement_errors or context.errors.diagnostics))
     return config
@@ -195,7 +199,7 @@ def _evaluate_config_values(
 
 
 def _merge_values(config: dict[str, SpecValue], new_values: Mapping[str, SpecValue]) -> None:
-    """Update values in place: function values among them refer to this config."""
+    """Update values in place, because function values among them refer to this config."""
     for name, value in new_values.items():
         current = config[name]
         if isinstance(current, Record) and current.used_spec and isinstance(value, Record):
@@ -254,7 +258,7 @@ def _add_inputs(
 ) -> Env:
     """Add the inputs of a graph and return their scope."""
     env = Env(module=program.module, config=config, config_file=reader.config_file)
-    env.dims.update(read_equations(context, block, env))
+    env.dims.update(evaluate_equations(context, block, env))
     for param in block.params:
         with context.collect_errors():
             if not is_tensor_type(param.type):

@@ -1,4 +1,4 @@
-"""Build a standalone spec: merge what it extends and inline what it takes from std."""
+"""Build a standalone spec: merge the specs that it extends and inline the std items it uses."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -32,24 +32,25 @@ def build_renamed_standalone_spec(
     """Build a standalone file of a program, and return the renamed names: those that would shadow
     names which std blocks use.
 
-    A config value gets a trailing underscore in the whole file, as std may mean a keyword by that
-    name, which cannot be renamed. A block of the file keeps its name, and that of std gets the
-    underscore.
+    Such a config value gets a trailing underscore in the whole file, because std may use the name
+    for a built-in function, which cannot be renamed. If a block of the file has such a name, the
+    std block gets the underscore.
     """
     file = merge_extends_chain(program)
     items = _list_shadowed_std_items(file, library)
     known = {*BUILTINS, *library.list_standard_names()}
-    hidden = {f.name for f in program.iterate_fields()} & known & _collect_free_names(items)
-    mine = {name: f"{name}_" for name in sorted(hidden)}
-    own = _collect_defined_names(file.items) - hidden
-    other = {name: f"{name}_" for name in own.intersection(i.name for i in items)}
-    kept = tuple(
-        _rename_config_values(i, mine, _list_renamed_paths(mine, program)) for i in file.items
+    shadowing = {f.name for f in program.iterate_fields()} & known & _collect_free_names(items)
+    renamed_fields = {name: f"{name}_" for name in sorted(shadowing)}
+    kept_names = _collect_defined_names(file.items) - shadowing
+    renamed_items = {name: f"{name}_" for name in kept_names.intersection(i.name for i in items)}
+    file_items = tuple(
+        _rename_config_values(i, renamed_fields, _list_renamed_paths(renamed_fields, program))
+        for i in file.items
     )
-    clashing = _collect_defined_names(kept)
-    taken = [_rename_names(_rename_lengths(item, clashing), other) for item in items]
-    taken = [replace(i, name=other.get(i.name, i.name)) for i in taken]
-    return replace(file, items=(*kept, *taken)), mine
+    clashing = _collect_defined_names(file_items)
+    std_items = [_rename_names(_rename_lengths(item, clashing), renamed_items) for item in items]
+    std_items = [replace(i, name=renamed_items.get(i.name, i.name)) for i in std_items]
+    return replace(file, items=(*file_items, *std_items)), renamed_fields
 
 
 def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
@@ -58,7 +59,7 @@ def _collect_defined_names(items: Iterable[ast.Item]) -> set[str]:
 
 
 def _collect_free_names(items: Iterable[ast.Block | ast.Definition]) -> set[str]:
-    """Return the names that items refer to, without their own parameters."""
+    """Return the names that items refer to, except their parameters."""
     found: set[str] = set()
     for item in items:
         found.update({*_iterate_used_names(item)}.difference(p.name for p in item.params or ()))
@@ -69,23 +70,23 @@ def _rename_config_values(
     item: ast.Item, fields: Mapping[str, str], paths: Mapping[str, str]
 ) -> ast.Item:
     """Rename config values, and the paths that begin with them, in an item."""
-    made = _rename_names(item, paths)
-    if not isinstance(made, ast.Config):
-        return made
+    renamed = _rename_names(item, paths)
+    if not isinstance(renamed, ast.Config):
+        return renamed
     entries = tuple(
         replace(e, name=fields.get(e.name, e.name)) if isinstance(e, ast.Field) else e
-        for e in made.entries
+        for e in renamed.entries
     )
-    return replace(made, entries=entries)
+    return replace(renamed, entries=entries)
 
 
 def _list_renamed_paths(names: Mapping[str, str], program: Program) -> dict[str, str]:
     """Map each config path that begins with a renamed name to its new path."""
-    every = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
-    found = {
-        ".".join(path): ".".join((names[path[0]], *path[1:])) for path in every if path[0] in names
+    paths = [(*path.split("."),) for path in collect_field_paths(program.iterate_fields())]
+    renamed = {
+        ".".join(path): ".".join((names[path[0]], *path[1:])) for path in paths if path[0] in names
     }
-    return found | {f"config.{old}": f"config.{new}" for old, new in found.items()}
+    return renamed | {f"config.{old}": f"config.{new}" for old, new in renamed.items()}
 
 
 def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block | ast.Definition]:
@@ -93,17 +94,17 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
     defines the same names.
     """
     standard = {*library.list_standard_names()} - BUILTINS.keys()
-    own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
-    waiting = [n for item in file.items for n in _iterate_used_names(item) if n not in own]
+    file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    worklist = [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
     items: dict[str, ast.Block | ast.Definition] = {}
-    while waiting:
-        name = waiting.pop(0)
+    while worklist:
+        name = worklist.pop(0)
         if name in items or name not in standard:
             continue
-        found = library.find_standard_item(name)
-        assert found is not None, name
-        items[name] = found[0]
-        waiting += _iterate_used_names(found[0])
+        item_and_module = library.find_standard_item(name)
+        assert item_and_module is not None, name
+        items[name] = item_and_module[0]
+        worklist += _iterate_used_names(item_and_module[0])
     return [*items.values()]
 
 
@@ -112,14 +113,16 @@ def merge_extends_chain(program: Program) -> ast.File:
     base = program.module.file
     _reject_values_of_used_specs(program)
     inherited = [i for m in program.chain[:-1] for i in m.file.items]
-    own = [i for i in inherited if not isinstance(i, ast.Config)]
+    inherited_items = [i for i in inherited if not isinstance(i, ast.Config)]
     # The nearest file decides about `generate` and `stream`.
-    taken = {kind for kind in SINGLE_ITEMS for i in own if isinstance(i, kind)}
-    rest = [i for i in base.items if not isinstance(i, (ast.Config, *taken))]
+    overridden = {kind for kind in SINGLE_ITEMS for i in inherited_items if isinstance(i, kind)}
+    base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden))]
     configs = [
         _assign_config(i, program.assignments) for i in base.items if isinstance(i, ast.Config)
     ]
-    return replace(base, model=program.name, doc=program.doc, items=(*configs, *own, *rest))
+    return replace(
+        base, model=program.name, doc=program.doc, items=(*configs, *inherited_items, *base_items)
+    )
 
 
 def _reject_values_of_used_specs(program: Program) -> None:
@@ -151,30 +154,30 @@ def _assign_field(
     path = f"{prefix}{field.name}"
     inner = tuple(_assign_field(f, assigned, f"{path}.") for f in field.type.fields)
     kind = replace(field.type, fields=inner)
-    given = assigned.get(path)
-    if given is None:
+    assignment = assigned.get(path)
+    if assignment is None:
         return replace(field, type=kind)
     # A value of an instance takes precedence over that of a config.json.
-    return replace(field, type=kind, default=given.value, sources=())
+    return replace(field, type=kind, default=assignment.value, sources=())
 
 
 def _iterate_std_items(file: ast.File, library: Library) -> Iterator[ast.Item]:
     """Yield the std items that a file uses, directly or through other items."""
-    # A name that is also a keyword stays in std: here it would be a keyword.
+    # a std item with the name of a built-in function cannot be inlined
     standard = {*library.list_standard_names()} - BUILTINS.keys()
-    taken = {name for item in file.items for name, _ in iterate_item_names(item)}
-    # Names that std blocks use for local lengths, but that this file declares itself.
-    clashing = {name for name in taken if name not in standard}
-    waiting: list[ast.Node] = [*file.items]
-    while waiting:
-        for name in _iterate_used_names(waiting.pop(0)):
-            if name in taken or name not in standard:
+    defined = {name for item in file.items for name, _ in iterate_item_names(item)}
+    # names that this file declares and std blocks may use for local lengths
+    clashing = {name for name in defined if name not in standard}
+    worklist: list[ast.Node] = [*file.items]
+    while worklist:
+        for name in _iterate_used_names(worklist.pop(0)):
+            if name in defined or name not in standard:
                 continue
-            taken.add(name)
-            found = library.find_standard_item(name)
-            assert found is not None, name
-            waiting.append(found[0])
-            yield _rename_lengths(found[0], clashing)
+            defined.add(name)
+            item_and_module = library.find_standard_item(name)
+            assert item_and_module is not None, name
+            worklist.append(item_and_module[0])
+            yield _rename_lengths(item_and_module[0], clashing)
 
 
 def _iterate_used_names(item: ast.Node) -> Iterator[str]:
@@ -193,8 +196,8 @@ def _rename_lengths(
     lengths = {
         node.path for kind in types for node in walk_tree(kind) if isinstance(node, ast.Name)
     }
-    mine = {name: f"{name}_" for name in (lengths & {*clashing}) - params}
-    return _rename_names(item, mine) if mine else item
+    renamed = {name: f"{name}_" for name in (lengths & {*clashing}) - params}
+    return _rename_names(item, renamed) if renamed else item
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:

@@ -40,7 +40,7 @@ Returned: TypeAlias = tuple[ast.Return, tuple[EvalResult, ...]]
 
 
 def run_statements(context: Context, body: Sequence[ast.Statement], env: Env) -> Returned | None:
-    """Run statements; `(statement, values)` of the `return` that ended them, or None.
+    """Run statements. Return the `return` statement that ended them with its values, or None.
 
     A failed statement poisons the names it should have bound, so that others can still be
     checked.

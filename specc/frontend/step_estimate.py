@@ -28,7 +28,7 @@ Config: TypeAlias = Mapping[str, SpecValue]
 
 @dataclass
 class StepEstimator:
-    """Estimates of items with their configs, by the identities of both, each computed once."""
+    """Cached step estimates of items with their configs, keyed by the identities of both."""
 
     library: Library
     estimates: dict[tuple[int, int], tuple[int, SpecItem, Config]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class _ItemSteps:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)
 
-    def _estimate_found(self, found: tuple[SpecItem, SpecModule]) -> int:
+    def _estimate_used_item(self, found: tuple[SpecItem, SpecModule]) -> int:
         """Return the steps of a block or definition that this item uses."""
         item, module = found
         config = self.config if module.root is self.module.root else EMPTY_NAMES
@@ -158,7 +158,7 @@ class _ItemSteps:
             return 0
         pairs = _pair_known_arguments(parameters, expr)
         arguments = sum(self._estimate_argument(p, a) for p, a in pairs)
-        return arguments + (self._estimate_found(found) if found else 0)
+        return arguments + (self._estimate_used_item(found) if found else 0)
 
     def _estimate_argument(self, parameter: "AnyParameter", expr: ast.Expr) -> int:
         """Estimate the steps of an argument: none for names, and for functions called later."""
@@ -186,7 +186,7 @@ class _ItemSteps:
             case ast.Name(path=name) | ast.Call(function=ast.Name(path=name)):
                 found = self._find_item(name)
                 is_mask = found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
-                return 1 + (self._estimate_found(found) if found and is_mask else 0)
+                return 1 + (self._estimate_used_item(found) if found and is_mask else 0)
         return self._estimate_value(expr)
 
 
@@ -217,7 +217,7 @@ EXPRESSION_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {
 
 @dataclass(frozen=True, slots=True)
 class _ItemKey:
-    """An item as the key of a cache, compared by identity because trees are slow to compare."""
+    """An item as a cache key; it is compared by identity because trees are slow to compare."""
 
     identity: int
     item: SpecItem = field(compare=False)

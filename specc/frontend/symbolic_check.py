@@ -39,10 +39,10 @@ class SymbolicTrial:
 def check_spec_symbolically(
     program: Program, library: Library, graph: str = "", *, has_config_file: bool = False
 ) -> list[SymbolicTrial]:
-    """Elaborate with symbols. Raise Failed; an error of some trials only has a note with the
-    values of the trial.
+    """Elaborate with symbols. Raise Failed with all errors; an error that occurs only in some
+    trials has a note with the values of the trial.
 
-    Integers with a computed default (`side = image / patch`) are first symbols of their own, to
+    Integers with a computed default (`side = image / patch`) are independent symbols at first, to
     find errors that occur only with other values. If this fails, they are expressions.
 
     With `has_config_file`, lengths set by the user may differ from the defaults; the compile
@@ -98,35 +98,35 @@ def _check_without_overrides(
     value differs.
     """
     fields = program.list_fields_by_path()
-    given = {
+    overrides = {
         p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
     }
-    if not given or not _is_shape_error(failed):
+    if not overrides or not _is_shape_error(failed):
         raise failed from None
-    others = {p: a for p, a in program.assignments.items() if p not in given}
-    without = replace(program, assignments=others)
+    others = {p: a for p, a in program.assignments.items() if p not in overrides}
+    reduced = replace(program, assignments=others)
     try:
-        trials = _check_free_then_derived(without, library, graph)
+        trials = _check_free_then_derived(reduced, library, graph)
     except Failed:
         raise failed from None
-    if _has_same_values(library, program, without, given):
+    if _has_same_values(library, program, reduced, overrides):
         return trials
-    path, value = next(iter(given.items()))
+    path, value = next(iter(overrides.items()))
     default = fields[path].default
     if value.span is None or default is None or default.span is None:
         raise failed from None
     _raise_override_error(failed.diagnostics[0], path, value.span, default.span.text)
 
 
-def _raise_override_error(found: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
-    """Raise the error `found` at the value assigned to a derived field."""
-    primary, label = found.primary, f"left out, `{path}` is {default}"
+def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
+    """Raise the error `diagnostic` at the value assigned to a derived field."""
+    primary, label = diagnostic.primary, f"left out, `{path}` is {default}"
     raise Failed(
         replace(
-            found,
-            title=f"`{path}` does not match the fields it is computed from: {found.title}",
+            diagnostic,
+            title=f"`{path}` does not match the fields it is computed from: {diagnostic.title}",
             primary=Label(span, label),
-            others=(*((primary,) if primary else ()), *found.others),
+            others=(*((primary,) if primary else ()), *diagnostic.others),
             helps=(f"leave `{path}` out, or change the fields it is computed from",),
         )
     ) from None
@@ -266,7 +266,7 @@ class _TrialRunner:
         fields = apply_trial_specs(self.program, fixed).list_fields_by_path()
         free: dict[str, ast.Field] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
-        forbidden: Failed | None = None
+        first_violation: Failed | None = None
         while True:
             try:
                 return self._elaborate(fixed)
@@ -279,11 +279,11 @@ class _TrialRunner:
                 if not all(map(_is_requirement_error, failed.diagnostics)):
                     raise failed from None
                 # if all sizes are rejected, show the first error, whose numbers are the simplest
-                forbidden = forbidden or failed
-                other = next(sizes, None)
-                if other is None:
-                    raise forbidden from None
-                fixed.update(other)
+                first_violation = first_violation or failed
+                next_sizes = next(sizes, None)
+                if next_sizes is None:
+                    raise first_violation from None
+                fixed.update(next_sizes)
 
 
 def _find_free_fields(
@@ -307,18 +307,20 @@ TRIAL_SIZES = (4, 8, 16, 3, 6, 12, 32, 64, 24, 48, 96, 128, 256)
 
 def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, SpecValue]]:
     """Yield values to try for fields that determine the structure: small sizes, the defaults,
-    then other sizes for each field alone and for all together.
+    then other sizes for one field at a time and for all fields together.
     """
-    usual: dict[str, SpecValue] = {p: _get_usual_number(entry) for p, entry in fields.items()}
-    yield dict(usual)
+    small_values: dict[str, SpecValue] = {
+        p: _get_trial_number(entry) for p, entry in fields.items()
+    }
+    yield dict(small_values)
     defaults = {path: _get_default_number(entry) for path, entry in fields.items()}
-    yield usual | {path: d for path, d in defaults.items() if d is not None}
+    yield small_values | {path: d for path, d in defaults.items() if d is not None}
     integers = [path for path, entry in fields.items() if entry.type.name == "int"]
     sizes: list[SpecValue] = [Dim.of(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
-        yield from (usual | {path: size} for size in sizes)
+        yield from (small_values | {path: size} for size in sizes)
     if len(integers) > 1:  # `require a == b` does not hold for any of the above
-        yield from (usual | dict.fromkeys(integers, size) for size in sizes)
+        yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
 
 
 def _get_default_number(entry: ast.Field) -> Dim | float | None:
@@ -328,7 +330,7 @@ def _get_default_number(entry: ast.Field) -> Dim | float | None:
     return Dim.of(int(text)) if text.isdigit() else float(text)
 
 
-def _get_usual_number(entry: ast.Field) -> Dim | float:
+def _get_trial_number(entry: ast.Field) -> Dim | float:
     if entry.type.name == "float":
         return 0.5
     value = _get_default_number(entry)
@@ -341,8 +343,8 @@ def _iterate_alternatives(
     """Yield other values to try, one at a time."""
     for path, entry in program.list_fields_by_path().items():
         # Values for one of several used specs do not apply to the others.
-        given = any(p == path or p.startswith(f"{path}.") for p in program.assignments)
-        if given:
+        is_assigned = any(p == path or p.startswith(f"{path}.") for p in program.assignments)
+        if is_assigned:
             continue
         match entry.type.name:
             case "bool":

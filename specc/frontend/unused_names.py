@@ -28,20 +28,20 @@ DOTTED_NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def find_unused_names(program: Program) -> list[Diagnostic]:
-    """Yield W0202 for each unused name that a spec, or a user spec that it extends,
+    """Return W0202 for each unused name that a spec, or a user spec that it extends,
     defines.
 
-    Leaves out names that begin with `_`, padding masks of graphs, and inputs that alone
-    determine a length that is used.
+    Exceptions are names that begin with `_`, padding masks of graphs, and inputs that are the
+    only source of a used length.
     """
-    own = {id(module.file) for module in program.chain if not module.is_builtin}
-    if not own:
+    user_files = {id(module.file) for module in program.chain if not module.is_builtin}
+    if not user_files:
         return []
-    found = find_unused_in_files([m.file for m in program.chain], FIELDS_OF_EXPORTS)
-    return [d for file, d in found if id(file) in own]
+    found = find_unused_in_files([m.file for m in program.chain], EXPORT_FIELDS)
+    return [d for file, d in found if id(file) in user_files]
 
 
-FIELDS_OF_EXPORTS = frozenset({"context"})
+EXPORT_FIELDS = frozenset({"context"})
 """Config fields that `specc export` reads by their name."""
 
 
@@ -88,7 +88,7 @@ def _get_offset(warning: Diagnostic) -> int:
 
 
 def collect_names(*nodes: ast.Node | None) -> set[str]:
-    """Return the dotted names that trees mention, those in the placeholders of texts too."""
+    """Return the dotted names in syntax trees, including those in placeholders of strings."""
     found: set[str] = set()
     for node in nodes:
         for inner in walk_tree(node) if node else ():
@@ -123,7 +123,7 @@ class ItemNames:
 
 
 def collect_item_names(item: UsableItem) -> ItemNames:
-    """Return the names that an item reads from outside, and W0202 for its own unused ones."""
+    """Return the names that an item reads but does not define, and W0202 for its unused names."""
     params = item.params or ()
     unused: list[Diagnostic] = []
     if isinstance(item, ast.Definition):
@@ -152,9 +152,9 @@ def _find_unused_parameters(
         is_mask = is_graph and _is_padding_mask(param)
         if is_mask or lengths or _is_read(param.name, body | defaults | other_types):
             continue
-        what = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
+        description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
         remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
-        yield make_unused_warning(what, param.name, param.span, body - names, remedy)
+        yield make_unused_warning(description, param.name, param.span, body - names, remedy)
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
@@ -167,66 +167,68 @@ class LiveValues:
     """Backward liveness of the values that one block assigns.
 
     `unused` has a warning for each assignment whose value no later statement reads, by the
-    place of the name.
+    span of the name.
     """
 
     block: ast.Block
     unused: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
-    def find_live_before(self, body: Sequence[ast.Statement], after: set[str]) -> set[str]:
-        """Return the names that statements read before assigning them, given those read after."""
+    def find_live_before(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
+        """Return the names that are live before statements; `live` are those after them."""
         for statement in reversed(body):
-            after = self._visit_statement(statement, after)
-        return after
+            live = self._visit_statement(statement, live)
+        return live
 
-    def _visit_statement(self, statement: ast.Statement, after: set[str]) -> set[str]:
+    def _visit_statement(self, statement: ast.Statement, live: set[str]) -> set[str]:
         match statement:
             case ast.Let():
-                return self._visit_assignment(statement, after)
+                return self._visit_assignment(statement, live)
             case ast.Return(values=values):
                 return collect_names(*values)
             case ast.Require(condition=condition):
-                return after | collect_names(condition)
+                return live | collect_names(condition)
             case ast.When(condition=condition):
-                taken = self.find_live_before(statement.body, after)
-                other = self.find_live_before(statement.otherwise, after)
+                taken = self.find_live_before(statement.body, live)
+                other = self.find_live_before(statement.otherwise, live)
                 return taken | other | collect_names(condition)
             case ast.Repeat():
-                return self._visit_repeat(statement, after)
+                return self._visit_repeat(statement, live)
             case ast.Scan():
-                return self._visit_scan(statement, after)
+                return self._visit_scan(statement, live)
 
-    def _visit_assignment(self, statement: ast.Let, after: set[str]) -> set[str]:
+    def _visit_assignment(self, statement: ast.Let, live: set[str]) -> set[str]:
         used = collect_names(statement.value, *(t.type for t in statement.targets))
         for target in statement.targets:
-            if _is_read(target.name, after):
+            if _is_read(target.name, live):
                 self.unused.pop(target.span, None)
                 continue
             self.unused[target.span] = make_unused_warning(
                 f"value `{target.name}` of `{self.block.name}`",
                 target.name,
                 target.span,
-                after | used,
+                live | used,
                 "remove it, or assign it to `_`",
             )
-        return _remove_names(after, (t.name for t in statement.targets)) | used
+        return _remove_names(live, (t.name for t in statement.targets)) | used
 
-    def _visit_repeat(self, statement: ast.Repeat, after: set[str]) -> set[str]:
-        inside = after | set(statement.collect)
+    def _visit_repeat(self, statement: ast.Repeat, live: set[str]) -> set[str]:
+        live_at_end = live | set(statement.collect)
         # an iteration reads what the previous one assigned
-        first = self.find_live_before(statement.body, inside)
-        entry = self.find_live_before(statement.body, inside | first)
-        outside = _remove_names(after, statement.collect)
+        first_pass = self.find_live_before(statement.body, live_at_end)
+        live_at_start = self.find_live_before(statement.body, live_at_end | first_pass)
+        live_outside = _remove_names(live, statement.collect)
         header = collect_names(statement.iterable, statement.under)
-        return _remove_names(entry, [statement.variable]) | outside | header
+        return _remove_names(live_at_start, [statement.variable]) | live_outside | header
 
-    def _visit_scan(self, statement: ast.Scan, after: set[str]) -> set[str]:
+    def _visit_scan(self, statement: ast.Scan, live: set[str]) -> set[str]:
         results = {*statement.carry, *statement.collect}
-        entry = self.find_live_before(statement.body, results | collect_names(statement.until))
+        live_at_start = self.find_live_before(
+            statement.body, results | collect_names(statement.until)
+        )
         header = collect_names(*statement.sequences, statement.along, statement.keep)
         return (
-            _remove_names(entry, statement.variables)
-            | _remove_names(after, results)
+            _remove_names(live_at_start, statement.variables)
+            | _remove_names(live, results)
             | set(statement.carry)
             | header
         )
@@ -272,12 +274,16 @@ def _is_field_read(path: str, used: set[str]) -> bool:
 
 
 def make_unused_warning(
-    what: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
+    description: str, name: str, span: Span | None, candidates: Iterable[str], remedy: str
 ) -> Diagnostic:
-    """Return W0202 with the nearest name among those that are read in the same place."""
+    """Return W0202, with a similar name of `candidates` and the remedy as helps."""
     helps = (*suggest_similar_name(name, sorted(set(candidates) - {name})), remedy)
     return Diagnostic(
-        "W0202", f"{what} is never used", Label.at(span, "unused"), helps=helps, severity="warning"
+        "W0202",
+        f"{description} is never used",
+        Label.at(span, "unused"),
+        helps=helps,
+        severity="warning",
     )
 
 
@@ -343,6 +349,6 @@ def _explain_useless_rule(rule: ast.Share, models: Iterable[ModelDefinition]) ->
         return Diagnostic(
             "W0505", f"no two calls share `{path}`", label, helps=(help_,), severity="warning"
         )
-    close = find_nearest_name(path, names)
-    hint = format_suggestion(close) if close else "`specc show` lists the names of all weights"
+    similar = find_nearest_name(path, names)
+    hint = format_suggestion(similar) if similar else "`specc show` lists the names of all weights"
     return Diagnostic("E0527", f"no weights `{path}` to share", label, helps=(hint,))

@@ -1,5 +1,5 @@
-"""Specs used with a config of their own: select one of several, read its config section, and
-show the `use` in its errors.
+"""Used specs with a separate config: select an alternative, read its config section, and show the
+`use` in its errors.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,26 +19,26 @@ from specc.syntax import ast
 
 @contextmanager
 def show_use_in_errors(use: ast.Use) -> Iterator[None]:
-    """Show the `use` in errors of the used spec inside the context."""
+    """Show the `use` in errors of the used spec inside a `with` block."""
     try:
         yield
     except Failed as failed:
         text = f"`{use.name}` is used here"
-        found = [add_origin_label(d, use.span, text) for d in failed.diagnostics]
-        raise Failed(*found) from None
+        labeled = [add_origin_label(d, use.span, text) for d in failed.diagnostics]
+        raise Failed(*labeled) from None
 
 
 @contextmanager
 def show_call_in_errors(context: Context, span: Span | None, name: str) -> Iterator[None]:
-    """Show the call at `span` in errors of a used file's block inside the context."""
-    before, text = len(context.errors.diagnostics), f"`{name}` is called here"
+    """Show the call at `span` in errors of a used file's block inside a `with` block."""
+    count, text = len(context.errors.diagnostics), f"`{name}` is called here"
     try:
         yield
     except Failed as failed:
         raise Failed(*[add_origin_label(d, span, text) for d in failed.diagnostics]) from None
     finally:
-        noted = context.errors.diagnostics[before:]
-        context.errors.diagnostics[before:] = [add_origin_label(d, span, text) for d in noted]
+        reported = context.errors.diagnostics[count:]
+        context.errors.diagnostics[count:] = [add_origin_label(d, span, text) for d in reported]
 
 
 def add_origin_label(diagnostic: Diagnostic, span: Span | None, text: str) -> Diagnostic:
@@ -59,24 +59,26 @@ def list_config_entries(program: Program) -> list[ast.ConfigEntry]:
     return [e for item, _ in program.iterate_items(ast.Config) for e in item.entries]
 
 
-def get_config_section(part: UsedSpec, data: JsonObject) -> JsonObject | None:
+def get_config_section(used_spec: UsedSpec, data: JsonObject) -> JsonObject | None:
     """Return the section of a config file that a used spec reads; None if it reads none. Raise
     E0227 if the file lacks it.
     """
-    keys = part.use.sources
+    keys = used_spec.use.sources
     if not keys:
         return None
     member = next((m for m in map(data.find_non_null, keys) if m is not None), None)
     if member is not None and isinstance(member.value, JsonObject):
         return member.value
-    _raise_missing_section(part, data, member)
+    _raise_missing_section(used_spec, data, member)
 
 
-def _raise_missing_section(part: UsedSpec, data: JsonObject, member: JsonMember | None) -> NoReturn:
+def _raise_missing_section(
+    used_spec: UsedSpec, data: JsonObject, member: JsonMember | None
+) -> NoReturn:
     """Raise E0227 for a config file without the section, or with another value there."""
-    keys, span = part.use.sources, part.use.span
+    keys, span = used_spec.use.sources, used_spec.use.span
     quoted = " or ".join(f'"{key}"' for key in keys)
-    label = f"`{part.name}` reads its config there"
+    label = f"`{used_spec.name}` reads its config there"
     raise_error(
         "E0227",
         f"{data.span.source.name} has no object {quoted}",
@@ -89,38 +91,38 @@ def _raise_missing_section(part: UsedSpec, data: JsonObject, member: JsonMember 
 
 def choose_used_specs(program: Program, data: JsonObject) -> Program:
     """Select the alternative of each used spec by the config file. Raise E0228 if none matches."""
-    parts: list[UsedSpec] = []
-    for part in program.used_specs:
-        inner = get_config_section(part, data)
-        chosen = part
-        if inner and part.is_undecided:
-            chosen = _choose_by_type(part, inner.find_non_null(MODEL_TYPE_KEY))
-        if inner is not None:
+    used_specs: list[UsedSpec] = []
+    for used_spec in program.used_specs:
+        section = get_config_section(used_spec, data)
+        chosen = used_spec
+        if section and used_spec.is_undecided:
+            chosen = _choose_by_type(used_spec, section.find_non_null(MODEL_TYPE_KEY))
+        if section is not None:
             programs = list(chosen.programs)
-            with show_use_in_errors(part.use):
-                programs[chosen.selected or 0] = choose_used_specs(chosen.program, inner)
+            with show_use_in_errors(used_spec.use):
+                programs[chosen.selected or 0] = choose_used_specs(chosen.program, section)
             chosen = replace(chosen, programs=tuple(programs))
-        parts.append(chosen)
-    return replace(program, used_specs=tuple(parts))
+        used_specs.append(chosen)
+    return replace(program, used_specs=tuple(used_specs))
 
 
-def _choose_by_type(part: UsedSpec, member: JsonMember | None) -> UsedSpec:
+def _choose_by_type(used_spec: UsedSpec, member: JsonMember | None) -> UsedSpec:
     """Select the alternative that reads a model type; the first if the file has no type."""
     if member is None:
-        return replace(part, selected=0)
-    text = member.value.value if isinstance(member.value, JsonScalar) else None
-    kinds = [list_model_types(program) for program in part.programs]
-    for number, kind in enumerate(kinds):
-        if text in kind:
-            return replace(part, selected=number)
-    known = ", ".join(dict.fromkeys(k for kind in kinds for k in kind))
+        return replace(used_spec, selected=0)
+    model_type = member.value.value if isinstance(member.value, JsonScalar) else None
+    types_by_program = [list_model_types(program) for program in used_spec.programs]
+    for index, types in enumerate(types_by_program):
+        if model_type in types:
+            return replace(used_spec, selected=index)
+    known = ", ".join(dict.fromkeys(k for types in types_by_program for k in types))
     raise_error(
         "E0228",
-        f"`{part.name}` cannot be {member.value.span.text[:60]}",
+        f"`{used_spec.name}` cannot be {member.value.span.text[:60]}",
         member.value.span,
-        others=Label.list_at(part.use.span, "used here"),
-        notes=[f"those read {known}"],
-        helps=["add a spec that reads this type to them, or pass your own with --spec"],
+        others=Label.list_at(used_spec.use.span, "used here"),
+        notes=[f"the alternatives read {known}"],
+        helps=["add a spec that reads this type to the `use`, or pass your own with --spec"],
     )
 
 
@@ -136,62 +138,79 @@ def list_model_types(program: Program) -> tuple[str, ...]:
 
 def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: str = "") -> Program:
     """Select the trial alternative of each used spec that has no choice yet."""
-    parts: list[UsedSpec] = []
-    for part in program.used_specs:
-        here = f"{path}{part.name}"
-        word = fixed.get(here)
-        found = part
-        if part.is_undecided and isinstance(word, ChoiceValue):
-            found = part.select_spec(word.word) or part
-        programs = list(found.programs)
-        programs[found.selected or 0] = apply_trial_specs(found.program, fixed, f"{here}.")
-        parts.append(replace(found, programs=tuple(programs)))
-    return replace(program, used_specs=tuple(parts))
+    used_specs: list[UsedSpec] = []
+    for used_spec in program.used_specs:
+        spec_path = f"{path}{used_spec.name}"
+        choice = fixed.get(spec_path)
+        selected = used_spec
+        if used_spec.is_undecided and isinstance(choice, ChoiceValue):
+            selected = used_spec.select_spec(choice.word) or used_spec
+        programs = list(selected.programs)
+        programs[selected.selected or 0] = apply_trial_specs(
+            selected.program, fixed, f"{spec_path}."
+        )
+        used_specs.append(replace(selected, programs=tuple(programs)))
+    return replace(program, used_specs=tuple(used_specs))
 
 
 def enter_used_spec(
-    part: UsedSpec, program: Program, reader: ConfigReader
+    used_spec: UsedSpec, program: Program, reader: ConfigReader
 ) -> tuple[Program, ConfigReader]:
     """Return the used spec with the values that the using spec sets, and its config reader."""
-    start = f"{part.name}."
+    prefix = f"{used_spec.name}."
     # names in a value are resolved in its module
-    named = program.chain[0] if program.chain else program.module
-    given = {
-        path.removeprefix(start): replace(value, module=value.module or named)
+    user_spec = program.chain[0] if program.chain else program.module
+    values_by_path = {
+        path.removeprefix(prefix): replace(value, module=value.module or user_spec)
         for path, value in program.assignments.items()
-        if path.startswith(start)
+        if path.startswith(prefix)
     }
-    known = {*part.program.list_fields_by_path(), *(p.name for p in part.program.used_specs)}
-    for path, value in given.items():
+    known = {
+        *used_spec.program.list_fields_by_path(),
+        *(p.name for p in used_spec.program.used_specs),
+    }
+    for path, value in values_by_path.items():
         if path not in known:
             raise_error(
                 "E0201",
-                f"the config of `{part.program.module.file.model}` has no `{path}`",
+                f"the config of `{used_spec.program.module.file.model}` has no `{path}`",
                 value.span,
                 "unknown key",
-                notes=[f"`{part.name}` is `{part.path}` here"],
+                notes=[f"`{used_spec.name}` is `{used_spec.path}` here"],
             )
-    raw = get_config_section(part, reader.config_file) if reader.config_file is not None else None
-    inner = replace(part.program, assignments={**part.program.assignments, **given})
-    published = reader.published_lookup if raw is not None else None
-    path = reader.qualify_path(part.name)
-    return inner, replace(reader, config_file=raw, published_lookup=published, path=path)
+    section = (
+        get_config_section(used_spec, reader.config_file)
+        if reader.config_file is not None
+        else None
+    )
+    used_program = replace(
+        used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
+    )
+    lookup = reader.published_lookup if section is not None else None
+    path = reader.qualify_path(used_spec.name)
+    return used_program, replace(reader, config_file=section, published_lookup=lookup, path=path)
 
 
 def iterate_used_specs(
     program: Program, config: Mapping[str, SpecValue], scope: str = ""
 ) -> Iterator[tuple[Program, ast.Use, Env]]:
     """Yield every used spec, recursively, with its `use` and its scope of config and weights."""
-    for part in program.used_specs:
-        values = config[part.name]
+    for used_spec in program.used_specs:
+        values = config[used_spec.name]
         assert isinstance(values, Record)  # by `_evaluate_config_values`
-        under = join_weight_path(scope, part.use.under.text if part.use.under else "")
-        inner = part.program
-        yield (inner, part.use, Env(module=inner.module, config=values.fields, scope=under))
-        yield from iterate_used_specs(inner, values.fields, under)
+        inner_scope = join_weight_path(
+            scope, used_spec.use.under.text if used_spec.use.under else ""
+        )
+        used_program = used_spec.program
+        yield (
+            used_program,
+            used_spec.use,
+            Env(module=used_program.module, config=values.fields, scope=inner_scope),
+        )
+        yield from iterate_used_specs(used_program, values.fields, inner_scope)
 
 
 def has_published_fields(program: Program) -> bool:
     """Return whether a spec, or one that it uses, reads a config file."""
-    mine = any(entry.sources for entry in program.iterate_fields())
-    return mine or any(part.use.sources for part in program.used_specs)
+    has_own_sources = any(entry.sources for entry in program.iterate_fields())
+    return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

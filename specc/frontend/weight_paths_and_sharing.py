@@ -213,10 +213,10 @@ def _find_fork(first: CallPath, second: CallPath) -> int | None:
     """Return the index at which two call paths diverge; None for the same call, or for a
     definition that is expanded at each use.
     """
-    for n, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one is not other:
-            is_same_definition = one.source is other.source and not isinstance(
-                one.source, STEP_NODES
+    for n, (first_step, second_step) in enumerate(zip(first, second, strict=False)):
+        if first_step is not second_step:
+            is_same_definition = first_step.source is second_step.source and not isinstance(
+                first_step.source, STEP_NODES
             )
             return None if is_same_definition else n
     return None
@@ -229,15 +229,25 @@ def _collect_scopes(path: CallPath) -> set[str]:
 
 def explain_unshared_weight(name: str, first: CallPath, second: CallPath) -> Diagnostic:
     """Return E0526 for a weight that two calls use. The paths begin where they diverge."""
-    one, other = first[0], second[0]
+    first_step, second_step = first[0], second[0]
     share = f"to share one set of weights write: {_suggest_share_rule(first, second)}"
-    if isinstance(other.source, LOOP_NODES) and one.source is other.source:
-        inner = next((s for s in second if isinstance(s.source, ast.Call)), other)
-        labels = (inner.span, "each iteration uses the same weights", other.span, "this repeats it")
-        fix = f"give each iteration its own weights: {_suggest_iteration_path(other.source)}"
+    if isinstance(second_step.source, LOOP_NODES) and first_step.source is second_step.source:
+        call = next((s for s in second if isinstance(s.source, ast.Call)), second_step)
+        labels = (
+            call.span,
+            "each iteration uses the same weights",
+            second_step.span,
+            "this repeats it",
+        )
+        fix = f"give each iteration its own weights: {_suggest_iteration_path(second_step.source)}"
         title = f"all iterations of the loop share the weight `{name}`"
     else:
-        labels = (other.span, "this call reuses the weights", one.span, "they belong to this call")
+        labels = (
+            second_step.span,
+            "this call reuses the weights",
+            first_step.span,
+            "they belong to this call",
+        )
         fix = "give each call its own name: `… @ name`"
         title = f"two calls share the weight `{name}`"
     span, text, other_span, other_text = labels
@@ -274,33 +284,35 @@ class ExpertStack:
     and the stacked weight of all.
     """
 
-    experts: Dim
+    expert_count: Dim
     expert_values: dict[str, Value] = field(default_factory=dict)
     stacked_values: dict[str, Value] = field(default_factory=dict)
 
 
 def get_stacked_shape(stacks: Sequence[ExpertStack], shape: Sequence[Dim]) -> tuple[Dim, ...]:
     """Return the stored shape of a weight, given its shape in one expert."""
-    return (*(s.experts for s in stacks), *shape)
+    return (*(s.expert_count for s in stacks), *shape)
 
 
-def get_expert_weight(builder: Builder, stacks: Sequence[ExpertStack], wanted: Parameter) -> Value:
+def get_expert_weight(
+    builder: Builder, stacks: Sequence[ExpertStack], parameter: Parameter
+) -> Value:
     """Return the weight of one expert, and create the stacked weight of all."""
     if not stacks:
-        return builder.parameter(wanted)
+        return builder.parameter(parameter)
     *outer, stack = stacks
-    if wanted.name not in stack.expert_values:
-        stack.expert_values[wanted.name] = Value(wanted.type)
-        whole = stack_parameter(wanted, stack.experts)
-        stack.stacked_values[wanted.name] = get_expert_weight(builder, outer, whole)
-    return stack.expert_values[wanted.name]
+    if parameter.name not in stack.expert_values:
+        stack.expert_values[parameter.name] = Value(parameter.type)
+        stacked = stack_parameter(parameter, stack.expert_count)
+        stack.stacked_values[parameter.name] = get_expert_weight(builder, outer, stacked)
+    return stack.expert_values[parameter.name]
 
 
-def stack_parameter(one: Parameter, experts: Dim) -> Parameter:
+def stack_parameter(parameter: Parameter, expert_count: Dim) -> Parameter:
     """Return a parameter that stacks one weight per expert along a new first axis."""
-    name, bracket, rest = one.initial.partition("(")
+    name, bracket, rest = parameter.initial.partition("(")
     return replace(
-        one,
-        type=Type(one.type.dtype, (experts, *one.type.shape)),
+        parameter,
+        type=Type(parameter.type.dtype, (expert_count, *parameter.type.shape)),
         initial=f"{PER_EXPERT_INITIALIZERS.get(name, name)}{bracket}{rest}",
     )

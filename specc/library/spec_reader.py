@@ -28,8 +28,8 @@ CONFIG_HELP = "pass the file, or the directory with its config.json, with --conf
 
 
 def load_config_json(path: str | Path, help: str = CONFIG_HELP) -> JsonObject:
-    """Return the config of a file, or of the config.json of a directory. Raise E0802,
-    with `help`, E0410 to E0415.
+    """Return the config of a file, or of the config.json of a directory. Raise E0802
+    with `help` if it cannot be read, E0410 to E0415 if it is invalid.
     """
     path = Path(path)
     try:
@@ -99,7 +99,7 @@ def find_shadowed_path(spec: str) -> str:
 
 
 def format_shadow_note(spec: str) -> str:
-    """Return the note that a file or directory has the name of the built-in spec; "" if there is
+    """Return a note on a file or directory with the name of the built-in spec; "" if there is
     none.
     """
     path = find_shadowed_path(spec)
@@ -109,13 +109,13 @@ def format_shadow_note(spec: str) -> str:
 
 
 def _raise_missing_config(directory: str) -> NoReturn:
-    """Raise E0222 for a directory that is no checkpoint."""
-    cached = safe_read.suggest_for_cache_directory(Path(directory))
+    """Raise E0222 for a directory without a config.json."""
+    cache_help = safe_read.suggest_for_cache_directory(Path(directory))
     raise_error(
         "E0222",
         f"the directory `{directory}` has no config.json",
-        helps=[cached]
-        if cached
+        helps=[cache_help]
+        if cache_help
         else [
             "get the config.json that belongs to the weights",
             f"or name the spec: specc compile SPEC --weights {directory}",
@@ -136,37 +136,37 @@ WEIGHT_FILES = {
 
 def _raise_unknown_spec(spec: str, models: Iterable[str]) -> NoReturn:
     """Raise E0222 for a name that is neither a spec nor a directory."""
-    if explained := WEIGHT_FILES.get(Path(spec).suffix.lower()):
+    if weights_help := WEIGHT_FILES.get(Path(spec).suffix.lower()):
         raise_error(
-            "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[explained]
+            "E0222", f"`{escape_text(spec)}` is a weights file, not a spec", helps=[weights_help]
         )
-    known = f"`specc list specs` lists the {len([*models])} built-in specs"
-    helps = suggest_similar_name(spec, models, known)
+    list_help = f"`specc list specs` lists the {len([*models])} built-in specs"
+    helps = suggest_similar_name(spec, models, list_help)
     if len(Path(spec).parts) > 1:
         # a path; no built-in spec has such a name
         helps = ["check the path, which is relative to the working directory"]
-    if fetched := safe_read.suggest_for_hub_name(spec):
-        helps.append(fetched)
+    if hub_help := safe_read.suggest_for_hub_name(spec):
+        helps.append(hub_help)
     raise_error("E0222", f"no spec file and no built-in spec is named `{spec}`", helps=helps)
 
 
-def _resolve_spec_path(path: Path, shown: str, span: Span | None) -> Path:
+def _resolve_spec_path(path: Path, display_name: str, span: Span | None) -> Path:
     """Resolve a path. Raise E0802 for circular links."""
     try:
         return resolve_links(path)
     except UnreadableFile as error:
-        raise_error("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
+        raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
 
 
-def read_spec_file(path: Path, shown: str, span: Span | None = None) -> ast.File:
+def read_spec_file(path: Path, display_name: str, span: Span | None = None) -> ast.File:
     """Parse a spec file. Raise E0802 if it cannot be read."""
-    source = read_spec_source(path, shown, span)
+    source = read_spec_source(path, display_name, span)
     return _parse_cached(source.name, source.text)
 
 
 @lru_cache(maxsize=256)
 def _parse_cached(name: str, text: str) -> ast.File:
-    """Parse a text. Cached; trees are immutable."""
+    """Parse a source text. Cached, because trees are immutable."""
     return parse_spec(Source(name, text))
 
 
@@ -178,12 +178,12 @@ def _load_std() -> StdLibrary:
 
 @dataclass
 class SpecLibrary:
-    """The standard library and the files that one command reads, each once. `unsaved` are texts of
-    an editor by path; they take precedence over files.
+    """The standard library and the files that one command reads, each once. `unsaved_texts` are
+    open documents of an editor by path; they take precedence over files.
     """
 
     modules: dict[Path, SpecModule] = field(default_factory=dict)
-    unsaved: Mapping[Path, str] = field(default_factory=dict)
+    unsaved_texts: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
     def _std(self) -> Mapping[str, tuple[ast.Block | ast.Definition, SpecModule]]:
@@ -198,41 +198,39 @@ class SpecLibrary:
         return tuple(self._std)
 
     def open(self, spec: str | Source) -> SpecModule:
-        """Return the module of a built-in spec's name, of a path, or of a text."""
+        """Return the module of a built-in spec, of a file or of a source text."""
         if isinstance(spec, Source):
-            return self._load_text_module(spec)
+            return self._load_source(spec)
         models = list_builtin_specs()
         if spec in models:
-            return self.module(models[spec], spec=models[spec].name)
+            return self.load_module(models[spec], spec=models[spec].name)
         path = Path(spec)
-        weights = path.suffix.lower() in WEIGHT_FILES
-        if weights or (path.suffix not in SPEC_SUFFIXES and not path.is_file()):
+        is_weights_file = path.suffix.lower() in WEIGHT_FILES
+        if is_weights_file or (path.suffix not in SPEC_SUFFIXES and not path.is_file()):
             if path.is_dir() and not (path / "config.json").exists():
                 _raise_missing_config(spec)
             _raise_unknown_spec(spec, models)
-        return self.module(path, spec=spec)
+        return self.load_module(path, spec=spec)
 
-    def _load_text_module(self, source: Source) -> SpecModule:
-        """Return the module of a text without a file; its paths are relative to the working
-        directory.
-        """
+    def _load_source(self, source: Source) -> SpecModule:
+        """Return the module of a source text; its paths are relative to the working directory."""
         module = build_module(parse_spec(source), source.name)
         module.directory = _resolve_spec_path(Path(), source.name, None)
         # a key that is no file name
         self.modules[module.directory / "\0"] = module
         return module
 
-    def module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
+    def load_module(self, path: Path, spec: str, span: Span | None = None) -> SpecModule:
         """Return the module of a file. Cached."""
         key = _resolve_spec_path(path, spec, span)
         # by resolved path: `./a.specc` and `a.specc` are one module
         if key not in self.modules:
-            text = self.unsaved.get(key)
+            text = self.unsaved_texts.get(key)
             file = read_spec_file(path, spec, span) if text is None else _parse_cached(spec, text)
             module = build_module(file, spec)
             module.directory = key.parent
-            # with documents open in an editor, a built-in file may use one of those
-            module.is_builtin = key == list_builtin_specs().get(key.stem) and not self.unsaved
+            # a built-in file may use an open document of an editor
+            module.is_builtin = key == list_builtin_specs().get(key.stem) and not self.unsaved_texts
             self.modules[key] = module
         return self.modules[key]
 
@@ -244,18 +242,18 @@ class SpecLibrary:
         target = Path(path)
         if target.suffix not in SPEC_SUFFIXES:
             if path in models:
-                return self.module(models[path], models[path].name, span)
+                return self.load_module(models[path], models[path].name, span)
             # without a suffix, the order of suffixes decides
-            found = [
+            existing = [
                 f"{path}{s}" for s in SPEC_SUFFIXES if (user.directory / f"{path}{s}").is_file()
             ]
-            if not found:
+            if not existing:
                 helps = suggest_similar_name(path, models, f"built-in specs: {', '.join(models)}")
                 raise_error("E0222", f"no spec is named `{path}`", span, helps=helps)
-            path, target = found[0], Path(found[0])
-        inside = _resolve_spec_path(user.directory / target, path, span)
+            path, target = existing[0], Path(existing[0])
+        resolved = _resolve_spec_path(user.directory / target, path, span)
         # links are followed first: one could lead outside the directory
-        if target.is_absolute() or not inside.is_relative_to(user.directory):
+        if target.is_absolute() or not resolved.is_relative_to(user.directory):
             helps = ["put it into that directory or below it, or use a built-in spec by its name"]
             raise_error(
                 "E0803",
@@ -263,7 +261,7 @@ class SpecLibrary:
                 span,
                 helps=helps,
             )
-        return self.module(inside, path, span)
+        return self.load_module(resolved, path, span)
 
     def read_published_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
         """Return the value of a field in a published config file."""

@@ -23,28 +23,28 @@ from specc.syntax.ast import FIELD_NAMES, NODE_CLASSES
 from specc.syntax.dsl import lexer
 from specc.syntax.parse import decode_spec, parse_spec
 
-StdItem = ast.Block | ast.Definition
+StandardItem = ast.Block | ast.Definition
 
 
-def read_spec_source(path: Path, shown: str, span: Span | None = None) -> Source:
+def read_spec_source(path: Path, display_name: str, span: Span | None = None) -> Source:
     """Read a spec file. Raise E0802 if it cannot be read."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             # one byte more than the limit is enough for E0109
             data = file.read(lexer.MAX_SPEC_BYTES + 1)
     except UnreadableFile as error:
-        raise_error("E0802", f"the spec file `{shown}` cannot be read: {error.reason}", span)
+        raise_error("E0802", f"the spec file `{display_name}` cannot be read: {error.reason}", span)
     except OSError as error:
         raise_error(
-            "E0802", f"the spec file `{shown}` cannot be read: {error.strerror or error}", span
+            "E0802",
+            f"the spec file `{display_name}` cannot be read: {error.strerror or error}",
+            span,
         )
-    return decode_spec(data, shown)
+    return decode_spec(data, display_name)
 
 
 def compute_source_digest(source: Source) -> str:
-    """Return the hash of a text, to detect edits; not a protection against forgery, since
-    an editor of the text can also edit the hash.
-    """
+    """Return the hash of a source text, which detects edits but not forgery."""
     data = source.text.encode("utf-8")
     return f"{len(data)}-{zlib.crc32(data):08x}"
 
@@ -59,15 +59,15 @@ def read_std_sources(directory: Path) -> dict[str, Source]:
 
 
 @dataclass(eq=False)
-class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
-    """Definitions of std by name, with their modules; a file is parsed on access."""
+class StdLibrary(Mapping[str, tuple[StandardItem, SpecModule]]):
+    """Std definitions by name with their modules; a file is parsed on first access."""
 
     directory: Path
-    table: Path
+    table_path: Path
     modules: dict[str, SpecModule] = field(default_factory=dict)
 
-    def __getitem__(self, name: str) -> tuple[StdItem, SpecModule]:
-        module = self._module(self._files[name])
+    def __getitem__(self, name: str) -> tuple[StandardItem, SpecModule]:
+        module = self._load_module(self._files[name])
         return module.items[name], module
 
     def __contains__(self, name: object) -> bool:
@@ -87,9 +87,9 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
     def _trees(self) -> dict[str, Any]:
         """Return the table entries of files that have not changed."""
         # a checkout without the table still works, only slower
-        if not self.table.is_file():
+        if not self.table_path.is_file():
             return {}
-        data = json.loads(self.table.read_text(encoding="utf-8"))
+        data = json.loads(self.table_path.read_text(encoding="utf-8"))
         return {
             name: data[name]
             for name, s in self._sources.items()
@@ -106,10 +106,10 @@ class StdLibrary(Mapping[str, tuple[StdItem, SpecModule]]):
         return {
             item: name
             for name, items in known.items()
-            for item in items or self._module(name).items
+            for item in items or self._load_module(name).items
         }
 
-    def _module(self, name: str) -> SpecModule:
+    def _load_module(self, name: str) -> SpecModule:
         if name not in self.modules:
             source = self._sources[name]
             row = self._trees.get(name)
@@ -123,23 +123,23 @@ CLASSES_BY_NAME = {c.__name__: c for c in NODE_CLASSES}
 
 
 def tree_to_json(file: ast.File) -> dict[str, Any]:
-    """Convert a tree to JSON data. `nodes[n]` is `[class, value, …]`; a value is a text, number,
-    bool, None, `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
+    """Convert a tree to JSON data. `nodes[n]` is `[class, value, …]`; a value is a string,
+    number, bool, None, `{"n": node}`, `{"s": [start, end]}` or `{"t": [value, …]}`.
     """
-    out: list[list[Any]] = []
-    numbers: dict[int, int] = {}
+    nodes: list[list[Any]] = []
+    node_numbers: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(file, False)]
     # the depth depends on the text, so the traversal is not recursive
     while stack:
         node, ready = stack.pop()
-        # one node may be the child of several, such as the shared empty `Comments`
-        if id(node) in numbers:
+        # a node may have several parents, such as the shared empty `Comments`
+        if id(node) in node_numbers:
             continue
-        # in the order of the class, which the table records: one of other classes is rejected
+        # the table records the field order of each class; a table with another order is rejected
         values = [getattr(node, name) for name in FIELD_NAMES[type(node)]]
         if ready:
-            numbers[id(node)] = len(out)
-            out.append([type(node).__name__, *(encode_field(v, numbers) for v in values)])
+            node_numbers[id(node)] = len(nodes)
+            nodes.append([type(node).__name__, *(encode_field(v, node_numbers) for v in values)])
             continue
         # children are written first, then the node itself
         stack.append((node, True))
@@ -149,20 +149,20 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
     return {
         "version": TREE_FORMAT_VERSION,
         "fields": {
-            c: list(FIELD_NAMES[CLASSES_BY_NAME[c]]) for c in sorted({row[0] for row in out})
+            c: list(FIELD_NAMES[CLASSES_BY_NAME[c]]) for c in sorted({row[0] for row in nodes})
         },
-        "nodes": out,
+        "nodes": nodes,
     }
 
 
-def encode_field(value: Any, numbers: dict[int, int]) -> Any:
+def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:
     """Convert the value of a field to JSON data."""
     if isinstance(value, NODE_CLASSES):
-        return {"n": numbers[id(value)]}
+        return {"n": node_numbers[id(value)]}
     if isinstance(value, Span):
         return {"s": [value.start, value.end]}
     if isinstance(value, tuple):
-        return {"t": [encode_field(v, numbers) for v in value]}
+        return {"t": [encode_field(v, node_numbers) for v in value]}
     assert value is None or isinstance(value, str | int | bool)
     return value
 

@@ -115,13 +115,13 @@ def analyze_incrementally(
     """Yield the analysis of a text at `path`, after each of its graphs, the default one first.
     `unsaved` are other open texts by resolved path. Never raises for an invalid text.
     """
-    library = SpecLibrary(unsaved={**(unsaved or {}), path.resolve(): text})
+    library = SpecLibrary(unsaved_texts={**(unsaved or {}), path.resolve(): text})
     source = Source(str(path), text)
     syntax = "specc" if path.suffix == ".specc" else "yaml"
     analysis = DocumentAnalysis(path=path, source=source, syntax=syntax, library=library)
     try:
         analysis = replace(analysis, syntax=detect_syntax(source), file=parse_spec(source))
-        analysis = replace(analysis, module=library.module(path, str(path)))
+        analysis = replace(analysis, module=library.load_module(path, str(path)))
         spec = open_spec(str(path), library=library)
     except Failed as failed:
         yield replace(analysis, diagnostics=tuple(translate_advice(failed.diagnostics)))

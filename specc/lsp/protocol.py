@@ -183,7 +183,7 @@ def to_location(
     if analysis.is_in_document(span):
         target_lines = lines
     else:
-        text = analysis.library.unsaved.get(path)
+        text = analysis.library.unsaved_texts.get(path)
         target_lines = DocumentLines(span.source.text if text is None else text, lines.name)
     return lsp.Location(path.absolute().as_uri(), to_range(target_lines, span.start, span.end))
 

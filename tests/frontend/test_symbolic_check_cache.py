@@ -80,7 +80,7 @@ def test_a_text_in_an_editor_goes_before_what_was_found() -> None:
     assert readings(open_spec(name))
     used = list_builtin_specs()["vit"].resolve()
     text = used.read_text(encoding="utf-8").replace("patches(", "pathces(")
-    library = SpecLibrary(unsaved={used: text})
+    library = SpecLibrary(unsaved_texts={used: text})
     with pytest.raises(Failed):
         readings(open_spec(name, library=library))
     assert not library.open("vit").is_builtin

@@ -107,7 +107,7 @@ OFFERED = list(offered())
 def program(spec: str) -> Program:
     """Parse a built-in spec once."""
     library = SpecLibrary()
-    return build_program(library.module(list_builtin_specs()[spec], spec), library)
+    return build_program(library.load_module(list_builtin_specs()[spec], spec), library)
 
 
 def results(directory: Path, kind: str, cls: str) -> set[str]:

@@ -14,7 +14,7 @@ from specc.frontend.builtins.attention_scores import (
     normalize_scores,
 )
 from specc.frontend.builtins.registry import CallSite, register_builtin
-from specc.frontend.builtins.tensor import make_filled
+from specc.frontend.builtins.tensor import make_filled_tensor
 from specc.frontend.masks import (
     MaskGrid,
     convert_to_grid,
@@ -69,16 +69,16 @@ def attend(
     """
     site.check_range(cap, "cap", 0.0)
     site.check_range(scale, "scale", -math.inf)
-    wide = [_expand_to_heads(site, x, name, q) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
-    queries = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
-    grid_indices = make_grid_indices(site.context, (wide[0], queries), (wide[1], 2))
-    grid = evaluate_mask_option(site, mask, grid_indices, len(q.shape))
-    added = evaluate_bias_option(site, add, grid_indices, len(q.shape))
-    shown = _mask_to_operand(site, grid)
-    wide[0], factor = _fold_scale(site, wide[0], scale)
+    with_heads = [_expand_to_heads(site, x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    query_axis = 2 if len(q.shape) > 2 else None  # [batch, d] has no query positions
+    grid_indices = make_grid_indices(site.context, (with_heads[0], query_axis), (with_heads[1], 2))
+    mask_grid = evaluate_mask_option(site, mask, grid_indices, len(q.shape))
+    bias = evaluate_bias_option(site, add, grid_indices, len(q.shape))
+    mask_operand = _make_mask_operand(site, mask_grid)
+    with_heads[0], score_scale = _fold_scale(site, with_heads[0], scale)
     with explain_width_mismatch(site, "attend", q, k):
-        op = ops.Attend(cast_to_attribute(factor), cap)
-        out, weights = site.add_node(op, *wide, shown, added, sinks)
+        op = ops.Attend(cast_to_attribute(score_scale), cap)
+        out, weights = site.add_node(op, *with_heads, mask_operand, bias, sinks)
     return Results(
         (_drop_added_axes(site, out, q), _drop_added_axes(site, weights, q)), ATTENTION_RESULTS
     )
@@ -101,7 +101,7 @@ def _fold_scale(
     return q, convert_to_float(site.context, scale, site.span)
 
 
-def _expand_to_heads(site: CallSite, x: Tensor, name: str, q: Tensor) -> Tensor:
+def _expand_to_heads(site: CallSite, x: Tensor, name: str) -> Tensor:
     """Return `x` as [batch, heads, length, d]. Raise E0307 for another rank."""
     rank = len(x.shape)
     if rank == 4:
@@ -127,7 +127,7 @@ def _drop_added_axes(site: CallSite, x: Tensor, q: Tensor) -> Tensor:
     return x
 
 
-def _mask_to_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
+def _make_mask_operand(site: CallSite, grid: MaskGrid) -> Tensor | None:
     """Return the mask operand: None if every key is visible, a false grid if none is."""
     if isinstance(grid, Tensor):
         return grid
@@ -164,14 +164,14 @@ def attend_by(
     """
     if (noise is None) == _is_normalizer(normalize, "sampled"):
         _raise_noise_error(site, noise)
-    wanted = _WeightOptions(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
-    weights = wanted.compute_weights(site, q, k)
+    options = _WeightOptions(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
+    weights = options.compute_weights(site, q, k)
     out = site.add_op(ops.Weigh(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
     # a length axis of 1 was added to a query without one
-    alone = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
-    return Results(tuple(alone), ATTENTION_RESULTS)
+    squeezed = (site.squeeze_axis(x, len(x.shape) - 2) for x in (out, weights))
+    return Results(tuple(squeezed), ATTENTION_RESULTS)
 
 
 def _is_normalizer(normalize: Normalizer, word: str) -> bool:
@@ -204,27 +204,27 @@ class _WeightOptions:
 
     def compute_weights(self, site: CallSite, q: Tensor, k: Tensor) -> Tensor:
         """Return the weights [batch, (heads,) q, k]."""
-        wide = site.insert_axis(q, 1) if len(q.shape) == 2 else q
-        if len(wide.shape) != len(k.shape) or len(k.shape) not in (3, 4):
+        with_length = site.insert_axis(q, 1) if len(q.shape) == 2 else q
+        if len(with_length.shape) != len(k.shape) or len(k.shape) not in (3, 4):
             _raise_width_mismatch(site, k)
-        axis = len(wide.shape) - 2
-        queries = axis if len(q.shape) > 2 else None
-        rows = make_grid_indices(site.context, (wide, queries), (k, axis))
+        axis = len(with_length.shape) - 2
+        query_axis = axis if len(q.shape) > 2 else None
+        grid_indices = make_grid_indices(site.context, (with_length, query_axis), (k, axis))
         if _is_normalizer(self.normalize, "uniform"):  # the scores do not matter
-            grid = make_filled(site, 1.0, (*wide.shape[:-1], k.shape[-2]))
+            scores = make_filled_tensor(site, 1.0, (*with_length.shape[:-1], k.shape[-2]))
         else:
-            grid = compute_scores(site, self.score, wide, k, rows)
+            scores = compute_scores(site, self.score, with_length, k, grid_indices)
         if self.add is not None:
-            added = evaluate_bias_option(site, self.add, rows, len(q.shape))
-            assert added is not None  # only `none` adds nothing
-            added = match_score_rank(site, added, len(grid.shape))
-            grid = site.add_arithmetic("add", grid, added)
+            bias = evaluate_bias_option(site, self.add, grid_indices, len(q.shape))
+            assert bias is not None  # only `none` adds nothing
+            bias = match_score_rank(site, bias, len(scores.shape))
+            scores = site.add_arithmetic("add", scores, bias)
         if self.noise is not None:
-            alone = len(q.shape) == 2
-            noise = site.insert_axis(self.noise, 1) if alone else self.noise
-            grid = site.add_arithmetic("add", grid, noise)
-        shown = evaluate_mask_option(site, self.mask, rows, len(q.shape))
-        return normalize_scores(site, grid, shown, self.normalize, rows)
+            has_no_length = len(q.shape) == 2
+            noise = site.insert_axis(self.noise, 1) if has_no_length else self.noise
+            scores = site.add_arithmetic("add", scores, noise)
+        mask = evaluate_mask_option(site, self.mask, grid_indices, len(q.shape))
+        return normalize_scores(site, scores, mask, self.normalize, grid_indices)
 
 
 def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:
@@ -241,23 +241,23 @@ def grid(site: CallSite, of: Anything, q: Tensor, k: Tensor) -> Tensor:
     bias or mask always has a heads axis, and length 1 along every axis on which it does
     not depend; one grid can be used by several attention layers.
     """
-    at = len(k.shape) - 2
-    if at not in (1, 2) or len(q.shape) != len(k.shape):
+    length_axis = len(k.shape) - 2
+    if length_axis not in (1, 2) or len(q.shape) != len(k.shape):
         _raise_width_mismatch(site, k)
-    grid_indices = make_grid_indices(site.context, (q, at), (k, at))
-    where = site.argument_spans.get("of")
+    grid_indices = make_grid_indices(site.context, (q, length_axis), (k, length_axis))
+    span = site.argument_spans.get("of")
     match of:
         case BuiltinFunction():
             return compute_scores(site, of, q, k, grid_indices)
         case DefinitionFunction() if of.kind == "score":
             return compute_scores(site, of, q, k, grid_indices)
         case CombinedMask() | DefinitionFunction(definition=ast.Definition(kind="mask")):
-            shown = expand_mask(site.context, of, grid_indices, site.scope, where)
-            if isinstance(shown, bool):
-                shown = site.add_constant(shown, "bool")
-            return convert_to_grid(site.context, shown, site.span)
-    added = expand_bias(site.context, of, grid_indices, site.scope, where)
-    if added is None:
+            mask = expand_mask(site.context, of, grid_indices, site.scope, span)
+            if isinstance(mask, bool):
+                mask = site.add_constant(mask, "bool")
+            return convert_to_grid(site.context, mask, site.span)
+    bias = expand_bias(site.context, of, grid_indices, site.scope, span)
+    if bias is None:
         title = "`grid` takes a score, a bias or a mask, not none"
         site.raise_error("E0602", title, "of")
-    return added
+    return bias

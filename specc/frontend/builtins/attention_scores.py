@@ -35,8 +35,8 @@ from specc.ir.op import Op
 def evaluate_mask_option(
     site: CallSite, mask: SpecValue, grid_indices: GridIndices, score_rank: int
 ) -> MaskGrid:
-    """Return the option `mask` as a grid for scores with `score_rank` axes; True if it shows
-    every key, False if none.
+    """Return the option `mask` as a grid for scores with `score_rank` axes; True if every
+    key is visible, False if none.
     """
     span = site.argument_spans.get("mask")
     with _show_errors_at_option(site, "mask", "E0604"):
@@ -58,11 +58,13 @@ def _show_errors_at_option(site: CallSite, option: str, code: str) -> Iterator[N
     try:
         yield
     except Failed as failed:
-        found, span = failed.diagnostics[0], site.argument_spans.get(option)
-        if found.code != code or span is None or found.primary is None:
+        diagnostic, span = failed.diagnostics[0], site.argument_spans.get(option)
+        if diagnostic.code != code or span is None or diagnostic.primary is None:
             raise
         raise Failed(
-            replace(found, primary=Label(span), others=(found.primary, *found.others))
+            replace(
+                diagnostic, primary=Label(span), others=(diagnostic.primary, *diagnostic.others)
+            )
         ) from None
 
 
@@ -106,12 +108,12 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
         yield
     except Failed as failed:
         if failed.diagnostics[0].code != "E0302" or q.shape[-1] == k.shape[-1]:
-            raise  # another mismatch, reported where it occurs
+            raise  # another mismatch is reported where it occurs
         title = (
             f"`{score}` needs equal widths: queries have {q.shape[-1]} features, keys {k.shape[-1]}"
         )
-        places = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
-        others = [Label(span, text) for span, text in places if span is not None]
+        labels = [(site.argument_spans.get(n), describe_value(x)) for n, x in (("q", q), ("k", k))]
+        others = [Label(span, text) for span, text in labels if span is not None]
         helps = [
             "the scores `general` and `additive(size)` learn a projection between them: "
             "`attend_by(general, …) @ name`",
@@ -126,14 +128,16 @@ def explain_width_mismatch(site: CallSite, score: str, q: Tensor, k: Tensor) -> 
         )
 
 
-def get_definition_scope(site: CallSite, score: Score) -> str:
+def get_definition_scope(site: CallSite, function: Score) -> str:
     """Return the weight scope of a score or a normalizer: that of its definition if it has
     weights of its own.
     """
-    if not score.weight_path:
+    if not function.weight_path:
         return site.scope
-    home = score.env or site.env
-    return site.env.append_scope(resolve_weight_path(site.context, score.weight_path, home)).scope
+    definition_env = function.env or site.env
+    return site.env.append_scope(
+        resolve_weight_path(site.context, function.weight_path, definition_env)
+    ).scope
 
 
 OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
@@ -156,51 +160,53 @@ def normalize_scores(
     A score of minus infinity masks its key out, as the mask does.
     """
     if isinstance(mask, Tensor):
-        shown = match_score_rank(site, mask, len(grid.shape))
+        visible_grid = match_score_rank(site, mask, len(grid.shape))
     else:  # all or no keys: [1, 1] broadcasts to any grid
-        shown = site.add_constant(mask, "bool")
-        shown = site.insert_axis(site.insert_axis(shown, 0), 0)
-    low = site.add_constant(-inf, grid.type.dtype)
+        visible_grid = site.add_constant(mask, "bool")
+        visible_grid = site.insert_axis(site.insert_axis(visible_grid, 0), 0)
+    minus_infinity = site.add_constant(-inf, grid.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
-            grid = site.add_op(ops.Where(), shown, grid, low)
-        made = _apply_definition(site, normalize, grid, grid_indices)
+            grid = site.add_op(ops.Where(), visible_grid, grid, minus_infinity)
+        weights = _apply_definition(site, normalize, grid, grid_indices)
         # zero at masked keys, whatever the definition gives there
         zero = site.add_constant(0.0, grid.type.dtype)
-        visible = site.add_op(ops.Compare("ne"), grid, low)
+        visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         if mask is not True:
-            visible = site.add_op(ops.And(), shown, visible)
-        return site.add_op(ops.Where(), visible, made, zero)
+            visible = site.add_op(ops.And(), visible_grid, visible)
+        return site.add_op(ops.Where(), visible, weights, zero)
     word = normalize.word if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
-        return _softmax_over_queries(site, grid, shown)
+        return _softmax_over_queries(site, grid, visible_grid)
     if word == "uniform":  # every visible key has the same weight, whatever the score
-        visible = site.add_op(ops.Compare("ne"), grid, low)
+        visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         grid = site.add_op(ops.Cast(grid.type.dtype), visible)
-    return site.add_op(OPS_BY_NORMALIZER[word](), grid, shown)
+    return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)
 
 
 def _apply_definition(
-    site: CallSite, made: DefinitionFunction, scores: Tensor, grid_indices: GridIndices
+    site: CallSite, normalizer: DefinitionFunction, scores: Tensor, grid_indices: GridIndices
 ) -> Tensor:
     """Apply a normalizer's definition to scores that are minus infinity at masked keys."""
-    params = made.definition.params or ()
+    params = normalizer.definition.params or ()
     if not params:
-        title = f"the normalizer `{made.name}` has no parameter for the scores"
-        helps = [f"declare one: `normalizer {made.name}(s) = …`"]
+        title = f"the normalizer `{normalizer.name}` has no parameter for the scores"
+        helps = [f"declare one: `normalizer {normalizer.name}(s) = …`"]
         site.raise_error("E0608", title, "normalize", helps=helps)
-    given = replace(made, bound_arguments={**made.bound_arguments, params[0].name: scores})
+    bound = replace(
+        normalizer, bound_arguments={**normalizer.bound_arguments, params[0].name: scores}
+    )
     context = site.context
-    outer, context.errors.normalizer = context.errors.normalizer, made.name
+    outer, context.errors.normalizer = context.errors.normalizer, normalizer.name
     try:
         value = expand_definition(
-            context, given, grid_indices, {}, get_definition_scope(site, made)
+            context, bound, grid_indices, {}, get_definition_scope(site, normalizer)
         )
     finally:
         context.errors.normalizer = outer
     if not isinstance(value, Tensor) or value.type != scores.type:
         title = (
-            f"the normalizer `{made.name}` returns {describe_value(value)} for scores "
+            f"the normalizer `{normalizer.name}` returns {describe_value(value)} for scores "
             f"{describe_value(scores)}"
         )
         helps = ["the weights need the scores' shape: a sum needs `insert(…, axis=-1)`"]
@@ -252,18 +258,20 @@ def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
     return _normalize_masked(site, scores, mask, ChoiceValue("hard", NORMALIZER_WORDS))
 
 
-def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, how: Normalizer) -> Tensor:
+def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
     rank = len(scores.shape)
     if rank not in (2, 3, 4):
         title = "scores are [batch, key], [batch, query, key] or [batch, heads, query, key]"
         site.raise_error("E0307", title, "scores", describe_value(scores))
     # [batch, key] is a single query without a position
-    wide = site.insert_axis(scores, 1) if rank == 2 else scores
-    last = len(wide.shape) - 1
-    queries = last - 1 if rank > 2 else None
-    grid_indices = make_grid_indices(site.context, (wide, queries), (wide, last))
-    shown = evaluate_mask_option(site, mask, grid_indices, rank)
-    weights = normalize_scores(site, wide, shown, how, grid_indices)
+    with_queries = site.insert_axis(scores, 1) if rank == 2 else scores
+    key_axis = len(with_queries.shape) - 1
+    query_axis = key_axis - 1 if rank > 2 else None
+    grid_indices = make_grid_indices(
+        site.context, (with_queries, query_axis), (with_queries, key_axis)
+    )
+    mask_grid = evaluate_mask_option(site, mask, grid_indices, rank)
+    weights = normalize_scores(site, with_queries, mask_grid, normalizer, grid_indices)
     return site.squeeze_axis(weights, 1) if rank == 2 else weights
 
 
@@ -294,8 +302,8 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
 def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
     """Sum values by attention weights: [… q, k] and [… k, d] give [… q, d]; [… k] gives [… d]."""
     if len(weights.shape) == len(values.shape) - 1:
-        at = len(weights.shape) - 1
+        query_axis = len(weights.shape) - 1
         return site.squeeze_axis(
-            site.add_op(ops.Weigh(), site.insert_axis(weights, at), values), at
+            site.add_op(ops.Weigh(), site.insert_axis(weights, query_axis), values), query_axis
         )
     return site.add_op(ops.Weigh(), weights, values)

@@ -39,7 +39,7 @@ def conv(
     `groups` splits the channels into groups that are convolved independently. `padding`
     is the number of zeros at both ends: a number, `[2, 0]` for start and end of the time
     axis, `[height, width]`, or `[[2, 0], [1, 1]]` for start and end of each axis; `same`
-    keeps the length (of an odd total the larger half comes last); `causal` pads only at
+    keeps the length (if the total is odd, the end gets one more); `causal` pads only at
     the start, so that no output reads later positions. With `keep` [batch, time],
     positions that are masked out count as zeros and the results are (out, keep), the
     second the mask of the output positions. Weights: `weight` [out, channels / groups,
@@ -49,15 +49,17 @@ def conv(
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
     window = operand.make_window(sizes, stride, dilation, padding)
     _check_groups(site, operand.channels, groups)
-    own = weight is None
+    has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, transposed=False)
     # Otherwise a window at the end of a sequence would read values at padded positions.
-    masked = x if keep is None else _mask_input(site, operand, keep)
+    masked_input = x if keep is None else _mask_input(site, operand, keep)
     op = ops.Conv(*window.op_attributes, groups)
-    made = site.add_op(op, masked, weight, _get_bias(site, bias, weight.shape[0], own))
+    output = site.add_op(
+        op, masked_input, weight, _get_bias(site, bias, weight.shape[0], has_own_weight)
+    )
     if keep is None:
-        return made
-    return Results((made, _compute_output_mask(site, op, keep)), ("out", "keep"))
+        return output
+    return Results((output, _compute_output_mask(site, op, keep)), ("out", "keep"))
 
 
 @register_builtin(weights=True)
@@ -88,10 +90,10 @@ def conv_transpose(
     sizes = _get_kernel_sizes(operand, out, kernel, weight)
     window = operand.make_transposed_window(sizes, stride, dilation, padding, extra)
     _check_groups(site, operand.channels, groups)
-    own = weight is None
+    has_own_weight = weight is None
     weight = weight or _make_kernel(operand, out, groups, window, init, transposed=True)
-    offset = _get_bias(site, bias, weight.shape[1] * groups, own)
-    return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, offset)
+    bias_operand = _get_bias(site, bias, weight.shape[1] * groups, has_own_weight)
+    return site.add_op(ops.ConvTranspose(*window.op_attributes, groups), x, weight, bias_operand)
 
 
 @register_builtin()
@@ -131,8 +133,8 @@ def average_pool(
     """Apply average pooling per channel to [batch, time, channels] or to a feature map
     [batch, channels, height, width].
 
-    Options are those of `max_pool`. `counted` says whether padded zeros count in the
-    mean, PyTorch's `count_include_pad`; it is required where there is padding.
+    Options are those of `max_pool`. `counted` determines whether the mean includes
+    padded zeros (PyTorch's `count_include_pad`); it is required where there is padding.
     """
     window = WindowOperand(site, x).make_pool_window(kernel, stride, ONE, padding)
     # Frameworks differ here, and only at the borders, so that a wrong default goes unnoticed.
@@ -160,7 +162,7 @@ def conv_keep(
     """Return the padding mask [batch, time] of the output positions of a convolution or
     pooling with these options, given the mask `keep` [batch, time] of its input.
 
-    Each sequence keeps as many positions as it would alone. If the window reads past the
+    Each sequence keeps as many positions as without padding. If the window reads past the
     end, values at padded positions have to be zero; `conv(…, keep=keep)` does both.
     """
     if len(keep.shape) != 2 or keep.type.dtype != "bool":
@@ -177,8 +179,10 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
     if len(operand.x.shape) != 3:
         title = "`keep` masks the time axis of [batch, time, channels]; a feature map has none"
         site.raise_error("E0301", title, "keep", describe_value(keep))
-    shown = site.insert_axis(keep, 2)
-    return site.add_op(ops.Where(), shown, operand.x, site.add_constant(0.0, operand.x.type.dtype))
+    visible = site.insert_axis(keep, 2)
+    return site.add_op(
+        ops.Where(), visible, operand.x, site.add_constant(0.0, operand.x.type.dtype)
+    )
 
 
 def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tensor:
@@ -189,11 +193,11 @@ def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tenso
     return site.add_op(ops.KeepRows(op.stride[0], op.get_lag(0)), keep)
 
 
-def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, own: bool) -> Tensor | None:
+def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:
     """Return the given bias, a weight of the call's own, or None."""
     if isinstance(bias, Tensor):
         return bias
-    sizes = ["out"] if own else []
+    sizes = ["out"] if has_own_weight else []
     return site.add_weight("bias", [out], ZEROS_INIT, sizes) if bias else None
 
 
@@ -222,9 +226,9 @@ def _make_kernel(
 
 def _raise_missing_option(site: CallSite, option: str) -> NoReturn:
     """Raise E0211 for an option that is required unless a weight is given."""
-    called = site.call.function.path
+    function_name = site.call.function.path
     helps = [f"give `{option}=`, or a tensor as `weight=`"]
-    site.raise_error("E0211", f"`{called}` needs the option `{option}`", helps=helps)
+    site.raise_error("E0211", f"`{function_name}` needs the option `{option}`", helps=helps)
 
 
 def _get_kernel_sizes(

@@ -61,10 +61,10 @@ FUNCTION_DOCS = {
 """The documentation of each elementwise function of one operand."""
 
 NUMBER_FUNCTIONS = scalar_arithmetic.UNARY_FUNCTIONS.keys() - {"neg"}
-"""Those that also take a number known at compile time."""
+"""The elementwise functions that also take a compile-time number."""
 
 
-def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
+def _make_pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
     def make(site: CallSite, x: SpecValue) -> Tensor | Number:
         match x:
             case Tensor():
@@ -75,8 +75,8 @@ def _pointwise(fn: str) -> Callable[[CallSite, SpecValue], Tensor | Number]:
                     return scalar_arithmetic.apply_unary_function(site.context, fn, x, site.span)
                 except (ValueError, OverflowError, ZeroDivisionError):
                     site.raise_error("E0310", f"{fn}({x}) is undefined", "x")
-        wrong = "" if isinstance(x, Number) else f" or a number, not {describe_value(x)}"
-        site.raise_error("E0203", f"`{fn}` takes a tensor{wrong}", "x")
+        expected = "" if isinstance(x, Number) else f" or a number, not {describe_value(x)}"
+        site.raise_error("E0203", f"`{fn}` takes a tensor{expected}", "x")
 
     return make
 
@@ -85,7 +85,7 @@ for _fn in POINTWISE_FUNCTIONS:
     BUILTINS[_fn] = Builtin(
         _fn,
         (BuiltinParameter("x", (ANY_KIND,), ABSENT, is_positional=True),),
-        _pointwise(_fn),
+        _make_pointwise(_fn),
         False,
         FUNCTION_DOCS[_fn],
     )
@@ -157,8 +157,8 @@ def _fold_operands(
     result = operands[0]
     for operand in operands[1:]:
         if isinstance(result, Tensor) or isinstance(operand, Tensor):
-            both = convert_operands(site.context, result, operand, site.span)
-            result = site.add_arithmetic(fn, *both)
+            converted = convert_operands(site.context, result, operand, site.span)
+            result = site.add_arithmetic(fn, *converted)
         elif isinstance(result, Dim) and isinstance(operand, Dim):
             result = INTEGER_FUNCTIONS[fn](result, operand)
         else:
@@ -214,7 +214,7 @@ def every(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 
 @register_builtin()
 def argmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
-    """Return the index of the maximum along an axis; of equal values the first."""
+    """Return the index of the maximum along an axis, the first of equal ones."""
     return site.add_op(ops.ArgMax(site.resolve_axis(x, axis)), x)
 
 
@@ -244,9 +244,9 @@ def where(site: CallSite, condition: Tensor, then: Anything, otherwise: Anything
 @register_builtin()
 def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = None) -> Tensor:
     """Clamp values between `low` and `high`."""
-    least, most = (get_known_float(b) if isinstance(b, Number) else None for b in (low, high))
-    if least is not None and most is not None and least > most:
-        title = f"`clip`: `low` {least:g} is above `high` {most:g}"
+    minimum, maximum = (get_known_float(b) if isinstance(b, Number) else None for b in (low, high))
+    if minimum is not None and maximum is not None and minimum > maximum:
+        title = f"`clip`: `low` {minimum:g} is above `high` {maximum:g}"
         site.raise_error("E0417", title, "low")
     for bound, fn in ((low, "max"), (high, "min")):
         if bound is not None:
@@ -256,8 +256,9 @@ def clip(site: CallSite, x: Tensor, *, low: Anything = None, high: Anything = No
 
 @register_builtin()
 def in_same_group(site: CallSite, x: Tensor, y: Tensor) -> Tensor:
-    """Return True where two group numbers are equal and positive (0: no group). Positions of a
-    group, as of an image in a prompt, arrive in one step, so the mask `same_group` is causal.
+    """Return True where two group numbers are equal and positive (0: no group). All
+    positions of a group, such as an image in a prompt, are processed in one step, so that the mask
+    `same_group` counts as causal.
     """
     return site.add_op(ops.Compare("same_group"), x, y)
 

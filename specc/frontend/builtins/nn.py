@@ -23,8 +23,8 @@ def linear(
     """
     _check_float_tensor(site, x)
     weight = site.add_weight("weight", [out, x.shape[-1]], init, ["out"])
-    offset = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
-    return site.add_op(ops.Linear(), x, weight, offset)
+    bias_weight = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
+    return site.add_op(ops.Linear(), x, weight, bias_weight)
 
 
 @register_builtin()
@@ -91,8 +91,8 @@ def layer_norm(
     _check_float_tensor(site, x)
     site.check_range(eps, "eps", 0.0)
     weight = _make_norm_weight(site, x, offset) if scale else None
-    shift = site.add_weight("bias", [x.shape[-1]], ZEROS_INIT) if bias else None
-    return site.add_op(ops.LayerNorm(eps), x, weight, shift)
+    bias_weight = site.add_weight("bias", [x.shape[-1]], ZEROS_INIT) if bias else None
+    return site.add_op(ops.LayerNorm(eps), x, weight, bias_weight)
 
 
 @register_builtin(weights=True)
@@ -114,9 +114,9 @@ def _make_norm_weight(site: CallSite, x: Tensor, offset: float) -> Tensor:
     # the checkpoint stores the weight itself, or its difference from `offset`
     if offset == 0:
         return site.add_weight("weight", [x.shape[-1]], ONES_INIT)
-    stored = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
+    difference = site.add_weight("weight", [x.shape[-1]], ZEROS_INIT)
     return site.add_arithmetic(
-        "add", stored, convert_to_tensor(site.context, offset, "f32", site.span)
+        "add", difference, convert_to_tensor(site.context, offset, "f32", site.span)
     )
 
 
@@ -156,8 +156,8 @@ def patches(
             f"this is {describe_value(x)}",
         )
     weight = site.add_weight("weight", [out, x.shape[1], *sizes], init, ["out", "", "size", "size"])
-    offset = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
-    return site.add_op(ops.Patches(), x, weight, offset)
+    bias_weight = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
+    return site.add_op(ops.Patches(), x, weight, bias_weight)
 
 
 @register_builtin()
@@ -199,9 +199,9 @@ def softmax(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
 def logsumexp(site: CallSite, x: Tensor, *, axis: Dim = LAST_AXIS) -> Tensor:
     """Compute log(sum(exp(x))) along an axis, stable for large values."""
     at = site.resolve_axis(x, axis)
-    shifted, most = _subtract_max(site, x, at)
+    shifted, maximum = _subtract_max(site, x, at)
     total = _compute_log_sum(site, shifted, at)
-    return site.add_arithmetic("add", total, site.squeeze_axis(most, at))
+    return site.add_arithmetic("add", total, site.squeeze_axis(maximum, at))
 
 
 @register_builtin()
@@ -217,14 +217,14 @@ def _subtract_max(site: CallSite, x: Tensor, axis: int) -> tuple[Tensor, Tensor]
     """Return `x` minus its maximum along an axis, and that maximum. An infinite maximum is
     replaced by 0: infinity minus infinity is NaN.
     """
-    most = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
+    maximum = site.insert_axis(site.add_op(ops.Reduce("max", axis), x), axis)
     finite = site.add_op(
         ops.Compare("lt"),
-        site.add_op(ops.Pointwise("abs"), most),
+        site.add_op(ops.Pointwise("abs"), maximum),
         site.add_constant(math.inf, x.type.dtype),
     )
-    most = site.add_op(ops.Where(), finite, most, site.add_constant(0.0, x.type.dtype))
-    return site.add_arithmetic("sub", x, most), most
+    maximum = site.add_op(ops.Where(), finite, maximum, site.add_constant(0.0, x.type.dtype))
+    return site.add_arithmetic("sub", x, maximum), maximum
 
 
 def _compute_log_sum(site: CallSite, x: Tensor, axis: int) -> Tensor:
@@ -243,8 +243,8 @@ def dot(site: CallSite, a: Tensor, b: Tensor) -> Tensor:
         queries = site.squeeze_axis(a, len(a.shape) - 2)
         keys = site.squeeze_axis(b, len(b.shape) - 3)
         last = len(keys.shape) - 1
-        turned = site.add_op(ops.Transpose((*range(last - 1), last, last - 1)), keys)
-        return site.add_op(ops.MatMul(), queries, turned)
+        transposed = site.add_op(ops.Transpose((*range(last - 1), last, last - 1)), keys)
+        return site.add_op(ops.MatMul(), queries, transposed)
     products = site.add_arithmetic("mul", a, b)
     return site.add_op(ops.Reduce("sum", len(products.shape) - 1), products)
 

@@ -33,8 +33,8 @@ def positions(site: CallSite, x: Tensor, *, offset: Dim = ZERO, axis: Dim = SECO
     # the cumulative sum of the mask, minus one; padding before the first position gets 0
     if x.type.dtype == "bool":
         count = site.add_op(ops.CumSum(site.resolve_axis(x, axis)), site.add_op(ops.Cast("i64"), x))
-        before = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))
-        ids = site.add_arithmetic("max", before, site.add_constant(0, "i64"))
+        index = site.add_arithmetic("sub", count, site.add_constant(1, "i64"))
+        ids = site.add_arithmetic("max", index, site.add_constant(0, "i64"))
     else:
         ids = site.add_op(ops.Extent(site.resolve_axis(x, axis)), x)
     # no node when nothing is added: most models start at 0
@@ -57,8 +57,8 @@ def sinusoid(
 ) -> Tensor:
     """Compute sinusoidal position embeddings of width `dim` (arXiv:1706.03762, sec. 3.5).
 
-    `layout` is the order of sines and cosines: alternating, all sines first, or as fairseq
-    has it.
+    `layout` is the order of sines and cosines: alternating, all sines first, or as in
+    fairseq.
     """
     if at.type.dtype != "i64":
         site.raise_error("E0301", f"position ids are integers, not {describe_value(at)}", "at")
@@ -128,56 +128,56 @@ def rope(
     `--context-length` sets it, and the model rejects longer sequences.
     """
     given = locals()
-    known: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
+    numbers: dict[str, RopeNumber] = {n: given[n] for n in NUMBER_OPTIONS if given[n] is not None}
     lengths: dict[str, Dim] = {n: given[n] for n in LENGTH_OPTIONS if given[n] is not None}
-    _check_options(site, kind, {*known, *lengths})
-    parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(known)}
+    _check_options(site, kind, {*numbers, *lengths})
+    parameters = {**SCALING_DEFAULTS.get(kind, {}), **_compute_attention_factor(numbers)}
     parameters |= {n: site.require_integer(length, n) for n, length in lengths.items()}
     # frequencies that depend on the sequence length are computed for a maximum length
     if kind == "dynamic" or beyond is not None:
         parameters.setdefault("longest", parameters["original"])
-    made = Rope(theta, kind, tuple(parameters.items()))
-    if reason := explain_invalid_rope(made):
+    frequencies = Rope(theta, kind, tuple(parameters.items()))
+    if reason := explain_invalid_rope(frequencies):
         site.raise_error("E0203", f"`rope`: {reason}")
-    return made
+    return frequencies
 
 
-def _check_options(site: CallSite, kind: str, given: set[str]) -> None:
+def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for an option of another kind, or a required one that is missing."""
     known = OPTIONS_BY_SCALING[kind]
-    for name in sorted(given - {*known}):
+    for name in sorted(option_names - {*known}):
         owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
         helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
         title = f"`rope` has no option `{name}` with `kind={kind}`"
         site.raise_error("E0201", title, name, helps=helps)
-    usual = {"factor"} if kind == "proportional" else set()
-    if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in given | usual]:
+    defaults = {"factor"} if kind == "proportional" else set()
+    if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in option_names | defaults]:
         site.raise_error("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
-    _check_exclusive_options(site, kind, given)
+    _check_exclusive_options(site, kind, option_names)
 
 
-def _check_exclusive_options(site: CallSite, kind: str, given: set[str]) -> None:
+def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for options that exclude each other or need each other."""
-    if kind == "yarn" and "attention_factor" in given and given & {*MSCALE_OPTIONS}:
+    if kind == "yarn" and "attention_factor" in option_names and option_names & {*MSCALE_OPTIONS}:
         title = "`attention_factor` excludes `mscale` and `mscale_all_dim`, which compute it"
         site.raise_error("E0201", title, "attention_factor", helps=["remove one of the two"])
-    if "longest" in given and kind == "longrope" and "beyond" not in given:
+    if "longest" in option_names and kind == "longrope" and "beyond" not in option_names:
         title = "`longest` selects `divisors` or `beyond`, and `beyond` is missing"
         site.raise_error("E0201", title, "longest", helps=["add `beyond`, or remove `longest`"])
-    if len(given & {*MSCALE_OPTIONS}) == 1:
+    if len(option_names & {*MSCALE_OPTIONS}) == 1:
         title = "`mscale` and `mscale_all_dim` require each other"
-        site.raise_error("E0201", title, (given & {*MSCALE_OPTIONS}).pop())
+        site.raise_error("E0201", title, (option_names & {*MSCALE_OPTIONS}).pop())
 
 
 MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
-def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+def _compute_attention_factor(numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
     """Replace `mscale` and `mscale_all_dim` by the factor of cos and sin (arXiv:2405.04434,
     authors' code).
     """
-    others = {name: value for name, value in known.items() if name not in MSCALE_OPTIONS}
-    scales = [v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := known.get(n), float)]
+    others = {name: value for name, value in numbers.items() if name not in MSCALE_OPTIONS}
+    scales = [v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := numbers.get(n), float)]
     if len(scales) < 3:
         return others
     factor, scale, all_dim = scales
@@ -185,18 +185,18 @@ def _compute_attention_factor(known: Mapping[str, RopeNumber]) -> dict[str, Rope
     return others | {"attention_factor": ratio}
 
 
-def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head: Dim) -> None:
+def _check_rotated_width(site: CallSite, rope: Rope, width: Dim, head_width: Dim) -> None:
     """Raise E0203 for a width that the kind cannot rotate, E0315 for an unknown one."""
     if rope.kind == "default":
         return
     # the model stores one frequency per pair, so that the width has to be known
-    what = f"the number of features that `{rope.kind}` rotates"
-    require_attribute_number(site.context, width, what, site.argument_spans.get("x"))
+    description = f"the number of features that `{rope.kind}` rotates"
+    require_attribute_number(site.context, width, description, site.argument_spans.get("x"))
     # theta grows by a power that is infinite for one pair
     if rope.kind in ("dynamic", "ntk_alpha") and width == 2:
         site.raise_error("E0203", f"`{rope.kind}` needs more than 2 rotated features", "dim")
-    # its fraction refers to the whole head
-    if rope.kind == "proportional" and width != head:
+    # the fraction of `proportional` refers to the whole head
+    if rope.kind == "proportional" and width != head_width:
         title = "`proportional` sets the rotated fraction of the head itself"
         site.raise_error("E0203", title, "dim", helps=["remove `dim`"])
 
@@ -225,33 +225,31 @@ def rotate(
     `dim` features (partial rotary). `at` is int[batch, length] or int[length]; or a list
     with the position ids of each axis, such as `[t, h, w]` (M-RoPE, arXiv:2409.12191). Then
     `sections` is the number of feature pairs of each axis, and `order` their order:
-    `contiguous`, first all pairs of the first axis; `interleaved`, the axes in turn, and the
-    first axis where the section of another is used up.
+    `contiguous`, first all pairs of the first axis; `interleaved`, the axes in turn, where
+    pairs beyond the section of an axis belong to the first axis.
     """
     if len(x.shape) != 4:
         site.raise_error(
             "E0307", "`rotate` takes [batch, heads, length, d]", "x", describe_value(x)
         )
-    # one row of position ids serves every batch element
+    # position ids without a batch axis apply to every batch element
     axes = at if isinstance(at, tuple) else (at,)
-    ids = [site.insert_axis(one, 0) if len(one.shape) == 1 else one for one in axes]
+    ids = [
+        site.insert_axis(axis_ids, 0) if len(axis_ids.shape) == 1 else axis_ids for axis_ids in axes
+    ]
     width = dim if dim is not None else x.shape[-1]
     if width.number is not None and not 2 <= width.number <= MAX_SINUSOID_WIDTH:
         site.raise_error(
             "E0203", f"`rotate` rotates 2 to {MAX_SINUSOID_WIDTH} features, not {width}", "dim"
         )
     _check_rotated_width(site, rope, width, x.shape[-1])
-    lengths = _measure_sections(site, len(axes), width, sections, order)
-    made, factor = _compute_frequencies(site, rope, width, lengths, order)
-    if made and width.number is not None and 2 * len(made) != width.number:
-        site.raise_error(
-            "E0203",
-            f"{width} features are {width.number // 2} pairs, but `divisors` has {len(made)}",
-            "rope",
-        )
-    most = get_max_rope_length(rope)
+    lengths = _resolve_sections(site, len(axes), width, sections, order)
+    frequencies, factor = _compute_frequencies(site, rope, width, lengths, order)
+    max_length = get_max_rope_length(rope)
     pair_axes = _assign_pair_axes(lengths, order)
-    angles = ops.RopeAngles(width, cast_to_attribute(rope.theta), factor, made, most, pair_axes)
+    angles = ops.RopeAngles(
+        width, cast_to_attribute(rope.theta), factor, frequencies, max_length, pair_axes
+    )
     cos, sin = site.add_node(angles, *ids)
     return site.add_op(ops.Rotate(pairs), x, cos, sin)
 
@@ -259,9 +257,15 @@ def rotate(
 def _compute_frequencies(
     site: CallSite, rope: Rope, width: Dim, lengths: tuple[int, ...], order: PairOrder | None
 ) -> tuple[tuple[float, ...], float]:
-    """Return the frequencies of the feature pairs, and the attention factor."""
+    """Return the frequencies of the feature pairs, and the attention factor. Raise E0203 for a
+    wrong number of `divisors`, or `axial` frequencies without contiguous sections.
+    """
     if rope.kind != "axial":
-        return compute_rope_frequencies(rope, width)
+        frequencies, factor = compute_rope_frequencies(rope, width)
+        if frequencies and width.number is not None and 2 * len(frequencies) != width.number:
+            title = f"{width} features are {width.number // 2} pairs, but `divisors` has"
+            site.raise_error("E0203", f"{title} {len(frequencies)}", "rope")
+        return frequencies, factor
     if order != "contiguous":
         site.raise_error(
             "E0203", "`axial` frequencies need several axes in contiguous sections", "rope"
@@ -269,7 +273,7 @@ def _compute_frequencies(
     return compute_axial_frequencies(rope, lengths), 1.0
 
 
-def _measure_sections(
+def _resolve_sections(
     site: CallSite,
     count: int,
     width: Dim,
@@ -297,5 +301,5 @@ def _assign_pair_axes(lengths: tuple[int, ...], order: PairOrder | None) -> tupl
     count = len(lengths)
     if order == "contiguous":
         return tuple(axis for axis, length in enumerate(lengths) for _ in range(length))
-    turns = [(pair, pair % count) for pair in range(sum(lengths))]
-    return tuple(axis if pair < count * lengths[axis] else 0 for pair, axis in turns)
+    interleaved = [(pair, pair % count) for pair in range(sum(lengths))]
+    return tuple(axis if pair < count * lengths[axis] else 0 for pair, axis in interleaved)

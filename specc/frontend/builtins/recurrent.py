@@ -47,13 +47,13 @@ def rnn(
 
     Options, results and weights are those of `gru`; matrices have `hidden` rows.
     """
-    called = act if isinstance(act, str) else act.name
-    curve = RNN_ACTIVATIONS.get(called)
-    if curve is None:
+    act_name = act if isinstance(act, str) else act.name
+    activation = RNN_ACTIVATIONS.get(act_name)
+    if activation is None:
         helps = ["for another activation write `recurrent(x, rnn_cell(act=…), …)`"]
         site.raise_error(
             "E0203",
-            f"`act` of `rnn` must be tanh, relu or sigmoid, not {called}",
+            f"`act` of `rnn` must be tanh, relu or sigmoid, not {act_name}",
             "act",
             helps=helps,
         )
@@ -67,7 +67,9 @@ def rnn(
         bias=bias,
         init=init,
     )
-    return stack.add_layers(x, lambda reverse: ops.Rnn(curve, reverse), [start], ("out", "last"))
+    return stack.add_layers(
+        x, lambda reverse: ops.Rnn(activation, reverse), [start], ("out", "last")
+    )
 
 
 @register_builtin(weights=True)
@@ -92,8 +94,8 @@ def gru(
     concatenated; `last` [batch, layers, hidden] the final states, layer by layer, forward
     before backward; `start` has the same layout and defaults to zeros. Time steps masked
     out by `keep` leave the state unchanged and give zeros. `reset` is applied before the
-    recurrent matrix, as in the paper, or after it, as in PyTorch. `update` says whether
-    an update gate of 1 keeps the old state or takes the new one. Weights: `weight_ih_l0`
+    recurrent matrix, as in the paper, or after it, as in PyTorch. `update` determines
+    whether an update gate of 1 keeps the old state or takes the new one. Weights: `weight_ih_l0`
     [3 hidden, in], `weight_hh_l0` [3 hidden, hidden], `bias_ih_l0`, `bias_hh_l0`, as in
     PyTorch, `_l1` and so on for further layers, `_reverse` for the backward direction.
     Gate order: reset, update, new.
@@ -170,34 +172,38 @@ class _LayerStack:
     def add_layers(
         self,
         x: Tensor,
-        op: Callable[[bool], Op],
-        starts: Sequence[Tensor | None],
-        names: tuple[str, ...],
+        make_op: Callable[[bool], Op],
+        initial_states: Sequence[Tensor | None],
+        result_names: tuple[str, ...],
     ) -> Results:
         """Add the layers; return the outputs of the last one, and the final states of all."""
-        site, sides = self.site, REVERSED_BY_DIRECTION[self.direction]
+        site, directions = self.site, REVERSED_BY_DIRECTION[self.direction]
         self._check_operands(x)
         # each layer has its own weights, so that the number of layers must be known
         count = site.require_count(self.layers, "layers")
-        firsts = [
-            self._make_initial_states(s, count * len(sides), n)
-            for s, n in zip(starts, ("start", "start_cell"), strict=False)
+        states_by_option = [
+            self._make_initial_states(state, count * len(directions), index)
+            for state, index in zip(initial_states, ("start", "start_cell"), strict=False)
         ]
-        ends: list[tuple[Tensor, ...]] = []
+        final_states: list[tuple[Tensor, ...]] = []
         for layer in range(count):
             outputs = []
-            for reverse in sides:
+            for reverse in directions:
                 # states are ordered layer by layer, forward before backward, as `ends` is
-                first = [f[len(ends)] for f in firsts]
-                out, *after = site.add_node(
-                    op(reverse), *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", first)
+                layer_states = [f[len(final_states)] for f in states_by_option]
+                out, *states = site.add_node(
+                    make_op(reverse),
+                    *self._list_operands(x, f"_l{layer}{'_reverse' * reverse}", layer_states),
                 )
                 outputs.append(out)
-                ends.append(tuple(after))
+                final_states.append(tuple(states))
             # the next layer reads both directions, concatenated
             x = outputs[0] if len(outputs) == 1 else site.add_op(ops.Concat(2), *outputs)
-        finals = [self._stack_layers([e[n] for e in ends]) for n in range(len(names) - 1)]
-        return Results((x, *finals), names)
+        finals = [
+            self._stack_states([e[index] for e in final_states])
+            for index in range(len(result_names) - 1)
+        ]
+        return Results((x, *finals), result_names)
 
     def _check_operands(self, x: Tensor) -> None:
         """Raise E0301 for an input or a padding mask of the wrong type."""
@@ -210,28 +216,28 @@ class _LayerStack:
             site.raise_error("E0301", title, "keep", f"this is {describe_value(keep)}")
 
     def _list_operands(
-        self, x: Tensor, suffix: str, first: list[Tensor | None]
+        self, x: Tensor, suffix: str, states: list[Tensor | None]
     ) -> list[Tensor | None]:
         def add_weight(leaf: str, shape: Sequence[Dim], *sizes: str) -> Tensor:
             initial = self.init if leaf.startswith("weight") else ZEROS_INIT
             return self.site.add_weight(f"{leaf}{suffix}", shape, initial, sizes)
 
-        rows = self.hidden * self.gates
+        gate_width = self.hidden * self.gates
         # with a projection, the recurrent input is already projected
-        fed_back = self.hidden if self.proj is None else self.proj
-        found: list[Tensor | None] = [
+        recurrent_width = self.hidden if self.proj is None else self.proj
+        operands: list[Tensor | None] = [
             x,
-            add_weight("weight_ih", [rows, x.shape[-1]], "hidden"),
-            add_weight("weight_hh", [rows, fed_back], "hidden", "hidden"),
+            add_weight("weight_ih", [gate_width, x.shape[-1]], "hidden"),
+            add_weight("weight_hh", [gate_width, recurrent_width], "hidden", "hidden"),
         ]
         for name in ("bias_ih", "bias_hh"):
-            found.append(add_weight(name, [rows], "hidden") if self.bias else None)
-        found += [self.keep, *first]
+            operands.append(add_weight(name, [gate_width], "hidden") if self.bias else None)
+        operands += [self.keep, *states]
         if self.peepholes or self.proj is not None:
-            found.append(add_weight("peephole", [self.hidden * 3]) if self.peepholes else None)
+            operands.append(add_weight("peephole", [self.hidden * 3]) if self.peepholes else None)
         if self.proj is not None:
-            found.append(add_weight("weight_hr", [self.proj, self.hidden], "proj", "hidden"))
-        return found
+            operands.append(add_weight("weight_hr", [self.proj, self.hidden], "proj", "hidden"))
+        return operands
 
     def _make_initial_states(
         self, start: Tensor | None, count: int, option: str
@@ -250,6 +256,6 @@ class _LayerStack:
             self.site.raise_error("E0301", title, option, f"this is {describe_value(start)}")
         return [self.site.add_op(ops.Index(1, Dim.of(n)), start) for n in range(count)]
 
-    def _stack_layers(self, states: list[Tensor]) -> Tensor:
-        made = [self.site.insert_axis(s, 1) for s in states]
-        return made[0] if len(made) == 1 else self.site.add_op(ops.Concat(1), *made)
+    def _stack_states(self, states: list[Tensor]) -> Tensor:
+        stacked = [self.site.insert_axis(s, 1) for s in states]
+        return stacked[0] if len(stacked) == 1 else self.site.add_op(ops.Concat(1), *stacked)

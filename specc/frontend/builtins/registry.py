@@ -69,7 +69,7 @@ class Builtin:
 
     def format_signature(self) -> str:
         """Return the signature as documentation shows it: `linear(x, out=, bias=true) @ name`."""
-        parts = []
+        texts = []
         for parameter in self.parameters:
             text = f"{parameter.name}…" if parameter.is_variadic else parameter.name
             default = parameter.default
@@ -77,8 +77,8 @@ class Builtin:
                 text = f"{parameter.name}={format_value(default)}"
             elif not parameter.is_positional:
                 text = f"{parameter.name}="
-            parts.append(text)
-        return f"{self.name}({', '.join(parts)}){' @ name' if self.has_weights else ''}"
+            texts.append(text)
+        return f"{self.name}({', '.join(texts)}){' @ name' if self.has_weights else ''}"
 
     @property
     def is_variadic(self) -> bool:
@@ -173,10 +173,10 @@ class CallSite:
         return add_constant(self.context, value, dtype, self.span)
 
     def add_weight(
-        self, leaf: str, shape: Sequence[Dim], initial: str, sizes: Sequence[str] = ()
+        self, leaf: str, shape: Sequence[Dim], initial: str, size_options: Sequence[str] = ()
     ) -> Tensor:
-        """Return the weight `scope.leaf`. `sizes` are the options that set the dimensions, for
-        messages.
+        """Return the weight `scope.leaf`. `size_options` are the options that set its dimensions,
+        for messages.
         """
         name = join_weight_path(self.scope, leaf)
         if not name:
@@ -187,15 +187,17 @@ class CallSite:
             )
         dims = []
         for n, length in enumerate(shape):
-            option = sizes[n] if n < len(sizes) else ""
-            at = self.argument_spans.get(option)
-            origin = Origin(at, f"`{option}=` of the weight `{name}`") if at else None
+            option = size_options[n] if n < len(size_options) else ""
+            option_span = self.argument_spans.get(option)
+            origin = (
+                Origin(option_span, f"`{option}=` of the weight `{name}`") if option_span else None
+            )
             dim = Dim.of(length)
-            check_weight_length(self.context, dim, name, at or self.span)
+            check_weight_length(self.context, dim, name, option_span or self.span)
             dims.append(dim.with_origin(origin) if origin else dim)
         stacks = self.context.weights.expert_stacks
-        whole = get_stacked_shape(stacks, dims)
-        check_weight_size(self.context, whole, name, self.span)
+        stored_shape = get_stacked_shape(stacks, dims)
+        check_weight_size(self.context, stored_shape, name, self.span)
         weight = graph.Parameter(
             name=name,
             type=Type("f32", tuple(dims)),
@@ -203,10 +205,10 @@ class CallSite:
             span=self.context.locate_at_user_call(self.span),
             made_by=self.call.function.path,
         )
-        known = self.context.builder.parameter_facts.get(name)
+        existing = self.context.builder.parameter_facts.get(name)
         # checked before sharing: calls with different shapes cannot share one weight
-        if known and known.type.shape != whole:
-            _raise_shape_conflict(known, replace(weight, type=Type("f32", whole)))
+        if existing and existing.type.shape != stored_shape:
+            _raise_shape_conflict(existing, replace(weight, type=Type("f32", stored_shape)))
         self.context.weights.sharing.register_weight(name)
         return Tensor(get_expert_weight(self.context.builder, stacks, weight), self.span)
 
@@ -223,17 +225,17 @@ class CallSite:
         return number
 
     def check_range(
-        self, value: Number | None, option: str, least: float, most: float = math.inf
+        self, value: Number | None, option: str, minimum: float, maximum: float = math.inf
     ) -> None:
         """Raise E0417 unless `value` is unknown at compile time or finite and in range."""
         if value is None:
             return
         number = get_known_float(value)
-        if number is None or (math.isfinite(number) and least <= number <= most):
+        if number is None or (math.isfinite(number) and minimum <= number <= maximum):
             return
-        expected = f"from {least:g} to {most:g}"
-        if most == math.inf:
-            expected = "finite" if least == -math.inf else f"at least {least:g}, and finite"
+        expected = f"from {minimum:g} to {maximum:g}"
+        if maximum == math.inf:
+            expected = "finite" if minimum == -math.inf else f"at least {minimum:g}, and finite"
         title = f"`{option}` of `{self.call.function.path}` is {number:g}, expected {expected}"
         self.raise_error("E0417", title, option)
 
@@ -243,11 +245,11 @@ class CallSite:
             raise NeedsValue(value.symbols(), self.argument_spans.get(option))
         return value.number
 
-    def resolve_axis(self, x: Tensor, axis: Dim, *, ends: int = 0) -> int:
+    def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:
         """Return the axis counted from 0; negative axes count from the end. Raise E0208 if `x`
-        has no such axis. `ends=1` allows the axis after the last one, for insertions.
+        has no such axis. `extra_axes=1` allows the axis after the last one, for insertions.
         """
-        rank = len(x.shape) + ends
+        rank = len(x.shape) + extra_axes
         n = axis.number
         if n is None or not -rank <= n < rank:
             title = f"axis {axis} is out of range for a tensor with {len(x.shape)} axes"
@@ -267,14 +269,14 @@ class CallSite:
         raise_error(code, title, self.argument_spans.get(argument) or self.span, label, helps=helps)
 
 
-def _raise_shape_conflict(known: graph.Parameter, new: graph.Parameter) -> NoReturn:
+def _raise_shape_conflict(first: graph.Parameter, second: graph.Parameter) -> NoReturn:
     """Raise E0519: two calls give one name to weights of different shapes."""
     raise_error(
         "E0519",
-        f"two weights of different shapes are called `{new.name}`",
-        new.span,
-        f"{new.type} here",
-        others=Label.list_at(known.span, f"{known.type} here"),
+        f"two weights of different shapes are called `{second.name}`",
+        second.span,
+        f"{second.type} here",
+        others=Label.list_at(first.span, f"{first.type} here"),
         helps=["give each its own `@` name; calls that share weights need equal sizes"],
     )
 

@@ -76,12 +76,12 @@ def _check_no_runtime_length(site: CallSite, value: Value, length: str, span: Sp
 
 def _find_token_mixing(body: Graph) -> Iterator[Node]:
     """Yield nodes through which the output for one token reads other tokens."""
-    rows = next(iter(body.inputs.values()))
+    tokens = next(iter(body.inputs.values()))
     # Trace the token axis from the input; any dependence other than on the same position
     # is reported.
-    found = trace_axes(body, {rows: AxisTrace({rows.type.rank - 2: SAME_POSITION})})
+    traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
-        reads = [found[r] for r in results if r in found]
+        reads = [traces[r] for r in results if r in traces]
         if any(t.is_read_whole or set(t.axes.values()) - {SAME_POSITION} for t in reads):
             yield node
 
@@ -147,18 +147,18 @@ def route(
     stack = ExpertStack(experts)
     ones = (ONE,) * (len(x.shape) - 2)
     shape = (*ones, Dim.symbol(length), x.shape[-1])
-    rows = Value(Type(x.type.dtype, shape))
+    tokens = Value(Type(x.type.dtype, shape))
     start = len(site.context.builder.nodes)
-    made = _elaborate_expert(site, to, rows, stack, _rename_lengths_inside(site, x, length))
-    own = {f"own {name}": value for name, value in stack.expert_values.items()}
+    output = _elaborate_expert(site, to, tokens, stack, _rename_lengths_inside(site, x, length))
+    weight_inputs = {f"own {name}": value for name, value in stack.expert_values.items()}
     body, captured = extract_body_graph(
-        site.context.builder, {"rows": rows, **own}, {"y": made.value}, start, length
+        site.context.builder, {"rows": tokens, **weight_inputs}, {"y": output.value}, start, length
     )
     check_tokens_independent(site, body, captured, length)
     body, weights = drop_unused_weights(body, list(stack.stacked_values.values()))
     op = ops.Route(body, experts, len(weights), keep is not None)
-    given = [x, ids, gates, *([keep] if keep else [])]
-    return site.add_op(op, *given, *(Tensor(v) for v in (*weights, *captured)))
+    operands = [x, ids, gates, *([keep] if keep else [])]
+    return site.add_op(op, *operands, *(Tensor(v) for v in (*weights, *captured)))
 
 
 # --- operands -------------------------------------------------------------------------
@@ -180,19 +180,19 @@ def _check_routed_operands(
         helps = ["add a leading axis: insert(…, axis=0)"]
         title = "`route` takes token vectors, […, d]"
         site.raise_error("E0332", title, "x", f"this is {describe_value(x)}", helps=helps)
-    rows = x.shape[:-1]
+    leading_shape = x.shape[:-1]
     operands = {"ids": (ids, "k"), "gates": (gates, "k"), "keep": (keep, "")}
     for name, (value, suffix) in operands.items():
         if value is None:
             continue
-        words, dtypes = OPERAND_DTYPES[name]
+        dtype_names, dtypes = OPERAND_DTYPES[name]
         label = f"this is {describe_value(value)}"
         if value.type.dtype not in dtypes:
-            site.raise_error("E0332", f"`{name}` of `route` must hold {words}", name, label)
-        lead, rank = value.shape[: len(rows)], len(rows) + len(suffix)
-        if lead != rows or len(value.shape) != rank:
-            shown = ", ".join([*map(str, rows), *suffix])
-            title = f"`{name}` of `route` must have the leading axes of `x`: [{shown}]"
+            site.raise_error("E0332", f"`{name}` of `route` must hold {dtype_names}", name, label)
+        leading, rank = value.shape[: len(leading_shape)], len(leading_shape) + len(suffix)
+        if leading != leading_shape or len(value.shape) != rank:
+            expected = ", ".join([*map(str, leading_shape), *suffix])
+            title = f"`{name}` of `route` must have the leading axes of `x`: [{expected}]"
             site.raise_error("E0332", title, name, label)
 
 
@@ -200,12 +200,12 @@ def _check_expert_count(site: CallSite, k: Dim, gates: Tensor, experts: Dim) -> 
     """Raise E0332 if the number of gates is not the number of ids per token, E0330 if it
     exceeds the number of experts, E0333 if only an input determines `experts`.
     """
-    many = gates.shape[-1]
-    if k != many:
+    gate_count = gates.shape[-1]
+    if k != gate_count:
         axis = len(gates.shape) - 1
         fix = f"select those of the chosen experts: `gather(…, ids, axis={axis})`"
-        title = f"`ids` has {k} experts per token, but `gates` has {many} values"
-        helps = [fix] if many == experts else []
+        title = f"`ids` has {k} experts per token, but `gates` has {gate_count} values"
+        helps = [fix] if gate_count == experts else []
         site.raise_error("E0332", title, "gates", f"this is {describe_value(gates)}", helps=helps)
     if site.context.has_run_time_symbol(experts.symbols()):
         title = f"`experts` must be known when compiling, but {experts} depends on an input"
@@ -236,7 +236,7 @@ def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, 
     """Return the run-time dims of the file as seen by the expert: a block declared for
     `x: float[batch, seq, d]` also takes the tokens that are routed to an expert.
     """
-    found: dict[str, Dim] = {}
+    renamed: dict[str, Dim] = {}
     for name in site.env.module.dims:
         dim = site.env.find_runtime_length(name)
         if dim is not None and dim == x.shape[-2]:
@@ -244,52 +244,57 @@ def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, 
         elif dim is not None and dim in x.shape[:-2]:
             dim = ONE
         if dim is not None:
-            found[name] = dim
-    return found
+            renamed[name] = dim
+    return renamed
 
 
 def _elaborate_expert(
-    site: CallSite, to: FunctionValue, rows: Value, stack: ExpertStack, lengths: dict[str, Dim]
+    site: CallSite, to: FunctionValue, tokens: Value, stack: ExpertStack, lengths: dict[str, Dim]
 ) -> Tensor:
     """Elaborate the expert block for the routed tokens and return its result. Raise E0331
     if that is not one vector per token.
     """
     context, call = site.context, site.call
-    names: dict[str, SpecValue] = {"to": to, "x": Tensor(rows, site.argument_spans.get("x"))}
+    names: dict[str, SpecValue] = {"to": to, "x": Tensor(tokens, site.argument_spans.get("x"))}
     # call the block as if the user had written the call in place of `route`
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
-    (length,) = rows.type.shape[-2].symbols()
-    before, context.symbols.runtime = context.symbols.runtime, context.symbols.runtime | {length}
+    (length,) = tokens.type.shape[-2].symbols()
+    outer_lengths, context.symbols.runtime = (
+        context.symbols.runtime,
+        context.symbols.runtime | {length},
+    )
     context.weights.expert_stacks.append(stack)
     try:
         env = replace(site.env, names=names, runtime_lengths=lengths)
         with context.isolate_position_ids():
-            made = take_first_result(context.evaluator.call(context, inner, env))
+            output = take_first_result(context.evaluator.call(context, inner, env))
     except Failed as failed:
-        shown = format_type(rows.type)
-        raise Failed(*(_add_expert_note(d, shown) for d in failed.diagnostics)) from None
+        token_type = format_type(tokens.type)
+        raise Failed(*(_add_expert_note(d, token_type) for d in failed.diagnostics)) from None
     finally:
         context.weights.expert_stacks.pop()
-        context.symbols.runtime = before
-    if made is POISON:
+        context.symbols.runtime = outer_lengths
+    if output is POISON:
         raise AlreadyReported
-    if not isinstance(made, Tensor) or made.shape[:-1] != rows.type.shape[:-1]:
-        title = f"an expert must return one vector per token, not {describe_value(made)}"
-        helps = [f"return […, out] for the input {format_type(rows.type)}"]
+    if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:
+        title = f"an expert must return one vector per token, not {describe_value(output)}"
+        helps = [f"return […, out] for the input {format_type(tokens.type)}"]
         site.raise_error("E0331", title, "to", helps=helps)
-    if made.type.dtype not in OPERAND_DTYPES["gates"][1]:
-        title = f"the outputs of experts are summed and must be floats, not {describe_value(made)}"
+    if output.type.dtype not in OPERAND_DTYPES["gates"][1]:
+        title = (
+            f"the outputs of experts are summed and must be floats, not {describe_value(output)}"
+        )
         site.raise_error("E0331", title, "to")
-    return made
+    return output
 
 
-def _add_expert_note(fault: Diagnostic, rows: str) -> Diagnostic:
+def _add_expert_note(diagnostic: Diagnostic, token_type: str) -> Diagnostic:
     """Add what an expert receives to a shape mismatch inside it."""
-    if fault.code != "E0302":
-        return fault
+    if diagnostic.code != "E0302":
+        return diagnostic
     note = (
-        f"an expert receives {rows}, the tokens routed to it; pass data that belongs to a "
+        f"an expert receives {token_type}, the tokens routed to it; pass data that belongs to a "
         "token along with it: `concat([x, …])`"
     )
-    return replace(fault, notes=(*fault.notes, note))
+    return replace(diagnostic, notes=(*diagnostic.notes, note))

@@ -49,15 +49,15 @@ def topk(
     site: CallSite, x: Tensor, k: Dim, *, axis: Dim = LAST_AXIS, largest: bool = True
 ) -> Results:
     """Return the `k` largest values along an axis in descending order, and their indices:
-    `values, ids = topk(x, 3)`. Of equal values the lower index comes first.
+    `values, ids = topk(x, 3)`. Equal values are ordered by index.
 
-    With `largest=false` the `k` smallest, in ascending order. `gather(y, ids)` selects
-    the same positions of another tensor.
+    With `largest=false`, returns the `k` smallest values in ascending order. `gather(y, ids)`
+    selects the same positions of another tensor.
     """
     at = site.resolve_axis(x, axis)
     site.check_range(k, "k", 1)
-    spare = x.shape[at] - k
-    if spare.number is not None and spare.number < 0:
+    remaining = x.shape[at] - k
+    if remaining.number is not None and remaining.number < 0:
         site.raise_error(
             "E0326",
             f"`topk` needs {k} values, but the axis has only {x.shape[at]}",
@@ -93,13 +93,13 @@ def pad(
     """
     at = site.resolve_axis(x, axis)
     number = get_fill_value(site, x, value, "value")
-    for option, rows in (("before", before), ("after", after)):
-        site.check_range(rows, option, 0)
-        spare = x.shape[at] - 1 - rows
-        if mode == "reflect" and spare.number is not None and spare.number < 0:
+    for option, count in (("before", before), ("after", after)):
+        site.check_range(count, option, 0)
+        limit = x.shape[at] - 1 - count
+        if mode == "reflect" and limit.number is not None and limit.number < 0:
             site.raise_error(
                 "E0326",
-                f"`mode=reflect` can pad at most {x.shape[at] - 1} positions here, got {rows}",
+                f"`mode=reflect` can pad at most {x.shape[at] - 1} positions here, got {count}",
                 option,
                 describe_value(x),
                 helps=["`mode=edge` repeats the border any number of times"],
@@ -134,15 +134,15 @@ def resize(
         site.raise_error("E0329", title, "align_corners")
     factors: tuple[float, ...] = ()
     if isinstance(factor, Number):
-        by = _require_factor(site, factor)
-        size = tuple(_scale_length(site, n, by) for n in x.shape[at:])
-        factors = (by,) * count
+        scale = _require_factor(site, factor)
+        size = tuple(_scale_length(site, n, scale) for n in x.shape[at:])
+        factors = (scale,) * count
     elif factor is not None:
         title = f"`factor` of `resize` takes a number, not {describe_value(factor)}"
         site.raise_error("E0203", title, "factor")
     if antialias:
-        plain = not align_corners and not factors
-        _check_antialias(site, mode, (*size, *x.shape[at : at + count]), plain)
+        is_plain_resize = not align_corners and not factors
+        _check_antialias(site, mode, (*size, *x.shape[at : at + count]), is_plain_resize)
     op = ops.Resize(at, size, mode, align_corners, factors, antialias)
     return site.add_op(op, x)
 
@@ -177,19 +177,21 @@ def _find_resized_axes(
     for length in size:
         site.check_range(length, "size", 1)
     rank = len(x.shape)
-    usual = rank - len(size) if size else 2
-    at = site.resolve_axis(x, Dim.of(usual) if axis is None else axis)
+    default_axis = rank - len(size) if size else 2
+    at = site.resolve_axis(x, Dim.of(default_axis) if axis is None else axis)
     count = len(size) or rank - at
-    most = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
-    if at + count > rank or count > most:
-        title = f"`mode={mode}` resizes up to {most} axes, not {count} from axis {at} on"
+    max_count = {"bilinear": 3, "bicubic": 2}.get(mode, rank)
+    if at + count > rank or count > max_count:
+        title = f"`mode={mode}` resizes up to {max_count} axes, not {count} from axis {at} on"
         site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
     return at, count
 
 
-def _check_antialias(site: CallSite, mode: str, lengths: tuple[Dim, ...], plain: bool) -> None:
+def _check_antialias(
+    site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
+) -> None:
     """Raise E0329 if `antialias` does not apply, NeedsValue while a length is a symbol."""
-    if mode.startswith("nearest") or not plain or len(lengths) > 4:
+    if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
     for length in lengths:
@@ -206,12 +208,12 @@ def _check_antialias(site: CallSite, mode: str, lengths: tuple[Dim, ...], plain:
 def _require_factor(site: CallSite, factor: Number) -> float:
     """Return a factor above 0; raise NeedsValue while it is a symbol."""
     at = site.argument_spans.get("factor")
-    by = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
-    if isinstance(by, RuntimeNumber):
-        raise NeedsValue(by.symbols, at)
-    if not 0 < by < math.inf:
-        site.raise_error("E0417", f"`factor` of `resize` is {by:g}, expected above 0", "factor")
-    return by
+    number = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
+    if isinstance(number, RuntimeNumber):
+        raise NeedsValue(number.symbols, at)
+    if not 0 < number < math.inf:
+        site.raise_error("E0417", f"`factor` of `resize` is {number:g}, expected above 0", "factor")
+    return number
 
 
 def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
@@ -261,8 +263,8 @@ def group_norm(
             helps=["use a divisor of the number of channels, or give their `axis`"],
         )
     weight = site.add_weight("weight", [x.shape[at]], ONES_INIT) if scale else None
-    shift = site.add_weight("bias", [x.shape[at]], ZEROS_INIT) if bias else None
-    return site.add_op(ops.GroupNorm(at, groups, eps), x, weight, shift)
+    bias_weight = site.add_weight("bias", [x.shape[at]], ZEROS_INIT) if bias else None
+    return site.add_op(ops.GroupNorm(at, groups, eps), x, weight, bias_weight)
 
 
 @register_builtin(weights=True)
@@ -280,10 +282,10 @@ def batch_norm(
     site.check_range(eps, "eps", 0.0)
     channels = [x.shape[at]]
     mean = site.add_weight("running_mean", channels, ZEROS_INIT)
-    spread = site.add_weight("running_var", channels, ONES_INIT)
-    small = site.add_constant(eps, "f32")
-    spread = site.add_arithmetic("add", spread, small)
-    scale = site.add_op(ops.Pointwise("reciprocal"), site.add_op(ops.Pointwise("sqrt"), spread))
+    variance = site.add_weight("running_var", channels, ONES_INIT)
+    epsilon = site.add_constant(eps, "f32")
+    variance = site.add_arithmetic("add", variance, epsilon)
+    scale = site.add_op(ops.Pointwise("reciprocal"), site.add_op(ops.Pointwise("sqrt"), variance))
     if affine:
         weight = site.add_weight("weight", channels, ONES_INIT)
         scale = site.add_arithmetic("mul", weight, scale)

@@ -58,8 +58,8 @@ def _parse_rearrange(site: CallSite, x: Tensor, text: str) -> RearrangePattern:
         pattern = parse_rearrange_pattern(text)
     except RearrangePatternError as fault:
         site.raise_error("E0306", str(fault), "pattern")
-    if odd := pattern.find_unbalanced_names():
-        title = f"each name must occur once on each side of the pattern: {', '.join(odd)}"
+    if unbalanced := pattern.find_unbalanced_names():
+        title = f"each name must occur once on each side of the pattern: {', '.join(unbalanced)}"
         site.raise_error("E0306", title, "pattern")
     if len(pattern.left) != len(x.shape):
         title = f"the pattern has {len(pattern.left)} axes on its left side"
@@ -73,35 +73,35 @@ def _make_splits(
     """Yield a split for each axis with several names. `sizes` are the lengths of the names
     from left to right; the last of each axis is inferred.
     """
-    given = iter(sizes)
+    remaining_sizes = iter(sizes)
     lengths = [
-        (axis, _solve_axis_lengths(site, axis, whole, given))
-        for axis, whole in zip(pattern.left, x.shape, strict=True)
+        (axis, _solve_axis_lengths(site, axis, length, remaining_sizes))
+        for axis, length in zip(pattern.left, x.shape, strict=True)
         if axis
     ]
-    if next(given, None) is not None:
+    if next(remaining_sizes, None) is not None:
         site.raise_error("E0306", "there are more sizes than the pattern needs", "sizes")
-    at = 0
+    position = 0
     for axis, parts in lengths:
         if len(axis) > 1:
-            yield ops.Split(at, parts)
-        at += len(axis)
+            yield ops.Split(position, parts)
+        position += len(axis)
 
 
 def _solve_axis_lengths(
-    site: CallSite, axis: AxisGroup, whole: Dim, given: Iterator[Dim]
+    site: CallSite, axis: AxisGroup, axis_length: Dim, remaining_sizes: Iterator[Dim]
 ) -> tuple[Dim, ...]:
     if len(axis) == 1:
-        return (whole,)
+        return (axis_length,)
     lengths = []
     for _ in axis[:-1]:
-        size = next(given, None)
+        size = next(remaining_sizes, None)
         if size is None:
             title = f"`sizes` must give the lengths in ({' '.join(axis)}) except the last"
             site.raise_error("E0306", title, "pattern")
         lengths.append(size)
     try:
-        return (*lengths, divide_dims_exactly(whole, multiply_dims(lengths)))
+        return (*lengths, divide_dims_exactly(axis_length, multiply_dims(lengths)))
     except DimError as error:
         site.raise_error("E0310", str(error), "sizes")
 
@@ -115,12 +115,15 @@ def split(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
 @register_builtin()
 def merge(site: CallSite, x: Tensor, *, axis: Dim = Dim.of(-2), count: Dim = Dim.of(2)) -> Tensor:
     """Merge `count` consecutive axes, starting at `axis`, in row-major order."""
-    at = site.resolve_axis(x, axis)
-    if count.number is None or not 1 <= count.number <= len(x.shape) - at:
+    first_axis = site.resolve_axis(x, axis)
+    if count.number is None or not 1 <= count.number <= len(x.shape) - first_axis:
         site.raise_error(
-            "E0208", f"there are not {count} axes from axis {at} on", "count", describe_value(x)
+            "E0208",
+            f"there are not {count} axes from axis {first_axis} on",
+            "count",
+            describe_value(x),
         )
-    return site.add_op(ops.Merge(at, count.number), x)
+    return site.add_op(ops.Merge(first_axis, count.number), x)
 
 
 @register_builtin()
@@ -158,7 +161,7 @@ def rearrange(site: CallSite, x: Tensor, pattern: str, *, sizes: tuple[Dim, ...]
 @register_builtin()
 def insert(site: CallSite, x: Tensor, *, axis: Dim) -> Tensor:
     """Add an axis of length 1 before axis `axis`, like PyTorch's `unsqueeze`."""
-    return site.insert_axis(x, site.resolve_axis(x, axis, ends=1))
+    return site.insert_axis(x, site.resolve_axis(x, axis, extra_axes=1))
 
 
 @register_builtin()
@@ -184,16 +187,18 @@ def concat(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = LAST_AXIS
 def stack(site: CallSite, items: tuple[Anything, ...], *, axis: Dim = ZERO) -> Tensor:
     """Stack tensors of one shape along a new axis."""
     tensors = _require_tensors(site, items, "stack")
-    at = site.resolve_axis(tensors[0], axis, ends=1)
+    at = site.resolve_axis(tensors[0], axis, extra_axes=1)
     return site.add_op(ops.Concat(at), *(site.insert_axis(t, at) for t in tensors))
 
 
-def _require_tensors(site: CallSite, items: tuple[SpecValue, ...], called: str) -> list[Tensor]:
+def _require_tensors(
+    site: CallSite, items: tuple[SpecValue, ...], function_name: str
+) -> list[Tensor]:
     tensors = [item for item in items if isinstance(item, Tensor)]
     if not tensors or len(tensors) < len(items):
         # an empty list has no tensor to name: report the list itself
-        wrong = next((item for item in items if not isinstance(item, Tensor)), ())
-        title = f"`{called}` takes a list of tensors, this one has {describe_value(wrong)}"
+        invalid = next((item for item in items if not isinstance(item, Tensor)), ())
+        title = f"`{function_name}` takes a list of tensors, this one has {describe_value(invalid)}"
         site.raise_error("E0203", title, "items")
     return tensors
 
@@ -203,7 +208,7 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
     """Split an axis into consecutive pieces of the given lengths:
     `q, k, v = parts(x, into=[d, d, d])`.
     """
-    at, start, made = site.resolve_axis(x, axis), ZERO, []
+    at, start, pieces = site.resolve_axis(x, axis), ZERO, []
     # compared as symbolic lengths: `[d, d, d]` fits an axis of `3 * d` for every `d`
     if sum_dims(into) != x.shape[at]:
         title = (
@@ -211,9 +216,9 @@ def parts(site: CallSite, x: Tensor, *, into: tuple[Dim, ...], axis: Dim = LAST_
         )
         site.raise_error("E0302", title, "into", describe_value(x))
     for length in into:
-        made.append(site.add_op(ops.Slice(at, start, start + length), x))
+        pieces.append(site.add_op(ops.Slice(at, start, start + length), x))
         start = start + length
-    return Results(tuple(made))
+    return Results(tuple(pieces))
 
 
 @register_builtin()
@@ -222,10 +227,10 @@ def chunk(site: CallSite, x: Tensor, count: Dim, *, axis: Dim = LAST_AXIS) -> Re
     at = site.resolve_axis(x, axis)
     pieces = site.require_count(count, "count")
     try:
-        each = divide_dims_exactly(x.shape[at], pieces)
+        piece = divide_dims_exactly(x.shape[at], pieces)
     except DimError as error:
         site.raise_error("E0310", str(error), "count", describe_value(x))
-    return parts(site, x, into=(each,) * pieces, axis=axis)
+    return parts(site, x, into=(piece,) * pieces, axis=axis)
 
 
 @register_builtin()
@@ -238,23 +243,25 @@ def flip(site: CallSite, x: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
 def delay(
     site: CallSite, x: Tensor, *, by: Dim = ONE, first: Anything = ZERO, axis: Dim = SECOND_AXIS
 ) -> Tensor:
-    """Shift right: position t reads position `t - by`, the first `by` are `first`."""
+    """Shift positions to the right: position t reads position `t - by`; the first `by` positions
+    have the value `first`.
+    """
     if by.number is None:
         site.raise_error("E0203", "`by` must be known when compiling", "by")
     value = get_fill_value(site, x, first, "first")
     return site.add_op(ops.Delay(site.resolve_axis(x, axis), by.number, value), x)
 
 
-def get_fill_value(site: CallSite, x: Tensor, given: SpecValue, option: str) -> float:
+def get_fill_value(site: CallSite, x: Tensor, fill: SpecValue, option: str) -> float:
     """Return the value of the positions that an operation adds to `x`."""
-    what, at = f"`{option}` of `{site.call.function.path}`", site.argument_spans.get(option)
+    description, at = f"`{option}` of `{site.call.function.path}`", site.argument_spans.get(option)
     value: float | RuntimeNumber
-    if isinstance(given, bool):
-        value = given
-    elif isinstance(given, Number):
-        value = require_attribute_number(site.context, given, what, at)
+    if isinstance(fill, bool):
+        value = fill
+    elif isinstance(fill, Number):
+        value = require_attribute_number(site.context, fill, description, at)
     else:
-        title = f"{what} takes a number, not {describe_value(given)}"
+        title = f"{description} takes a number, not {describe_value(fill)}"
         site.raise_error("E0203", title, option)
     if x.type.dtype == "i64" and not isinstance(value, RuntimeNumber):
         if value != int(value):
@@ -281,15 +288,15 @@ def gather(site: CallSite, x: Tensor, ids: Tensor, *, axis: Dim = SECOND_AXIS) -
     the axis is removed.
     """
     at = site.resolve_axis(x, axis)
-    for lead, (one, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
-        if one.number == 1 and length.number != 1:
-            ids = site.add_op(ops.Expand(lead, length), ids)
+    for leading_axis, (ids_length, length) in enumerate(zip(ids.shape[:at], x.shape, strict=False)):
+        if ids_length.number == 1 and length.number != 1:
+            ids = site.add_op(ops.Expand(leading_axis, length), ids)
     # `ids` without the axis, as from `argmax`: one index for each leading index
-    alone = len(ids.shape) == at
-    if alone:
+    lacks_axis = len(ids.shape) == at
+    if lacks_axis:
         ids = site.insert_axis(ids, at)
-    rows = site.add_op(ops.Gather(at), x, ids)
-    return site.squeeze_axis(rows, at) if alone else rows
+    selected = site.add_op(ops.Gather(at), x, ids)
+    return site.squeeze_axis(selected, at) if lacks_axis else selected
 
 
 @register_builtin()
@@ -297,23 +304,23 @@ def prepend(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) ->
     """Concatenate `p` before `x` along an axis, broadcasting `p` over the batch: a [CLS]
     token or a prefix.
     """
-    return _concat_broadcast(site, x, p, axis, before=True)
+    return _concat_broadcast(site, x, p, axis, prepends=True)
 
 
 @register_builtin()
 def append(site: CallSite, x: Tensor, p: Tensor, *, axis: Dim = SECOND_AXIS) -> Tensor:
     """Concatenate `p` after `x` along an axis, broadcasting `p` over the batch."""
-    return _concat_broadcast(site, x, p, axis, before=False)
+    return _concat_broadcast(site, x, p, axis, prepends=False)
 
 
-def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, before: bool) -> Tensor:
+def _concat_broadcast(site: CallSite, x: Tensor, p: Tensor, axis: Dim, *, prepends: bool) -> Tensor:
     at = site.resolve_axis(x, axis)
     if len(p.shape) == len(x.shape):
-        for n, (have, want) in enumerate(zip(p.shape, x.shape, strict=True)):
+        for n, (length, target) in enumerate(zip(p.shape, x.shape, strict=True)):
             # broadcast every axis but the concatenated one
-            if n != at and have == 1 and want != 1:
-                p = site.add_op(ops.Expand(n, want), p)
-    return site.add_op(ops.Concat(at), *((p, x) if before else (x, p)))
+            if n != at and length == 1 and target != 1:
+                p = site.add_op(ops.Expand(n, target), p)
+    return site.add_op(ops.Concat(at), *((p, x) if prepends else (x, p)))
 
 
 @register_builtin()
@@ -331,16 +338,16 @@ def range_(site: CallSite, n: Dim) -> Tensor:
 @register_builtin()
 def zeros(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
     """Return a tensor of zeros."""
-    return make_filled(site, 0.0, shape)
+    return make_filled_tensor(site, 0.0, shape)
 
 
 @register_builtin()
 def ones(site: CallSite, *, shape: tuple[Dim, ...]) -> Tensor:
     """Return a tensor of ones."""
-    return make_filled(site, 1.0, shape)
+    return make_filled_tensor(site, 1.0, shape)
 
 
-def make_filled(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
+def make_filled_tensor(site: CallSite, value: float, shape: tuple[Dim, ...]) -> Tensor:
     """Return a tensor of this shape filled with a value."""
     x = site.add_constant(value, "f32")
     for axis, length in enumerate(shape):

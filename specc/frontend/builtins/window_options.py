@@ -40,8 +40,8 @@ class SlidingWindow:
     @property
     def extents(self) -> AxisNumbers:
         """The distance from the first to the last position of a window, per axis."""
-        each = zip(self.kernel, self.dilation, strict=True)
-        return tuple((k - 1) * d for k, d in each)
+        pairs = zip(self.kernel, self.dilation, strict=True)
+        return tuple((k - 1) * d for k, d in pairs)
 
     def get_max_overhang(self) -> AxisNumbers:
         """Return how far the last window may extend past the end, per axis, such that it
@@ -80,7 +80,7 @@ class WindowOperand:
 
     @property
     def channels(self) -> Dim:
-        """Return the number of input channels."""
+        """The number of input channels."""
         return self.x.shape[1] if len(self.x.shape) == 4 else self.x.shape[-1]
 
     def make_window(
@@ -89,9 +89,9 @@ class WindowOperand:
         """Return the parameters of a window that fits the input."""
         window = self._make_unpadded_window(kernel, stride, dilation)
         before, after = _resolve_padding(self.site, padding, window)
-        found = replace(window, pad_before=before, pad_after=after)
-        self._check_fits(found)
-        return found
+        padded = replace(window, pad_before=before, pad_after=after)
+        self._check_window_fits(padded)
+        return padded
 
     def make_pool_window(
         self,
@@ -101,8 +101,8 @@ class WindowOperand:
         padding: PaddingOption,
     ) -> SlidingWindow:
         """Return the parameters of a pooling window that never covers only padding."""
-        given = kernel if stride is None else stride
-        window = self.make_window(kernel, given, dilation, padding)
+        strides = kernel if stride is None else stride
+        window = self.make_window(kernel, strides, dilation, padding)
         for n, span in enumerate(window.extents):
             if max(window.pad_before[n], window.pad_after[n]) > span:
                 title = f"`padding` of a window of {span + 1} positions must be at most {span}"
@@ -115,23 +115,23 @@ class WindowOperand:
         kernel: SizeOption,
         stride: SizeOption,
         dilation: SizeOption,
-        cut: EndPadding,
+        removed: EndPadding,
         extra: SizeOption,
     ) -> SlidingWindow:
-        """Return the parameters of a transposed convolution, which removes `cut` positions
+        """Return the parameters of a transposed convolution, which removes `removed` positions
         at the ends and adds `extra` at the end.
         """
         window = self._make_unpadded_window(kernel, stride, dilation)
-        more = self._expand_option(extra, "extra", 0)
-        before, after = _resolve_padding(self.site, cut, window)
-        for n, count in enumerate(more):
-            most = max(window.stride[n], window.dilation[n])
-            if count >= most:
+        added = self._expand_option(extra, "extra", 0)
+        before, after = _resolve_padding(self.site, removed, window)
+        for n, count in enumerate(added):
+            limit = max(window.stride[n], window.dilation[n])
+            if count >= limit:
                 title = f"`extra={count}` must be below the stride or the dilation"
-                helps = [f"use 0 to {most - 1}"]
+                helps = [f"use 0 to {limit - 1}"]
                 self.site.raise_error("E0323", title, "extra", helps=helps)
-        less = tuple(-n for n in more)
-        return replace(window, pad_before=before, pad_after=add_per_axis(after, less))
+        negated = tuple(-n for n in added)
+        return replace(window, pad_before=before, pad_after=add_per_axis(after, negated))
 
     def _make_unpadded_window(
         self, kernel: SizeOption, stride: SizeOption, dilation: SizeOption
@@ -145,32 +145,32 @@ class WindowOperand:
             pad_after=(0,) * len(sizes),
         )
 
-    def _expand_option(self, value: SizeOption, option: str, least: int) -> AxisNumbers:
+    def _expand_option(self, value: SizeOption, option: str, minimum: int) -> AxisNumbers:
         """Return one number per axis. Raise E0324 for a list of another length."""
         axes = len(self.lengths)
-        given = value if isinstance(value, tuple) else (value,) * axes
-        if len(given) != axes:
-            _raise_wrong_length(self.site, axes, option, len(given))
-        for number in given:
-            self.site.check_range(number, option, least)
-        return tuple(self.site.require_integer(number, option) for number in given)
+        numbers = value if isinstance(value, tuple) else (value,) * axes
+        if len(numbers) != axes:
+            _raise_wrong_length(self.site, axes, option, len(numbers))
+        for number in numbers:
+            self.site.check_range(number, option, minimum)
+        return tuple(self.site.require_integer(number, option) for number in numbers)
 
-    def _check_fits(self, window: SlidingWindow) -> None:
+    def _check_window_fits(self, window: SlidingWindow) -> None:
         """Raise E0320 if an axis of known length is shorter than the window."""
-        each = zip(window.extents, window.pad_before, window.pad_after, strict=True)
-        for length, (span, before, after) in zip(self.lengths, each, strict=True):
-            known = length.number
-            if known is None or known + before + after > span or known == 0:
+        extents = zip(window.extents, window.pad_before, window.pad_after, strict=True)
+        for length, (span, before, after) in zip(self.lengths, extents, strict=True):
+            size = length.number
+            if size is None or size + before + after > span or size == 0:
                 continue
-            padded = f" ({known + before + after} with padding)" if before + after else ""
+            padded = f" ({size + before + after} with padding)" if before + after else ""
             title = (
                 f"the window of `{self.site.call.function.path}` spans {span + 1} "
-                f"positions, but the axis has {known}{padded}"
+                f"positions, but the axis has {size}{padded}"
             )
-            least = span + 1 - before - after
+            minimum = span + 1 - before - after
             helps = [
                 "reduce `kernel` or `dilation`, add padding, or make the axis at least "
-                f"{least} long"
+                f"{minimum} long"
             ]
             self.site.raise_error("E0320", title, "kernel", helps=helps)
 
@@ -214,12 +214,12 @@ def _resolve_padding(
 
 def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
     """Return (start, end) of the padding per axis."""
-    given = padding if isinstance(padding, tuple) else (padding,) * axes
-    single = tuple(p for p in given if isinstance(p, Dim))
+    per_axis = padding if isinstance(padding, tuple) else (padding,) * axes
+    single = tuple(p for p in per_axis if isinstance(p, Dim))
     # with one axis a pair needs no nested list
     if axes == 1 and len(single) == 2:
         return (single,)
-    return [p if isinstance(p, tuple) else (p, p) for p in given]
+    return [p if isinstance(p, tuple) else (p, p) for p in per_axis]
 
 
 def _resolve_padding_word(
