@@ -1,9 +1,9 @@
-"""A language model of bytes, learned from what the Python distribution carries, to rank
-recipes of few bits by: random weights lose nothing that a recipe could save.
+"""Train a byte-level language model on the Python distribution, to compare quantization recipes:
+on random weights all recipes lose equally little.
 
-The model is `specs/models/llama.specc` in a size of its own; `specc_torch` makes a
-module of it and saves what it learned as a published checkpoint would lie in a folder.
-The script is in the repository, the weights are not.
+The model is `specs/models/llama.specc` with a small config. `specc_torch` makes a module of it and
+saves the trained weights as a Hugging Face checkpoint. The repository contains the script, not the
+weights.
 
     python benchmarks/byte_lm.py --out /tmp/byte_lm --minutes 60
 """
@@ -31,20 +31,20 @@ CONFIG = {
     "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "tie_word_embeddings": True, "hidden_act": "silu",
     "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "torch_dtype": "float32",
 }  # fmt: skip
-"""10.7 million parameters; 384 and 1 024 are whole blocks of 128."""
+"""10.7 million parameters; 384 and 1 024 are multiples of the group size 128."""
 
 LENGTH, BATCH = 256, 12
 RATE, WARMUP, SHOWN = 3e-3, 0.02, 50
 HELD_BACK = 20
-"""One file of so many is not learned from."""
+"""Every 20th file belongs to the validation set."""
 
 
 def texts() -> tuple[bytes, bytes]:
-    """What Python carries in words: sources without tests, help texts, the license. To
-    learn from, and held back. A zero byte stands before each text.
+    """Return training and validation text: Python sources without tests, help texts, the
+    license. A zero byte precedes each text.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    # packages that others put there are not Python's; tests hold tables of data
+    # exclude installed packages, and tests, which contain tables of data
     other = {"site-packages", "test", "tests", "pydoc_data"}
     files = [p for p in sorted(root.rglob("*.py")) if not other & set(p.parts)]
     every = [p.read_bytes() for p in files]
@@ -60,20 +60,20 @@ def _joined(texts: list[bytes]) -> bytes:
 
 
 def ids_of(text: bytes) -> Tensor:
-    """i64[n]: the bytes."""
+    """Return the bytes of a text as token ids i64[n]."""
     return torch.from_numpy(np.frombuffer(text, np.uint8).astype(np.int64))
 
 
 def windows(text: bytes, count: int, length: int) -> np.ndarray:
-    """i64[count, length]: pieces of a text at equal distances."""
+    """Return equally spaced windows of a text as token ids i64[count, length]."""
     starts = np.linspace(0, len(text) - length, count).astype(np.int64)
     ids = np.frombuffer(text, np.uint8).astype(np.int64)
     return np.stack([ids[s : s + length] for s in starts])
 
 
 def loss_of(model: Module, rows: Tensor) -> Tensor:
-    """Nats a byte. Products are made in bfloat16, which several processors have units
-    for; the weights, norms and the softmax stay in float32.
+    """Compute the loss in nats per byte. Matrix products use bfloat16; weights, norms and the
+    softmax stay in float32.
     """
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(input_ids=rows[:, :-1])["logits"]
@@ -81,14 +81,16 @@ def loss_of(model: Module, rows: Tensor) -> Tensor:
 
 
 def held_back(model: Module, other: bytes) -> float:
-    """Bits a byte on texts that nothing was learned from."""
+    """Compute the validation loss in bits per byte."""
     rows = torch.from_numpy(windows(other, 64, LENGTH + 1))
     with torch.no_grad():
         return float(loss_of(model, rows)) / math.log(2)
 
 
 def rate(done: float) -> float:
-    """A linear rise, then half a wave down to a fiftieth, by the share of time that is over."""
+    """Return the learning rate factor at a fraction of the training time: linear warmup, then
+    cosine decay to 0.02.
+    """
     if done < WARMUP:
         return done / WARMUP
     wave = 0.5 * (1 + math.cos(math.pi * (done - WARMUP) / (1 - WARMUP)))
@@ -96,26 +98,26 @@ def rate(done: float) -> float:
 
 
 def shares(minutes: float) -> Iterator[float]:
-    """How much of the time is over, at each step, until all of it is."""
+    """Yield the elapsed fraction of the training time at each step, until it reaches 1."""
     start = time.monotonic()
     while (done := (time.monotonic() - start) / (60 * minutes)) < 1:
         yield done
 
 
 def optimizers_of(model: Module) -> list[torch.optim.Optimizer]:
-    """Muon for the maps of the layers, which learns in fewer steps (Jordan et al., 2024),
-    AdamW for the table and the gains.
+    """Return Muon (Jordan et al., 2024) for the linear layers, which needs fewer steps, and AdamW
+    for the embedding and the norm weights.
     """
     named = dict(model.named_parameters())
     maps = [p for n, p in named.items() if p.dim() == 2 and "embed" not in n]
     others = [p for n, p in named.items() if p.dim() != 2 or "embed" in n]
-    # an update is made as large as AdamW's would be, so that both take one rate
+    # updates are scaled like those of AdamW, so that both use one learning rate
     muon = torch.optim.Muon(maps, RATE, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
     return [muon, torch.optim.AdamW(others, RATE, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
 def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
-    """Fit the model's parameters, in place, for so long."""
+    """Train the model in place for a number of minutes."""
     optimizers = optimizers_of(model)
     ids, source = ids_of(learned), torch.Generator().manual_seed(0)
     for step, done in enumerate(shares(minutes)):
@@ -138,11 +140,11 @@ def train(model: Module, learned: bytes, other: bytes, minutes: float) -> None:
 
 
 def tokenizer() -> dict[str, object]:
-    """A tokenizer file of bytes, for programs that ask for one: byte n is token n."""
+    """Return a byte-level `tokenizer.json`, which some programs require: byte n is token n."""
     from tokenizers import pre_tokenizers
 
     printed = [n for n in range(256) if chr(n).isprintable() and n not in (32, 160)]
-    # GPT-2's names of bytes: those that print are themselves, others start at 256
+    # GPT-2's byte names: printable bytes map to themselves, the others to 256 and above
     printed = [n for n in printed if n < 127 or (n > 160 and n != 173)]
     hidden = [n for n in range(256) if n not in printed]
     names = {n: chr(n) for n in printed}
@@ -161,7 +163,7 @@ def tokenizer() -> dict[str, object]:
 
 
 def save(model: Module, out: Path) -> None:
-    """Into a folder as published checkpoints are: weights, config.json, tokenizer.json."""
+    """Save a Hugging Face checkpoint: weights, config.json, tokenizer.json."""
     specc_torch.save(model, out / "model.safetensors", {"format": "pt"}, force=True)
     files = {
         "config.json": CONFIG,
@@ -173,16 +175,16 @@ def save(model: Module, out: Path) -> None:
 
 
 def main() -> None:
-    """Train, report, save."""
+    """Train the model, print its losses and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.minutes <= 0:
-        parser.error("--minutes takes a number above 0")
+        parser.error("--minutes must be above 0")
     try:
-        # now, and not when an hour is over
+        # fail before training, not after it
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--out: {error}")

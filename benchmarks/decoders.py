@@ -28,7 +28,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Trace:
-    """Seconds until the first token, of each token behind it, and the tokens i64[batch, count]."""
+    """Seconds until the first token, seconds of each further token, and the generated tokens
+    i64[batch, count].
+    """
 
     prefill: float
     steps: tuple[float, ...]
@@ -40,8 +42,8 @@ Step = Callable[[Ints], Ints]
 
 
 def traced(start: Callable[[Ints], tuple[Ints, Step]]) -> Writer:
-    """A writer of two functions: `start` reads prompts and gives the best next tokens
-    and what to call with them.
+    """Return a timed generator. `start` processes prompts and returns the most likely next tokens,
+    and the function that decodes the next step.
     """
 
     def write(ids: Ints, count: int) -> Trace:
@@ -68,7 +70,7 @@ def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
 
 
 def of_specc(package: Path) -> Writer:
-    """A package of ours through the Python API."""
+    """Run a specc package through the Python API."""
     import specc
 
     model = specc.load(package, threads=THREADS).writer
@@ -81,23 +83,23 @@ def of_specc(package: Path) -> Writer:
 
 
 class _Clock:
-    """Takes the time whenever `generate` of transformers hands a token out; the first
-    time it is the prompt.
+    """A streamer that records the time of every call of `generate` of transformers; the first
+    call passes the prompt.
     """
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
     def put(self, value: Any) -> None:
-        """Called with the prompt, then with each token."""
+        """Record the time; called with the prompt, then with each token."""
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Called when all is written."""
+        """Do nothing at the end of generation."""
 
 
 def published(checkpoint: Path) -> Any:
-    """The model of transformers, eager, with PyTorch's own fused attention."""
+    """Load the transformers model in eager mode, with PyTorch's fused attention."""
     torch.set_num_threads(THREADS)
     return transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint, attn_implementation="sdpa"
@@ -105,7 +107,7 @@ def published(checkpoint: Path) -> Any:
 
 
 def of_transformers(model: Any, cache: str) -> Writer:
-    """`generate` of transformers with the `dynamic` or the `static` cache."""
+    """Run `generate` of transformers with the `dynamic` or `static` KV cache."""
 
     def write(ids: Ints, count: int) -> Trace:
         clock = _Clock()
@@ -125,7 +127,7 @@ def of_transformers(model: Any, cache: str) -> Writer:
 
 
 def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
-    """Any graph in ONNX Runtime, with all optimizations."""
+    """Open an ONNX model in ONNX Runtime, with all optimizations."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -133,14 +135,14 @@ def opened(path: Path, threads: int = THREADS) -> onnxruntime.InferenceSession:
 
 
 class WithPast:
-    """A graph with past of any tool, in ONNX Runtime; states stay with the runtime from
-    step to step. Roles of inputs are told by their names and ranks.
+    """A decoder-with-past model of any tool in ONNX Runtime. KV caches stay in the runtime
+    between steps. The names and ranks of the inputs determine their roles.
     """
 
     def __init__(self, path: Path, threads: int = THREADS) -> None:
         self.session = opened(path, threads)
         inputs = {i.name: i.shape for i in self.session.get_inputs()}
-        # keys and values [batch, heads, rows, width] are what has four axes
+        # KV caches are the inputs with four axes [batch, heads, positions, width]
         self.past = [name for name, shape in inputs.items() if len(shape) == 4]
         self.others = [name for name in inputs if name not in self.past]
         self.outputs = [o.name for o in self.session.get_outputs()]
@@ -148,7 +150,7 @@ class WithPast:
         self.widths = [(s[1], _width(s[3], path)) for s in shapes]
 
     def empty(self, batch: int) -> list[Any]:
-        """States before the first token."""
+        """Return empty KV caches."""
         return [
             onnxruntime.OrtValue.ortvalue_from_numpy(np.empty((batch, heads, 0, width), np.float32))
             for heads, width in self.widths
@@ -157,7 +159,9 @@ class WithPast:
     def run(
         self, tokens: Ints, length: int, states: Sequence[Any]
     ) -> tuple[NDArray[np.float32], list[Any]]:
-        """Logits f32[batch, new, words] and the states, for tokens at the end of `length`."""
+        """Run the last tokens of sequences of `length`; return logits f32[batch, new, vocab]
+        and the KV caches.
+        """
         binding = self.session.io_binding()
         places = np.arange(length - tokens.shape[1], length)
         for name in self.others:
@@ -191,7 +195,9 @@ class WithPast:
 
 
 def _width(said: int | str, path: Path) -> int:
-    """Numbers of a head: the graph says so, or the file beside it, as the model builder of onnxruntime-genai writes it."""
+    """Numbers of a head: the graph says so, or the file beside it, as the model builder of
+    onnxruntime-genai writes it.
+    """
     if isinstance(said, int):
         return said
     config = json.loads((path.parent / "genai_config.json").read_text())
@@ -200,13 +206,13 @@ def _width(said: int | str, path: Path) -> int:
 
 
 def of_export(path: Path) -> Writer:
-    """An exported model with past in ONNX Runtime."""
+    """Run an exported decoder-with-past model in ONNX Runtime."""
     return traced(WithPast(path).start)
 
 
 class OfGenai:
-    """onnxruntime-genai in a process of its own, which does the timing; call it to
-    write, `close` it at the end.
+    """onnxruntime-genai in a separate process, which measures the times. Call the object to
+    generate and `close` it at the end.
     """
 
     def __init__(self, python: str, directory: Path) -> None:
@@ -216,7 +222,9 @@ class OfGenai:
         )
 
     def __call__(self, ids: Ints, count: int) -> Trace:
-        """Prompts and a count go over as a line of JSON, times and tokens come back as one."""
+        """Send prompts and a token count as a line of JSON; read times and tokens as a line of
+        JSON.
+        """
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(json.dumps([ids.tolist(), count]) + "\n")
@@ -233,8 +241,8 @@ class OfGenai:
 
 
 def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
-    """CTranslate2 on a checkpoint with a tokenizer, one text at a time. ImportError where
-    it is not installed.
+    """Run CTranslate2 on a checkpoint with a tokenizer, with batch size 1. Raise ImportError if it
+    is not installed.
     """
     import ctranslate2
 
@@ -246,7 +254,7 @@ def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
     def write(ids: Ints, count: int) -> Trace:
         prompt = names.convert_ids_to_tokens(ids[0].tolist())
         began = time.perf_counter()
-        # the end is no end here: as many tokens as are asked for
+        # ignore end tokens, to generate as many tokens as requested
         made = model.generate_tokens(prompt, max_length=count, sampling_topk=1, end_token=[])
         times, tokens = [], []
         for one in made:
@@ -261,8 +269,8 @@ def of_ctranslate2(checkpoint: Path, out: Path, precision: str) -> Writer:
 def built_by_genai(
     python: str, checkpoint: Path, out: Path, precision: str = "fp32", extra: Sequence[str] = ()
 ) -> str:
-    """The model builder on a checkpoint, for the CPU, with further options `key=value`;
-    gives what it says where it cannot.
+    """Run the genai model builder on a checkpoint for the CPU, with extra options `key=value`;
+    return its error message, "" on success.
     """
     with tempfile.TemporaryDirectory() as cache:
         builder = [
@@ -282,21 +290,21 @@ def built_by_genai(
 
 
 def exported(checkpoint: Path, out: Path, opset: int) -> str:
-    """`torch.onnx.export(dynamo=True)` with past, in a process of its own; gives what
-    it says where it cannot.
+    """Run `torch.onnx.export(dynamo=True)` with KV caches in a separate process; return its error
+    message, "" on success.
     """
     command = [sys.executable, str(HERE / "torch_export.py"), "past"]
     return _failing([*command, str(checkpoint), str(out), str(opset)])
 
 
 def _failing(command: Sequence[str]) -> str:
-    """The last line that a command says when it fails, else nothing."""
+    """Run a command; return the last line of stderr if it fails, else ""."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
 INPUT_NAMES = {"input_ids": "source", "input_features": "input_features"}
-"""Names of transformers and of the specs."""
+"""Input names of transformers, and of the specs."""
 
 
 def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
@@ -305,7 +313,7 @@ def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
 
     model = specc.load(package, threads=THREADS).writer
     names = set(model.input_signature.graph.inputs)
-    # a spec may have the name transformers has, or its own
+    # a spec may use the input name of transformers or another name
     known = {(n if n in names else INPUT_NAMES[n]): v for n, v in given.items() if n in INPUT_NAMES}
 
     def start(ids: Ints) -> tuple[Ints, Step]:
@@ -317,7 +325,7 @@ def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
 
 
 def translate_whole(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
-    """One graph without caches: each token is computed with the source and all before it."""
+    """Run one graph without KV caches: every step processes the source and all previous tokens."""
     session = opened(path)
     taken = {i.name for i in session.get_inputs()}
     known = {n: v for n, v in given.items() if n in taken}
@@ -340,7 +348,7 @@ def translate_whole(path: Path, given: Mapping[str, np.ndarray]) -> Writer:
 
 
 class _BoundGraph:
-    """A graph whose values stay with the runtime, by names that other graphs call them."""
+    """An ONNX model whose results stay in the runtime, as inputs of other models."""
 
     def __init__(self, path: Path) -> None:
         self.session = opened(path)
@@ -348,7 +356,7 @@ class _BoundGraph:
         self.outputs = [o.name for o in self.session.get_outputs()]
 
     def run(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Results by the names under which they are given to the next graph."""
+        """Run the model; return the results by their input names in the next model."""
         binding = self.session.io_binding()
         for name in self.inputs:
             binding.bind_ortvalue_input(name, known[name])
@@ -360,7 +368,7 @@ class _BoundGraph:
 
 
 def translate_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
-    """Encoder, first step and later steps, as Optimum writes and names them."""
+    """Run the three models that Optimum exports: encoder, decoder, decoder with past."""
     parts = ("encoder_model", "decoder_model", "decoder_with_past_model")
     encoder, first, later = (_BoundGraph(_at(directory, part)) for part in parts)
     hold = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -372,7 +380,7 @@ def translate_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
             known["encoder_attention_mask"] = known["attention_mask"]
 
         def run(graph: _BoundGraph, tokens: Ints) -> Ints:
-            # keys and values of the source come from the first step and stay
+            # the first step computes the cross-attention caches, which do not change
             known.update(graph.run({**known, "input_ids": hold(tokens)}))
             logits: np.ndarray = known["logits"].numpy()
             return logits[:, -1].argmax(1)
@@ -383,7 +391,7 @@ def translate_three(directory: Path, given: Mapping[str, np.ndarray]) -> Writer:
 
 
 def _at(directory: Path, part: str) -> Path:
-    """ValueError where the folder has other parts."""
+    """Return the path of a model. Raise ValueError if the directory has other models."""
     path = directory / f"{part}.onnx"
     if not path.exists():
         graphs = sorted(str(p.relative_to(directory)) for p in directory.rglob("*.onnx"))

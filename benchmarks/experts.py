@@ -1,5 +1,5 @@
-"""A mixture of experts: those that were chosen, one by one or looped over, beside all of them
-on all rows and beside transformers.
+"""Time mixture of experts: the selected experts unrolled or in a loop, all experts on all tokens,
+and the block of transformers.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from specc_onnx.ort_session import OrtModel, open_ort_model
 
 WIDTH, HIDDEN = 512, 1024
 MIXTURES = ((8, 2), (64, 8))
-"""Experts, and how many of them a row is sent to."""
+"""Numbers of experts, and of selected experts per token."""
 
 ROWS = (1, 16, 512)
 
@@ -44,7 +44,7 @@ ALL = """repeat i in experts under "experts.{i}" collect parts {
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """The table."""
+    """Yield the lines of the table."""
     yield (
         f"### Mixture of experts: {WIDTH} wide, networks of {HIDDEN}, 2 threads, "
         f"milliseconds: fastest of {rounds} rounds\n"
@@ -73,7 +73,7 @@ def _few() -> int:
 
 
 def _sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
-    """The forms of one mixture, open."""
+    """Open the variants of a mixture in ONNX Runtime."""
     found = {}
     forms = {"one by one": (ROUTED, experts), "loop": (ROUTED, 0), "all": (ALL, 0)}
     for form, (body, few) in forms.items():
@@ -89,7 +89,9 @@ def _sessions(experts: int, k: int, directory: Path) -> dict[str, OrtModel]:
 
 
 def _again(path: Path, few: int) -> Path:
-    """A model lowered with so many experts one by one; its weights lie where they lay."""
+    """Lower a model with `few` as the maximum number of unrolled experts; reuse its weight
+    files.
+    """
     import onnx
 
     model = onnx.load(path, load_external_data=False)
@@ -108,7 +110,7 @@ def _call(session: OrtModel, given: dict[str, np.ndarray]) -> Callable[[], objec
 
 
 def _published(experts: int, k: int) -> Callable[[np.ndarray], Callable[[], object]]:
-    """Mixtral's block in transformers, in float32."""
+    """Return Mixtral's MoE block of transformers in float32."""
     import torch
     from transformers import MixtralConfig
     from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock

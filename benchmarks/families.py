@@ -1,8 +1,8 @@
-"""Six published architectures through every compiler that can be had: time, memory and
-size of compiling, and how fast ONNX Runtime runs what each makes, in one process.
+"""Compile six published architectures with every available compiler. Compare the time, memory and
+file size of compilation, and the speed of the compiled models in ONNX Runtime.
 
-Each tool is called as its users call it, in a Python of its own (`make readers`); one
-that is absent, or does not make a model, is named with what it says.
+Each tool is called like its users call it, in its own Python environment (`make readers`). The
+results name tools that are not installed, and the errors of tools that fail.
 """
 
 import re
@@ -25,25 +25,25 @@ import specc
 HERE = Path(__file__).parent
 READERS = HERE.parent / ".readers"
 PROMPT, COUNT = 128, 32
-"""Tokens that are read, and written behind them."""
+"""Prompt length, and number of generated tokens."""
 
 BATCHES = (1, 8)
-"""Of models that read: texts or pictures at once."""
+"""Batch sizes of encoders."""
 
 GOAL_TIME, GOAL_MEMORY = 10, 0.1
-"""Compiling, beside the fastest of the others: times faster, share of its peak memory."""
+"""Goals of compilation relative to the fastest other tool: speedup, share of its peak memory."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A compiler: the program that is started and what it is told."""
+    """A compiler: its program, and its command line for a checkpoint."""
 
     command: Callable[[str, Path, Path], Sequence[str]]
     program: Path = Path(sys.executable)
 
     @property
     def there(self) -> bool:
-        """Whether it is installed."""
+        """Return whether the tool is installed."""
         return self.program.exists()
 
 
@@ -55,7 +55,7 @@ def _specc(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 
 def _linked(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
-    """Into the folder of the weights, which are not copied then."""
+    """Return the command line that links the weights: it writes into the checkpoint directory."""
     command = ["-m", "specc", "compile", str(checkpoint), "-o"]
     if published.FAMILIES[name].kind == "reads":
         return [*command, str(checkpoint / "model.onnx")]
@@ -68,7 +68,7 @@ def _torch(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
 
 def _optimum(name: str, checkpoint: Path, out: Path) -> Sequence[str]:
     task = published.FAMILIES[name].task
-    # decoders stay three graphs: one run's merged file holds their weights once more
+    # without merging: the merged decoder would store the weights again
     options = ["--no-post-process", "--task", task]
     return ["export", "onnx", *options, "--model", str(checkpoint), str(out)]
 
@@ -100,7 +100,7 @@ TOOLS = {
 
 @dataclass(frozen=True)
 class Made:
-    """What a compiler took, and the folder with what it made."""
+    """The cost of a compilation, its output directory, and the size of the files in bytes."""
 
     cost: measure.Cost
     directory: Path
@@ -108,7 +108,7 @@ class Made:
 
 
 def rows(directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -> Iterator[str]:
-    """A table of compiling and one of running, and whether the goals are reached."""
+    """Yield tables of compilation and of inference, with the goals."""
     chosen = [n for n in published.FAMILIES if not names or n in names]
     remarks = [f"{n} is not there: `make readers`." for n, t in TOOLS.items() if not t.there]  # fmt: skip
     made: dict[str, dict[str, Made]] = {}
@@ -124,7 +124,7 @@ def rows(directory: Path, rounds: int, quick: bool, names: Sequence[str] = ()) -
 
 
 def _versions() -> Iterator[str]:
-    """What stands in the places of their own."""
+    """Yield the package versions in the environments of the tools."""
     packages = {
         "optimum": ("optimum-onnx", "transformers"),
         "genai": ("onnxruntime-genai",),
@@ -143,7 +143,7 @@ def _versions() -> Iterator[str]:
 
 
 def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> dict[str, Made]:
-    """What each tool made of a family; those that fail are remarked."""
+    """Compile a family with each tool; append a remark for each tool that fails."""
     checkpoint = published.save_family(name, directory / name.replace(" ", "-"), quick)
     found: dict[str, Made] = {}
     for tool, how in TOOLS.items():
@@ -151,12 +151,12 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
             continue
         out = directory / f"{checkpoint.name}-{tool.split(',')[0].replace(' ', '-')}"
         before = set(checkpoint.iterdir())
-        # only torch.onnx wants the folder to be there
+        # only torch.onnx requires an existing directory
         if tool == "torch.onnx":
             out.mkdir()
         command = [str(how.program), *how.command(name, checkpoint, out)]
         try:
-            # ours runs from sources; the others lie compiled where pip put them
+            # specc runs from sources; the other packages are installed with bytecode
             own = directory / "pyc" if tool in (OURS, LINKED) else None
             cost = measure.of_process(command, own)
         except SystemExit as error:
@@ -169,8 +169,8 @@ def _compiled(name: str, directory: Path, quick: bool, remarks: list[str]) -> di
 
 
 def _moved(checkpoint: Path, before: Set[Path], out: Path) -> int:
-    """Bytes of what was made beside the weights; it goes elsewhere, for the next tool is to
-    find the checkpoint as it was.
+    """Move the files written next to the weights to another directory, so that the next tool
+    finds the original checkpoint; return their size in bytes.
     """
     out = out.with_name(f"{out.name}-linked")
     out.mkdir()
@@ -180,7 +180,7 @@ def _moved(checkpoint: Path, before: Set[Path], out: Path) -> int:
 
 
 def _reason(said: str) -> str:
-    """Of what a failed program said, the last line that names an error."""
+    """Return the last line of a program's output that names an error."""
     lines = said.strip().splitlines()
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception): .", line)]
     return (named or lines)[-1][:200]
@@ -270,14 +270,14 @@ def _readers(
 
 
 Reading = Callable[[Mapping[str, np.ndarray]], Callable[[], np.ndarray]]
-"""From inputs under transformers' names to a call that gives the first result."""
+"""Maps inputs with the names of transformers to a call that returns the first result."""
 
 
 def _running_calls(
     what: str, graphs: Mapping[str, Reading], given: Mapping[str, np.ndarray], remarks: list[str]
 ) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
-    """The calls that give a result: a graph that takes one text at a time must not end the
-    turns of the others. Ours has to.
+    """Yield the calls that succeed. A model of another tool may fail, for example for batches;
+    the specc model must not.
     """
     for tool, read in graphs.items():
         call = read(given)
@@ -292,7 +292,7 @@ def _running_calls(
 
 
 def _reader(tool: str, directory: Path) -> Reading:
-    """A graph, whoever made it."""
+    """Open the compiled model of a tool."""
     if tool == OURS:
         return _our_reader(directory)
     session = decoders.opened(next(directory.rglob("*.onnx")))
@@ -312,7 +312,7 @@ def _our_reader(directory: Path) -> Reading:
     known = ("input_ids", "pixel_values")
 
     def reading(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
-        # masks and types are what they are by default, and computed once here
+        # masks and token types have their default values, which are computed once here
         ready = model.prepared({name: given[name] for name in known if name in given})
         return lambda: model.session.run(ready, (result,))[result]
 
@@ -350,7 +350,7 @@ def _writers(
 
 
 def _beginning(given: Mapping[str, np.ndarray], translates: bool) -> np.ndarray:
-    """What stands before the first token: the prompt, or the token a translation begins with."""
+    """Return the initial decoder tokens: the prompt, or the start token of an encoder-decoder."""
     return np.ones((1, 1), np.int64) if translates else given["input_ids"]
 
 

@@ -1,7 +1,6 @@
-"""The side of onnxruntime-genai, run by a Python that has it: writes with a model and
-takes the time.
+"""Generate with onnxruntime-genai and measure the times, in a Python in which it is installed.
 
-`genai_writer.py FOLDER THREADS` answers lines of JSON, `[prompts, count]`, with
+`genai_writer.py DIRECTORY THREADS` answers lines of JSON, `[prompts, count]`, with
 `[prefill, gaps, tokens]`.
 """
 
@@ -15,7 +14,7 @@ from pathlib import Path
 
 
 def write(directory: str, threads: str) -> None:
-    """Answer until there are no more lines."""
+    """Answer requests from standard input until it ends."""
     import numpy as np
     import onnxruntime_genai as og
 
@@ -46,7 +45,7 @@ def write(directory: str, threads: str) -> None:
 
 def _with_threads(directory: Path, place: Path, threads: int) -> str:
     """A folder beside the model whose config says how many threads there are; the big
-    files are links.
+    files are hard links.
     """
     for path in directory.iterdir():
         if path.suffix == ".json":

@@ -1,8 +1,7 @@
-"""`make gpu-check`: every shipped spec on a card beside the float64 reference, where each
-node went, and how fast models are there; writes docs/gpu-report.md.
+"""`make gpu-check`: compare every built-in model on a GPU with the float64 reference, list the
+execution provider of each node, and measure speed; write docs/gpu-report.md.
 
-Without a card it says so and runs nothing. `--provider cpu --quick` tries the program
-itself.
+Without a GPU nothing is run. `--provider cpu --quick` tests the program itself.
 """
 
 import argparse
@@ -23,13 +22,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 PACKAGES = ("onnxruntime-gpu", "onnxruntime", "onnx", "torch", "transformers", "numpy")
 ROUNDED = ("int8", "int8-weights", "int4")
-"""Forms of rounded weights, each a column."""
+"""Quantization kinds, each a column of the table."""
 SECONDS = 600
-"""A spec that takes longer is a row that says so."""
+"""Timeout of one spec; the table reports a spec that takes longer."""
 
 
 def card() -> str:
-    """What the driver says of the first card; empty where there is none."""
+    """Return name, driver and memory of the first GPU; "" without a GPU."""
     asked = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]  # fmt: skip
     try:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
@@ -39,7 +38,7 @@ def card() -> str:
 
 
 def versions() -> str:
-    """What is installed of the programs that matter."""
+    """Return the versions of the installed packages in PACKAGES."""
     found = []
     for name in PACKAGES:
         try:
@@ -52,13 +51,13 @@ def versions() -> str:
 def rows(
     specs: Sequence[str], provider: str, directory: Path, dtypes: Sequence[str], at_once: int
 ) -> Iterator[dict[str, Any]]:
-    """What is told of each spec, as soon as it is."""
+    """Yield the results of each spec as soon as they are available."""
     with ThreadPoolExecutor(at_once) as pool:
         yield from pool.map(lambda s: row(s, provider, directory, dtypes), specs)
 
 
 def row(spec: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dict[str, Any]:
-    """One spec, in a process of its own."""
+    """Check one spec in a separate process."""
     command = [sys.executable, str(HERE / "gpu_specs.py"), spec, provider, str(directory)]
     try:
         done = subprocess.run(
@@ -79,7 +78,7 @@ def row(spec: str, provider: str, directory: Path, dtypes: Sequence[str]) -> dic
 
 
 def table(found: Sequence[Mapping[str, Any]], dtypes: Sequence[str]) -> Iterator[str]:
-    """The specs: worst differences, and nodes by provider."""
+    """Yield the table of specs: largest differences, and nodes by provider."""
     columns = [c for d in dtypes for c in (d, f"{d} package")] + [*ROUNDED]
     yield f"| spec | {' | '.join(columns)} | tokens | nodes on the provider | lengths on the processor |"
     yield "|---" * (len(columns) + 4) + "|"
@@ -104,7 +103,7 @@ def _cell(told: Mapping[str, Any] | None) -> str:
 
 
 def left(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The operators that are on the processor, by how many nodes."""
+    """Yield the table of operators that run on the CPU, by number of nodes."""
     count = Counter(
         kind
         for each in found
@@ -120,7 +119,7 @@ def left(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def report(
     given: argparse.Namespace, found: Sequence[Mapping[str, Any]], rates: Sequence[str]
 ) -> str:
-    """The page."""
+    """Return the report page."""
     lines = [
         "# What ran on a GPU",
         "",
@@ -143,7 +142,7 @@ def report(
 
 
 def measured(given: argparse.Namespace, directory: Path) -> list[str]:
-    """The rates; what PyTorch would be needed for is left out where it is not there."""
+    """Measure rates; without PyTorch return a note."""
     try:
         import gpu_rates
     except ImportError as error:
@@ -164,10 +163,12 @@ def measured(given: argparse.Namespace, directory: Path) -> list[str]:
 
 
 def main() -> None:
-    """Run what was asked for, and write the page."""
+    """Run the requested checks and write the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--provider", default="cuda")
-    parser.add_argument("--specs", default="", help="some, by names with commas")
+    parser.add_argument(
+        "--specs", default="", help="names of specs, comma-separated (default: all)"
+    )
     parser.add_argument("--dtypes", default="f32,f16,bf16", type=lambda t: t.split(","))
     parser.add_argument("--decoders", default="gpt2,llama")
     parser.add_argument("--encoders", default="bert,vit")

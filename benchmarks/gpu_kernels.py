@@ -1,5 +1,5 @@
-"""Asks the CUDA provider that is installed where it puts each node of every model that is
-made for it, and writes down those that it takes: tests/support/kernel_lists/cuda.json.
+"""List the node signatures that the installed CUDA execution provider supports, over all models
+compiled for it: tests/support/kernel_lists/cuda.json.
 
 `python benchmarks/gpu_kernels.py`, with `tests` on PYTHONPATH. Opening a model takes a
 card, or libraries in the place of NVIDIA's: nothing is computed.
@@ -29,7 +29,7 @@ from specc_onnx.execution_providers import (
 
 
 def models() -> Iterator[tuple[str, ModelProto]]:
-    """Every model there is."""
+    """Yield every test model with its name."""
     for width in COMPUTE_DTYPES:
         for name, model in build_op_models(width):
             yield f"{name} {width}", model
@@ -39,7 +39,7 @@ def models() -> Iterator[tuple[str, ModelProto]]:
 
 
 def taken(model: ModelProto) -> set[tuple[str, str]]:
-    """The nodes that the provider computes, none rewritten: operator and name."""
+    """Return operator and name of the nodes that the provider runs, without graph optimizations."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = SILENT_LOG_LEVEL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -56,7 +56,7 @@ def taken(model: ModelProto) -> set[tuple[str, str]]:
 
 
 def main() -> None:
-    """Ask, and write the list."""
+    """Query the provider and write the list."""
     kernels: dict[str, set[str]] = defaultdict(set)
     for label, model in models():
         try:

@@ -1,8 +1,8 @@
-"""How fast models run on a card: reading a prompt, writing, encoding, in each width,
-beside PyTorch (eager and compiled) and onnxruntime-genai on the same card.
+"""Measure prefill, decoding and encoding speed on a GPU in each dtype, next to PyTorch (eager and
+compiled) and onnxruntime-genai.
 
-Decoding is held against the time in which the card reads the weights once, encoders
-against PyTorch's own compiler. A program that is not there is named and left out.
+Decoding is compared with the time to read the weights once at memory bandwidth, encoders with
+`torch.compile`. The tables name programs that are not installed.
 """
 
 import statistics
@@ -29,7 +29,7 @@ BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured: batches, tokens of a prompt and behind it, and how often."""
+    """The parameters of a measurement: batch sizes, prompt length, generated tokens, rounds."""
 
     provider: str
     dtypes: Sequence[str]
@@ -41,25 +41,25 @@ class Plan:
 
     @property
     def device(self) -> str:
-        """Where PyTorch computes."""
+        """Return the device of PyTorch."""
         return PROVIDER_DEVICES.get(self.provider, "cpu")
 
 
 def wait(plan: Plan) -> None:
-    """Until the card has done what it was told: it is told, not asked."""
+    """Wait until the GPU has finished all queued work."""
     if plan.device == "cuda":
         torch.cuda.synchronize()
 
 
 def bandwidth(plan: Plan) -> float:
-    """Bytes a second that one sum over a large array reads."""
+    """Measure the memory bandwidth in bytes/s: the sum of a large array."""
     size = 1 << (24 if plan.tiny else 32)
     array = torch.ones(size // 4, device=plan.device)
     return size / min(timed(lambda: array.sum(), plan, 10))
 
 
 def timed(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
-    """Seconds of each call behind two that warm up."""
+    """Return the seconds of each call after two warmup calls."""
     times = []
     for n in range(rounds + 2):
         wait(plan)
@@ -77,7 +77,7 @@ def timed(call: Callable[[], object], plan: Plan, rounds: int) -> list[float]:
 def writers(
     name: str, checkpoint: Path, directory: Path, plan: Plan
 ) -> Iterator[tuple[str, str, decoders.Writer]]:
-    """Name, width and writer of each program that can be had."""
+    """Yield name, dtype and generator of each available program."""
     for dtype in plan.dtypes:
         out = directory / f"{name}-{dtype}"
         if said := package(name, checkpoint, out, dtype, "specc"):
@@ -102,12 +102,12 @@ def writers(
 
 
 def _nobody(ids: decoders.Ints, count: int) -> decoders.Trace:
-    """In the place of a program that is not there."""
+    """Generate nothing; a placeholder for a program that is not available."""
     return decoders.Trace(0.0, (), np.zeros((len(ids), 0), np.int64))
 
 
 def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> str:
-    """A package for a card; what is said where it cannot be made."""
+    """Compile a package for CUDA; return an error message, "" on success."""
     width = [] if dtype == "f32" else ["--dtype", dtype]
     command = ["compile", name, "--graphs", "step", "--io-names", names, "--weights", str(checkpoint)]  # fmt: skip
     status = main([*command, *width, "--target", "ort-cuda", "--force", "-o", str(out)])
@@ -115,7 +115,7 @@ def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> s
 
 
 def of_package(out: Path, plan: Plan) -> decoders.Writer:
-    """A package of ours through the Python API."""
+    """Run a specc package through the Python API."""
     model = specc.load(out, execution_provider=plan.provider).writer
 
     def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
@@ -126,7 +126,7 @@ def of_package(out: Path, plan: Plan) -> decoders.Writer:
 
 
 def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
-    """`forward` of transformers with a cache of its own; the static one is compiled."""
+    """Run `forward` of transformers with a dynamic KV cache, or compiled with a static one."""
     forward: Any = model.forward
     if cache == "static":
         forward = torch.compile(forward, mode="reduce-overhead", fullgraph=False)
@@ -145,7 +145,7 @@ def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
             nonlocal place
             at = torch.arange(place, place + tokens.shape[1], device=plan.device)
             place += tokens.shape[1]
-            # a prompt has another shape each time, and is not worth compiling
+            # prompts have varying shapes and are not compiled
             call = forward if tokens.shape[1] == 1 else model
             with torch.inference_mode():
                 made = call(
@@ -168,7 +168,7 @@ def of_torch(model: Any, cache: str, plan: Plan) -> decoders.Writer:
 
 
 def decoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
-    """The table of one decoder."""
+    """Yield the table of one decoder."""
     checkpoint = generation.saved(name, directory / f"{name}-weights", plan.tiny)
     numbers = generation.bytes_a_token(checkpoint) // 4
     speed = bandwidth(plan)
@@ -227,7 +227,7 @@ def _short(error: Exception) -> str:
 
 
 def encoding(name: str, directory: Path, plan: Plan) -> Iterator[str]:
-    """The table of one encoder: milliseconds a batch."""
+    """Yield the table of one encoder, in milliseconds per batch."""
     checkpoint = directory / f"{name}-weights"
     published.save_model(name, checkpoint)
     wanted = published.MODELS[name]
@@ -258,7 +258,7 @@ Call = Callable[[tuple[int, ...]], Callable[[], object]]
 def _encoders(
     name: str, checkpoint: Path, directory: Path, dtype: str, plan: Plan
 ) -> Iterator[tuple[str, Call]]:
-    """Programs that encode, as functions of a shape that give what is timed."""
+    """Yield the programs as functions from an input shape to the timed call."""
     out = directory / f"{name}-{dtype}.onnx"
     width = [] if dtype == "f32" else ["--dtype", dtype]
     main(["compile", name, "--weights", str(checkpoint), *width, "--target", "ort-cuda", "--force", "-o", str(out)])  # fmt: skip
@@ -266,7 +266,7 @@ def _encoders(
     session = specc.load(out, execution_provider=plan.provider).scoring.runtime
 
     def ours(shape: tuple[int, ...]) -> Callable[[], object]:
-        # inputs lie on the card before, as PyTorch's do, and results stay there
+        # inputs and results stay on the GPU, as with PyTorch
         held = {n: session.tensor(v) for n, v in wanted.inputs(shape).items()}
         return lambda: session.tensors(held)
 
@@ -295,8 +295,8 @@ def _encoders(
 
 
 def kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
-    """The kernels of one token at each width, by the time they take: those of attention
-    should be of the flash kind.
+    """Yield the kernels of one decode step in each dtype, by time; attention should use flash
+    kernels.
     """
     from torch.profiler import ProfilerActivity, profile
 

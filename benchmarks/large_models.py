@@ -101,15 +101,15 @@ def write(sizes: Sizes, directory: Path) -> int:
 
 
 def warmed(file: Path) -> None:
-    """Read once, so that the disk is no part of what is measured."""
+    """Read a file once, so that it is in the page cache."""
     with file.open("rb") as opened:
         while opened.read(CHUNK):
             pass
 
 
 def row(sizes: Sizes, directory: Path) -> str:
-    """What one checkpoint takes, as a row of the table: once as a file that points into the checkpoint, once
-    as a package of every graph.
+    """What one checkpoint takes, as a row of the table: once as a file that points into the
+    checkpoint, once as a package of every graph.
     """
     place = directory / sizes.dtype
     size = write(sizes, place)
@@ -125,7 +125,7 @@ def row(sizes: Sizes, directory: Path) -> str:
 
 
 def main() -> None:
-    """The table, a row a checkpoint."""
+    """Print the table with one row per checkpoint."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -150,17 +150,17 @@ if __name__ == "__main__":
 SEVEN, SMALL = LARGE[1], TINY[1]
 
 PROMPT, COUNT = 32, 17
-"""Tokens that are read, and written behind them."""
+"""Prompt length, and number of generated tokens."""
 
 PEAK, RATE = 1500, 200
-"""Goals: MB of memory at most, MB of the checkpoint a second at least."""
+"""Goals: maximum memory in MB, minimum throughput of the checkpoint in MB/s."""
 
 NOISE = 2**25
-"""Numbers that are drawn; the weights are these again and again, at other places."""
+"""Number of random values; the weights repeat them."""
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """What compiling took, and how fast tokens come."""
+    """Yield the cost of compilation and the generation speed."""
     yield "### A Llama with 7 B parameters in int4\n"
     named = os.environ.get("SPECC_SEVEN", "")
     package = Path(named) if named else directory / "package"
@@ -217,7 +217,7 @@ def _written(package: Path, rounds: int) -> Iterator[str]:
 
 
 def save(sizes: Sizes, directory: Path, noise: int) -> int:
-    """A checkpoint of random bfloat16 numbers, as a hub would have it; its bytes."""
+    """Save a checkpoint of random bfloat16 weights; return its size in bytes."""
     size = write(sizes, directory)
     drawn = np.random.default_rng(0).normal(0, 0.02, noise).astype(np.float32)
     # the upper half of a float32 is the bfloat16 next to it towards zero

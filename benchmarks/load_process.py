@@ -18,7 +18,7 @@ Generate = Callable[[list[int], int], Iterator[int]]
 
 
 def load_specc(model: str) -> Generate:
-    """A package of ours through the Python API."""
+    """Load a specc package through the Python API."""
     import specc
 
     opened = specc.load(model, threads=THREADS)
@@ -31,7 +31,7 @@ def load_specc(model: str) -> Generate:
 
 
 def load_genai(model: str) -> Generate:
-    """A folder with a `genai_config.json` in onnxruntime-genai."""
+    """Load a directory with a `genai_config.json` in onnxruntime-genai."""
     import onnxruntime_genai as og
 
     config = og.Config(model)
@@ -56,7 +56,7 @@ def load_genai(model: str) -> Generate:
 
 
 def load_ctranslate2(model: str) -> Generate:
-    """A model that CTranslate2 has converted, whose tokens are numbers as text."""
+    """Load a converted model in CTranslate2; its tokens are numbers in decimal."""
     import ctranslate2
 
     opened = ctranslate2.Generator(model, device="cpu", intra_threads=THREADS)
@@ -100,7 +100,7 @@ def measure_process(program: str, model: str, prompt: int, count: int) -> dict[s
 
 
 def started() -> float:
-    """When this process was started, in seconds of the epoch."""
+    """Return the start time of this process in seconds since the epoch."""
     with open("/proc/self/stat", encoding="ascii") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     with open("/proc/stat", encoding="ascii") as file:

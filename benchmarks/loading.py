@@ -1,8 +1,8 @@
-"""From the start of a process to the first token, and the memory at most: specc beside
-onnxruntime-genai and CTranslate2, each run a process of its own.
+"""Measure the time from process start to the first token and the peak memory of specc,
+onnxruntime-genai and CTranslate2. Each run is a new process.
 
-The Llama of `generation.py`, 128 tokens read. The programs take turns; the smallest of the rounds
-counts, because other work on the machine only adds.
+The model is the Llama of `generation.py`, with a prompt of 128 tokens. The programs alternate; the
+minimum over all rounds counts, since other work on the machine only adds time.
 """
 
 import json
@@ -19,11 +19,11 @@ import measure
 
 PROCESS = Path(__file__).parent / "load_process.py"
 Runs = dict[str, tuple[str, str, Path]]
-"""By name: the Python, the program, and its model."""
+"""Python interpreter, program and model of each run, by name."""
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """A table of the smallest time and memory of each program."""
+    """Yield a table of the minimum time and memory of each program."""
     prompt, count = (8, 3) if quick else (128, 17)
     yield f"### Loading a Llama with 134 M parameters and processing {prompt} tokens in a new process\n"
     checkpoint = generation.saved("llama", directory / "llama-loading", tiny=False)

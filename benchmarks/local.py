@@ -1,7 +1,7 @@
-"""Attention that looks at a neighborhood: blocks beside one masked product, and GPT-2
-over a long text beside what else runs it.
+"""Compare blocked local attention with dense masked attention, and GPT-2 on a long sequence with
+other programs.
 
-`local.py MODEL ROWS` says how many megabytes a run takes beyond an open session.
+`local.py MODEL LENGTH` prints the memory in MB that a run needs in addition to an open session.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ from specc_onnx.ort_session import OrtModel, open_ort_model
 
 HEADS, WIDTH = 8, 512
 TEXT = 1023
-"""Tokens of the long text: one less than GPT-2 has positions for."""
+"""Length of the long sequence: one less than the number of positions of GPT-2."""
 
 SPEC = """specc 1
 model seen "One attention"
@@ -44,7 +44,7 @@ GOAL = {("window(64)", 4096): "8 × faster, below 60 MB"}
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Tables of both."""
+    """Yield the tables of local attention and of GPT-2."""
     yield (
         "### Local attention: 8 heads of 64, batch 1, 2 threads, milliseconds: fastest "
         f"of {rounds} rounds\n"
@@ -60,7 +60,7 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _both(mask: str, directory: Path) -> dict[str, Path]:
-    """The two forms of one attention, as files."""
+    """Compile an attention with blocked and with dense masks; return both paths."""
     spec = directory / "seen.specc"
     spec.write_text(SPEC, encoding="utf-8")
     name = "".join(c for c in mask if c.isalnum())
@@ -99,14 +99,14 @@ def _given(length: int) -> dict[str, np.ndarray]:
 
 
 def _memory(path: Path, length: int) -> str:
-    """The most a run holds beyond an open session, in a process of its own."""
+    """Return the additional peak memory of a run in MB, measured in a separate process."""
     command = [sys.executable, __file__, str(path), str(length)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
 def _long_text(directory: Path, rounds: int) -> Iterator[str]:
-    """GPT-2 small over a text of 1 023 tokens, all logits."""
+    """Yield the table of GPT-2 small on a sequence of 1 023 tokens, with all logits."""
     import decoders
     import published
     import torch
@@ -154,7 +154,7 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
 
 
 def main(path: str, length: str) -> None:
-    """Print the megabytes of one run."""
+    """Print the additional memory of one run in MB."""
     session, given = open_ort_model(Path(path), threads=2), _given(int(length))
     short = _given(2)
     session.run(short)
@@ -164,7 +164,7 @@ def main(path: str, length: str) -> None:
 
 
 def _most(*, reset: bool = True) -> int:
-    """The most memory held since it was last asked with `reset`, in bytes (Linux)."""
+    """Return the peak memory since the last call with `reset`, in bytes (Linux)."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()

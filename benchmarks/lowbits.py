@@ -1,7 +1,7 @@
-"""Rounded weights: specc's kinds beside float32, and beside what others make of the same
-random weights, all in one run, two threads.
+"""Compare the quantization kinds of specc with float32 and with the quantization of other programs,
+on the same random weights, in one run with two threads.
 
-Programs that are not installed are left out and named: CTranslate2 (`pip install
+The results name programs that are not installed: CTranslate2 (`pip install
 ctranslate2`), onnxruntime-genai (`make readers`).
 """
 
@@ -25,17 +25,17 @@ import specc
 
 KINDS = ("float32", "int8", "int8-weights", "int4")
 TOGETHER = "int8-tensor"
-"""For recurrent models, one text at a time."""
+"""For recurrent models with batch size 1."""
 ALL_4 = "int4, all layers"
-"""With the table, the head and the first layer in 4 bits as well, as others have them."""
+"""With embedding, lm_head and first layer in 4 bits too, as in other programs."""
 PROMPT, COUNT = 128, 64
-"""Tokens that are read, and written behind them."""
+"""Prompt length, and number of generated tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """A model that computes all at once: its spec, config and inputs; with `quick` a
-    config in which it is small.
+    """A model with a single forward pass: its spec, config and inputs, and its `small` config for
+    `--quick`.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Reader:
     small: Mapping[str, object]
     result: str = "logits"
     faster: float = 0
-    """The goal: how many times faster with the last of `kinds` or int8 than in float32."""
+    """Goal: the speedup over float32 with the last of `kinds`, or with int8."""
     kinds: tuple[str, ...] = ()
-    """Those that other models do not have."""
+    """Quantization kinds that only this model is measured with."""
 
 
 TINY = {"d": 32, "heads": 2, "layers": 2, "hidden": 64}
@@ -103,7 +103,7 @@ READERS = (
 
 
 def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """Tables of models that write and of models that read, each with its goals."""
+    """Yield the tables of generation and of forward passes, with their goals."""
     torch.set_num_threads(decoders.THREADS)
     transformers.utils.logging.disable_progress_bar()
     for name in ("gpt2", "llama"):
@@ -125,10 +125,10 @@ def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 
 def _writing(name: str, directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """How fast a prompt is read, and tokens are written behind it."""
+    """Yield the table of prefill and generation speed."""
     checkpoint = generation.saved(name, directory / f"{name}-lowbits", quick)
     vocab = 90 if quick else 50000
-    # CTranslate2 wants the names of tokens, of those at the ends too
+    # CTranslate2 requires token names, also for bos and eos
     count_all = 100 if quick else 50257
     names = generation.tokenizer(count_all)
     names.bos_token = names.eos_token = str(count_all - 1)
@@ -168,7 +168,7 @@ GENAI = {
     "onnxruntime-genai, int4": (),
     "onnxruntime-genai, int4, group size 128": ("block_size=128",),
 }
-"""What its builder is told beside `-p int4`."""
+"""Options of the genai builder in addition to `-p int4`."""
 
 
 def _goals_of_writing(
@@ -177,8 +177,8 @@ def _goals_of_writing(
     read: Mapping[str, list[float]],
     sizes: Mapping[str, int],
 ) -> Iterator[Goal]:
-    """Times faster than float32 and shares of its file for GPT-2, which the issue names;
-    for both models to be ahead of other programs with as many bits.
+    """Yield the goals: for GPT-2 the speedup over float32 and the file size; for both models, to be
+    at least as fast as other programs with the same number of bits.
     """
 
     def faster(times: Mapping[str, list[float]], ours: str, theirs: str) -> float:
@@ -203,15 +203,15 @@ def _goals_of_writing(
 def _writers(
     name: str, checkpoint: Path, directory: Path
 ) -> tuple[dict[str, Writer], dict[str, int], list[str]]:
-    """Every program that can be had with the bytes of its files, and remarks about those
-    that cannot.
+    """Return the available programs, the sizes of their files in bytes, and remarks about programs
+    that are not available.
     """
     writers: dict[str, Writer] = {}
     sizes: dict[str, int] = {}
     remarks: list[str] = []
     for kind in (*KINDS, ALL_4):
         out = directory / f"{name}-{kind}"
-        # the time does not hang on how numbers of 4 bits are chosen
+        # the speed does not depend on the int4 calibration
         specc.compile(checkpoint, out, graphs=["step"], weights_as="copy", **_options(kind))
         writers[kind], sizes[kind] = decoders.of_specc(out), measure.size_of(out)
     out = directory / f"{name}-ctranslate2"
@@ -316,7 +316,9 @@ def _run(model: Any, prepared: Mapping[str, np.ndarray], result: str) -> Callabl
 
 
 def _given(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
-    """Random inputs, the same for every kind; those that are left out have a default."""
+    """Return random inputs, the same for every quantization kind; all other inputs have
+    defaults.
+    """
     rng = np.random.default_rng(0)
     given: dict[str, np.ndarray] = {}
     for name, shape in reader.inputs.items():
@@ -330,13 +332,13 @@ def _given(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
 
 
 def _angle(x: np.ndarray, y: np.ndarray) -> float:
-    """1 - cosine."""
+    """Return 1 - cosine similarity."""
     a, b = (v.astype(np.float64).ravel() for v in (x, y))
     return max(0.0, 1 - float(a @ b) / float(np.sqrt((a @ a) * (b @ b))))
 
 
 def _options(kind: str) -> dict[str, Any]:
-    """What `compile` is told for a kind."""
+    """Return the options of `specc.compile` for a quantization kind."""
     if kind == "float32":
         return {}
     if kind == ALL_4:
@@ -345,7 +347,7 @@ def _options(kind: str) -> dict[str, Any]:
 
 
 def _faster(times: Mapping[str, list[float]], name: str) -> str:
-    """How many times faster than float32."""
+    """Format the speedup over float32."""
     if name == "float32":
         return ""
     return str(measure.ratio(times["float32"], times[name]))

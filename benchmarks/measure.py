@@ -1,7 +1,7 @@
-"""Timing that survives a noisy machine, the page of results, and its table of goals.
+"""Timing on a noisy machine, the page of results, and its table of goals.
 
-Functions to compare take turns in one run. Each time is taken after 80 ms of rest, in which the
-spinning threads of a runtime go to sleep, and one untimed call. "No worse" means that the
+The compared functions alternate in one run. Before each timed call there are 80 ms of rest, in
+which the spinning threads of a runtime go to sleep, and one untimed call. "No worse" means that the
 bootstrap 95 % interval of the ratio reaches 1.0 or below.
 """
 
@@ -33,14 +33,12 @@ if done.returncode:
     sys.stderr.buffer.write(done.stderr[-2000:])
 print(json.dumps([done.returncode, taken, used.ru_utime + used.ru_stime, used.ru_maxrss]))
 """
-"""Runs a command and says how it ended, its wall and processor seconds, and the most
-memory it held in KiB.
-"""
+"""Runs a command; prints its exit status, wall time, CPU time and peak memory in KiB."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How the median of one thing compares with that of another, with its 95 % interval."""
+    """The ratio of two medians with its 95 % interval."""
 
     value: float
     low: float
@@ -51,13 +49,13 @@ class Ratio:
 
     @property
     def no_worse(self) -> bool:
-        """Whether the interval reaches 1.0 or below."""
+        """Return whether the lower bound of the interval is at most 1.0."""
         return self.low <= 1.0
 
 
 def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call in each of `rounds` rounds; every other round goes through
-    them backwards.
+    """Return the seconds of each call in `rounds` rounds; every other round runs the calls in
+    reverse order.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for n in range(rounds):
@@ -72,8 +70,8 @@ def in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Ratio:
-    """Median of ours over median of theirs. The interval draws whole rounds: both sides
-    of one met the same noise.
+    """Return the median of `ours` divided by the median of `theirs`. The bootstrap samples rounds,
+    since both sides of a round have the same noise.
     """
     rng = random.Random(seed)
     rounds = range(len(ours))
@@ -89,7 +87,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> Rati
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process took: wall seconds, processor seconds, and the most memory it held, in MB."""
+    """The cost of a process: wall time and CPU time in seconds, peak memory in MB."""
 
     seconds: float
     processor: float
@@ -97,10 +95,9 @@ class Cost:
 
 
 def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
-    """Run a command to its end and measure it from outside.
+    """Run a command and measure its process.
 
-    `compiled` is where Python keeps what it made of source files: an installed package
-    has that at hand.
+    `compiled` is the directory for Python bytecode, since installed packages have bytecode too.
     """
     environment = dict(os.environ)
     if compiled is not None:
@@ -120,14 +117,14 @@ def of_process(command: Sequence[str], compiled: Path | None = None) -> Cost:
 
 
 def memory() -> int:
-    """Bytes of memory that the machine has."""
+    """Return the memory of the machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def machine() -> str:
-    """Cores, memory and versions, in a line."""
+    """Describe cores, memory and package versions on one line."""
     packages = ("onnx", "onnxruntime", "torch", "transformers", "onnxscript")
-    # not every part of the benchmarks needs all of them
+    # not every benchmark needs all packages
     there = [name for name in packages if find_spec(name)]
     versions = ", ".join(f"{name} {version(name)}" for name in there)
     return (
@@ -137,12 +134,12 @@ def machine() -> str:
 
 
 MARK = re.compile(r"^<!-- (\w+) -->\n", re.MULTILINE)
-"""Stands before a section and says its part; readers of the page do not see it."""
+"""An HTML comment before each section of the results that names its benchmark."""
 
 
 def replaced(page: str, sections: Mapping[str, str], order: Iterable[str]) -> str:
-    """The page with some sections in place of those of former runs. Parts that `order`
-    does not have, and what stands before the first mark, are gone.
+    """Replace sections of the page of results. Sections that are not in `order`, and text before
+    the first mark, are removed.
     """
     pieces = MARK.split(page)[1:]
     known = dict(zip(pieces[::2], pieces[1::2], strict=True)) | dict(sections)
@@ -152,7 +149,7 @@ def replaced(page: str, sections: Mapping[str, str], order: Iterable[str]) -> st
 
 @dataclass(frozen=True)
 class Goal:
-    """What was promised of a number, and what it is."""
+    """A goal and the measured value."""
 
     title: str
     wanted: float
@@ -161,7 +158,7 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """Whether the number is as it should be."""
+        """Return whether the measured value reaches the goal."""
         if self.at_most:
             return self.found <= self.wanted
         return self.found >= self.wanted
@@ -173,7 +170,7 @@ class Goal:
 
 
 def goals(given: Iterable[Goal]) -> Iterator[str]:
-    """A table of them, if there are any."""
+    """Yield a table of goals; nothing without goals."""
     lines = [str(goal) for goal in given]
     if lines:
         yield from ("| goal | | measured | |", "|---|---|---|---|", *lines, "")

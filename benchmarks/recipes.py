@@ -1,8 +1,7 @@
-"""What rounding loses of a language model that has learned: our kinds beside the recipes
-of the model builder of onnxruntime-genai, on held-out text.
+"""Measure the quantization loss of a trained language model on validation text: the quantization
+kinds of specc and the recipes of the onnxruntime-genai model builder.
 
-The model is that of `byte_lm.py`, in the folder SPECC_BYTE_LM. With `--quick` it need not
-be there.
+The model is that of `byte_lm.py`, in the directory SPECC_BYTE_LM. `--quick` works without it.
 """
 
 import math
@@ -25,7 +24,7 @@ import specc
 
 HERE = Path(__file__).parent
 TEXTS, LENGTH = 48, 256
-"""Pieces of held-back text, and bytes of each."""
+"""Number of validation windows, and bytes per window."""
 
 OURS: dict[str, dict[str, Any]] = {
     "specc, float32": {},

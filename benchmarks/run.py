@@ -1,9 +1,9 @@
-"""All benchmarks, by one command: `make bench`, or
+"""Run the benchmarks: `make bench`, or
 `python benchmarks/run.py --only check,families --quick`.
 
-Prints Markdown. Each part replaces its section of benchmarks/results.md, which says
-when and on what it was measured; with `--quick` nothing is written. Other programs are
-those of `make readers`; SPECC_BYTE_LM names the folder of a model that `byte_lm.py` made.
+Prints Markdown. Each benchmark replaces its section of benchmarks/results.md, which states the
+date and the machine; with `--quick` nothing is written. `make readers` installs the other programs;
+SPECC_BYTE_LM is the directory of a model trained by `byte_lm.py`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SPECC = [sys.executable, "-m", "specc"]
 
 
 def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
-    """`specc check gpt2` in a new process each time: goal 0.35 s."""
+    """Yield the time of `specc check gpt2` in a new process (goal: 0.35 s)."""
     command = [*SPECC, "check", "gpt2"]
     measure.of_process(command, directory)
     costs = [measure.of_process(command, directory) for _ in range(rounds)]
@@ -39,8 +39,8 @@ def check(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the results: what makes its lines in a folder of its own, and how many
-    rounds there are, few with `--quick`.
+    """A benchmark: the function that yields the lines of its section, the number of rounds, and
+    the number of rounds with `--quick` (`few`).
     """
 
     lines: Callable[[Path, int, bool], Iterator[str]]
@@ -48,12 +48,12 @@ class Part:
     few: int = 2
 
     def given(self, quick: bool) -> int:
-        """How many rounds."""
+        """Return the number of rounds."""
         return self.few if quick else self.rounds
 
 
 def _module(name: str) -> Callable[[Path, int, bool], Iterator[str]]:
-    """The `rows` of a module, which is loaded when its turn comes: it may need much."""
+    """Return the `rows` function of a module, which is imported on demand."""
 
     def rows(directory: Path, rounds: int, quick: bool) -> Iterator[str]:
         yield from importlib.import_module(name).rows(directory, rounds, quick)
@@ -74,13 +74,13 @@ PARTS = {
     "map": Part(_module("map"), 4000, 400),
     "recurrence": Part(_module("recurrence"), 10, 5),
 }
-"""In the order in which they stand in the results. What a round is, is the part's own
-affair; of `map` it is a row of data.
+"""Benchmarks in the order of the results. The meaning of a round depends on the benchmark; for
+`map` it is a data row.
 """
 
 
 def made(name: str, quick: bool) -> str:
-    """The section of a part, printed line by line as it is made."""
+    """Run a benchmark; print and return its section."""
     part, lines = PARTS[name], []
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
@@ -95,7 +95,7 @@ def made(name: str, quick: bool) -> str:
 
 
 def _tried(name: str, quick: bool) -> str:
-    """The section of a part, or nothing: the other parts, an hour of them, are not lost by it."""
+    """Run a benchmark; return "" if it fails, so that the other benchmarks still run."""
     try:
         return made(name, quick)
     except SystemExit as error:  # a program that failed, a folder that is not there
@@ -106,11 +106,11 @@ def _tried(name: str, quick: bool) -> str:
 
 
 def main() -> None:
-    """Run what is asked for; a part that fails is told of, and the others go on."""
+    """Run the requested benchmarks; report the failed ones and continue."""
     parser = argparse.ArgumentParser(description=__doc__)
     every = ",".join(PARTS)
-    parser.add_argument("--only", default=every, help=f"some of {every}")
-    parser.add_argument("--quick", action="store_true", help="to see that it runs, not to quote")  # fmt: skip
+    parser.add_argument("--only", default=every, help=f"comma-separated, of {every} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to test the benchmarks")  # fmt: skip
     parser.add_argument("--out", type=Path, default=HERE / "results.md", help="where sections are replaced; not with --quick")  # fmt: skip
     given = parser.parse_args()
     wanted = given.only.split(",")
