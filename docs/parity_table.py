@@ -1,4 +1,4 @@
-"""Writes `docs/parity.md` from what a parity run recorded: `make parity-table`."""
+"""Write `docs/parity.md` from the records of a parity run: `make parity-table`."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ def rows(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def _worst(ones: list[dict[str, Any]]) -> str:
-    """The greatest difference, rounded up to one digit: `3e-07`."""
+    """Return the largest difference, rounded up to one digit: `3e-07`."""
     apart = max((one["worst"] for one in ones if one["worst"] is not None), default=0)
     if not apart:
         return "0"

@@ -38,7 +38,7 @@ KINDS: Mapping[str, Mapping[str, object]] = {
 
 @dataclass(frozen=True)
 class Score:
-    """How many answers are right, of how many, and the bytes of all files."""
+    """The number of correct answers, of all answers, and the size of the files in bytes."""
 
     right: int
     count: int
@@ -46,7 +46,7 @@ class Score:
 
 
 def demo(name: str) -> ModuleType:
-    """The texts of a demo, under a name that is no module's."""
+    """Import the data module of a demo under a unique name."""
     spec = spec_from_file_location(f"demo_{name}", HERE / name / "data.py")
     assert spec
     assert spec.loader
@@ -57,13 +57,13 @@ def demo(name: str) -> ModuleType:
 
 
 def dates() -> list[tuple[str, str]]:
-    """Days as people write them, and as ISO 8601 does."""
+    """Return validation dates in text form and in ISO 8601."""
     pairs: list[tuple[str, str]] = demo("dates").held_out(COUNT)
     return pairs
 
 
 def numbers() -> list[tuple[str, str]]:
-    """Numbers in words and digits, both ways in two languages."""
+    """Return validation numbers in words and digits, both directions, in two languages."""
     data = demo("numbers")
     ways = (data.read_english, data.read_german, data.write_english, data.write_german)
     return [pair for way in ways for pair in data.evaluation(way, COUNT // len(ways))]
@@ -73,7 +73,7 @@ TEXTS: Mapping[str, Callable[[], list[tuple[str, str]]]] = {"dates": dates, "num
 
 
 def written(name: str, directory: Path, options: Mapping[str, object]) -> Score:
-    """The texts that a demo writes, letter for letter."""
+    """Score a demo that generates text by exact match."""
     specc.compile(name, directory, graphs=["encode", "step"], **options)  # type: ignore[arg-type]
     model = specc.load(directory)
     pairs = TEXTS[name]()
@@ -87,7 +87,7 @@ def written(name: str, directory: Path, options: Mapping[str, object]) -> Score:
 
 
 def pictured(directory: Path, options: Mapping[str, object]) -> Score:
-    """The digits that are read of every fifth picture."""
+    """Score the digits demo on its validation images."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -103,12 +103,12 @@ def pictured(directory: Path, options: Mapping[str, object]) -> Score:
 
 
 def size(directory: Path) -> int:
-    """The bytes of all files in a folder."""
+    """Return the size of the files in a directory in bytes."""
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
 def score(name: str, directory: Path, options: Mapping[str, object]) -> Score:
-    """What a demo answers, compiled into `directory`."""
+    """Compile a demo into `directory` and score it."""
     if name == "digits":
         return pictured(directory, options)
     return written(name, directory, options)
@@ -151,7 +151,7 @@ def diverging(directory: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     print("| demo | weights | right | files |\n|---|---|---|---|")
     for name in ("digits", *TEXTS):
         for kind, options in KINDS.items():

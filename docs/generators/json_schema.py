@@ -46,7 +46,7 @@ NO_VALUE = "no config value of this spec; a new one has its type: `{type: int}`"
 
 
 def build_json_schema() -> Schema:
-    """The whole schema."""
+    """Return the JSON Schema of YAML specs."""
     parents = {
         name: config_schema(build_program(SpecLibrary().open(name), SpecLibrary()))
         for name in list_builtin_specs()
@@ -68,7 +68,7 @@ def build_json_schema() -> Schema:
 
 
 def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
-    """The definition that holds the config of each spec; equal ones are one."""
+    """Return the name of the config definition of each spec; equal configs share one."""
     first: dict[str, str] = {}
     return {
         name: first.setdefault(json.dumps(parent, sort_keys=True), f"config of {name}")
@@ -77,7 +77,7 @@ def _shared(parents: Mapping[str, Schema]) -> dict[str, str]:
 
 
 def _extends_rule(name: str, definition: str) -> Schema:
-    """An instance of a built-in spec has that one's config values."""
+    """Return the rule that an instance of a built-in spec has the config values of that spec."""
     return {
         "if": {"properties": {"extends": {"const": name}}, "required": ["extends"]},
         "then": {"properties": {"config": schema_ref(definition)}},
@@ -85,7 +85,9 @@ def _extends_rule(name: str, definition: str) -> Schema:
 
 
 def _config_rule() -> Schema:
-    """A file that extends and uses none declares its config values with their types."""
+    """Return the rule that a spec without `extends` and `use` declares its config values with
+    types.
+    """
     others = [{"required": [key]} for key in ("extends", "use", "items")]
     listed = {
         "required": ["items"],
@@ -96,14 +98,14 @@ def _config_rule() -> Schema:
 
 
 def _only(listed: Schema) -> Schema:
-    """A file whose `items` use no other file, which `extends` and `use` none either."""
+    """Return the condition of a file without `extends` and `use`, also in its `items`."""
     return {
         "allOf": [listed, {"not": {"anyOf": [{"required": ["extends"]}, {"required": ["use"]}]}}]
     }
 
 
 def _definitions() -> Definitions:
-    """What a spec is made of, apart from the config of built-in specs."""
+    """Return the definitions of all parts of a spec except the config of built-in specs."""
     return {
         "expression": _expression(),
         "call": {
@@ -114,7 +116,7 @@ def _definitions() -> Definitions:
             "additionalProperties": any_of_schemas({"type": "object"}, {"type": "null"}),
         },
         "field": _field(),
-        # YAML's language server shows this, others ignore it
+        # the YAML language server shows this key, other programs ignore it
         "new field": {**_field(), "errorMessage": NO_VALUE},
         "declarations": _entries(schema_ref("field")),
         **VALUE_SCHEMAS,
@@ -140,7 +142,7 @@ def _expression() -> Schema:
 
 
 def _field() -> Schema:
-    """The declaration of a config value."""
+    """Return the schema of the declaration of a config value."""
     record = mapping_schema({"record": _entries(schema_ref("field"))}, ("record",))
     keys = {
         "type": any_of_schemas(TYPE_SCHEMA, record),
@@ -152,7 +154,7 @@ def _field() -> Schema:
 
 
 def _entries(value: Schema) -> Schema:
-    """What stands below `config:`."""
+    """Return the schema of the entries of `config:`."""
     return {
         "type": ["object", "null"],
         "properties": {IGNORED_KEYS: TEXTS_SCHEMA},
@@ -162,7 +164,7 @@ def _entries(value: Schema) -> Schema:
 
 
 def _chosen(kinds: Mapping[str, Schema]) -> Schema:
-    """A map that is of the kind whose word it has."""
+    """Return the schema of a map whose keyword determines its kind."""
     return {
         "type": "object",
         "anyOf": [{"required": [kind]} for kind in kinds],
@@ -171,7 +173,7 @@ def _chosen(kinds: Mapping[str, Schema]) -> Schema:
 
 
 def _rules() -> dict[str, Schema]:
-    """The rules of `weights`."""
+    """Return the schema of the rules of `weights`."""
     return {
         kind: _form(form, (kind, *form.required))
         for kind, form in yaml_keys.WEIGHT_RULE_FORMS.items()
@@ -179,14 +181,14 @@ def _rules() -> dict[str, Schema]:
 
 
 def _form(form: yaml_keys.Form[ast.Node], needed: Sequence[str]) -> Schema:
-    """The keys of a construct."""
+    """Return the schema of the keys of a construct."""
     return mapping_schema(
         {k.name: KEY_SCHEMAS.get(k.kind, SCALAR_SCHEMA) for k in form.keys}, needed
     )
 
 
 def _statement() -> Schema:
-    """A statement that begins with a word, or names for a value."""
+    """Return the schema of a statement: a keyword, or names that are bound to a value."""
     kinds = {
         kind: describe_schema(_form(form, (kind, *form.required)), STATEMENT_DOCS[kind])
         for kind, form in yaml_keys.STATEMENT_FORMS.items()
@@ -209,7 +211,7 @@ def _statement() -> Schema:
 
 
 def keyword_docs(words: Iterable[str]) -> dict[str, str]:
-    """Return the summary of what each word of the language means."""
+    """Return the documentation of each keyword of the language."""
     return {word: extract_docstring_summary(KEYWORD_NODES[word].__doc__) for word in words}
 
 
@@ -308,7 +310,7 @@ ITEM_SCHEMAS: dict[str, Schema] = {
 
 
 def json_schema_text() -> str:
-    """Return specs/schema.json, one definition or rule a line."""
+    """Return specs/schema.json with one definition or rule per line."""
     whole = dict(build_json_schema())
     definitions, rules = whole.pop("definitions"), whole.pop("allOf")
     assert isinstance(definitions, dict)

@@ -15,12 +15,12 @@ Schema: TypeAlias = Mapping[str, object]
 
 
 def any_of_schemas(*schemas: Schema) -> Schema:
-    """One of several."""
+    """Return a schema that accepts any of several schemas."""
     return {"anyOf": list(schemas)}
 
 
 def describe_schema(schema: Schema, text: str) -> Schema:
-    """The same with what it is, which editors show."""
+    """Return the schema with a description, which editors show."""
     return {**schema, "description": text}
 
 
@@ -47,7 +47,7 @@ def call_schema(expression: Schema, scalar: Schema) -> dict[str, Schema]:
 
 
 def list_callables() -> dict[str, tuple[str, ...]]:
-    """Every word and block that ships, with the names of what it takes."""
+    """Return every built-in function and std block with its parameter names."""
     found = {
         name: tuple(slot.name for slot in word.parameters if not slot.is_variadic)
         for name, word in BUILTINS.items()
@@ -98,7 +98,7 @@ def _mapping(value: object) -> dict[str, object]:
 
 
 def _of(program: Program) -> Schema:
-    """The values of a spec that is used, or extended."""
+    """Return the schema of the config of an extended or used spec."""
     fields = list(program.iterate_fields())
     # the name of another choice may stand for a word of one
     words = [f.name for f in fields if f.type.name == "choice"]
@@ -115,13 +115,13 @@ def _described(field: ast.Field, words: Sequence[str]) -> Schema:
 
 
 def _about(field: ast.Field) -> str:
-    """The default and the description of a config value."""
+    """Return the schema of a config value with its default and description."""
     default = f"{print_expression(field.default)} unless said" if field.default else ""
     return "; ".join(filter(None, (field.doc, default))) or "no default"
 
 
 def _value(kind: ast.TypeName, words: Sequence[str]) -> Schema:
-    """The values that a type takes."""
+    """Return the schema of the values of a type."""
     found = _kinds(kind, words)
     return any_of_schemas(*found, {"enum": ["none"]}) if kind.optional else any_of_schemas(*found)
 
@@ -136,7 +136,7 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
             assert kind.element_type is not None  # required by the grammar
             item = _value(kind.element_type, words)
             listed: Schema = {"type": "array", "items": item}
-            # one number stands for a pair of equal ones
+            # one number is a pair of equal numbers
             return listed, item if kind.name == "pair" else {"type": "string"}
         case "record":
             inner = {f.name: _described(f, words) for f in kind.fields}
@@ -147,5 +147,5 @@ def _kinds(kind: ast.TypeName, words: Sequence[str]) -> tuple[Schema, ...]:
 
 
 def schema_ref(name: str) -> Schema:
-    """What a definition says."""
+    """Return the description of a definition."""
     return {"$ref": f"#/definitions/{name}"}

@@ -1,4 +1,4 @@
-"""TextMate grammar of `.specc` files."""
+"""Generate the TextMate grammar of `.specc` files."""
 
 import json
 import re
@@ -22,7 +22,7 @@ NO_NAME = r"(?!\s*(?:=(?!=)|[:,.()\]]))"
 
 
 def build_textmate_grammar() -> Mapping[str, object]:
-    """The whole grammar; the first pattern that matches wins."""
+    """Return the grammar; the first matching pattern wins."""
     return {
         "$schema": "https://raw.githubusercontent.com/martinring/tmlanguage/master/tmlanguage.json",
         "name": "specc",
@@ -32,7 +32,7 @@ def build_textmate_grammar() -> Mapping[str, object]:
 
 
 def _plain() -> list[Pattern]:
-    """Comments, texts and numbers."""
+    """Return the patterns of comments, strings and numbers."""
     escape = {"name": "constant.character.escape.specc", "match": r"\\."}
     hole = {"name": "variable.other.hole.specc", "match": r"\{[^{}\"]*\}"}
     return [
@@ -48,9 +48,9 @@ def _plain() -> list[Pattern]:
 
 
 def _declarations() -> list[Pattern]:
-    """What gives a name, and names of weights and types."""
+    """Return the patterns of declarations, weight names and types."""
     giving = [*_lower(DEFINITION_TERMINALS), "block", "graph", "model"]
-    # `a if bias else (b)`: no name, whatever precedes it
+    # `a if bias else (b)` declares no name
     given = rf"(?!(?:{'|'.join(_lower(RESERVED_TERMINALS))})\b){NAME_PATTERN}"
     types = sorted({*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair", "choice", "record"})
     return [
@@ -71,7 +71,7 @@ def _declarations() -> list[Pattern]:
 
 
 def _captured(match: str, *scopes: str) -> Pattern:
-    """A pattern whose groups have scopes of their own."""
+    """Return a pattern whose groups have scopes."""
     captures = {str(n): {"name": scope} for n, scope in enumerate(scopes, 1)}
     return {"match": match, "captures": captures}
 
@@ -81,7 +81,7 @@ def _lower(kinds: Iterable[str]) -> list[str]:
 
 
 def _words() -> list[Pattern]:
-    """Words of the language: those that are never names, then those that may be."""
+    """Return the patterns of keywords: reserved words first, then words that may be names."""
     # `"mask": "MASK"`: keywords spelled with letters
     words = {text for text in load_lalr_table().words if text.isalpha()}
     hard = _lower(RESERVED_TERMINALS)
@@ -102,7 +102,7 @@ def _words() -> list[Pattern]:
 
 
 def _names() -> list[Pattern]:
-    """Names: what is called, options, and signs between them."""
+    """Return the patterns of called names, options and operators."""
     known = "|".join(map(re.escape, list_callables()))
     return [
         {"name": "support.function.specc", "match": rf"\b(?:{known})\b(?=\s*\()"},
@@ -114,5 +114,5 @@ def _names() -> list[Pattern]:
 
 
 def textmate_grammar_text() -> str:
-    """The contents of the grammar's file."""
+    """Return the content of the grammar file."""
     return json.dumps(build_textmate_grammar(), indent=2, ensure_ascii=False) + "\n"

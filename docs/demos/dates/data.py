@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from functools import cache
 
 FIRST, LAST = date(1800, 1, 1), date(2099, 12, 31)
-RECENT = range(1930, 2030)  # years that two digits can mean
+RECENT = range(1930, 2030)  # years that two digits can denote
 HELD_OUT_DAYS = 4000
 SEED = 20141
 
@@ -72,33 +72,33 @@ GERMAN_DAYS = ["Montag", "Dienstag", "Mittwoch", "Donnerstag", "Freitag", "Samst
 
 @dataclass(frozen=True)
 class Day:
-    """A day with its parts under the names that the forms use."""
+    """A date; its attributes have the names of the placeholders in the formats."""
 
     date: date
 
     @property
     def y(self) -> int:
-        """The year, all digits."""
+        """Return the year with all digits."""
         return self.date.year
 
     @property
     def yy(self) -> str:
-        """The last two digits of the year."""
+        """Return the last two digits of the year."""
         return f"{self.date.year % 100:02d}"
 
     @property
     def m(self) -> int:
-        """The month, 1 to 12."""
+        """Return the month, 1 to 12."""
         return self.date.month
 
     @property
     def d(self) -> int:
-        """The day of the month, 1 to 31."""
+        """Return the day of the month, 1 to 31."""
         return self.date.day
 
     @property
     def th(self) -> str:
-        """The day as English counts it: 1st, 2nd, 3rd, 4th."""
+        """Return the English ordinal of the day: 1st, 2nd, 3rd, 4th."""
         ending = (
             "th" if self.d in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(self.d % 10, "th")
         )
@@ -106,35 +106,35 @@ class Day:
 
     @property
     def er(self) -> str:
-        """The day as French counts it: the first is `1er`."""
+        """Return the French form of the day; the first is `1er`."""
         return "1er" if self.d == 1 else str(self.d)
 
     def named(self, names: Sequence[str]) -> str:
-        """The month's name."""
+        """Return the name of the month."""
         return names[self.m - 1]
 
     def weekday(self, names: Sequence[str]) -> str:
-        """The name of the day of the week."""
+        """Return the name of the weekday."""
         return names[self.date.weekday()]
 
 
 def always(_: Day) -> bool:
-    """Forms that have one reading on every day."""
+    """Return True, for formats that are unambiguous for every date."""
     return True
 
 
 def recent(day: Day) -> bool:
-    """Two digits are enough for the year."""
+    """Return whether two digits determine the year."""
     return day.y in RECENT
 
 
 def plain(day: Day) -> bool:
-    """Day and month cannot be taken for one another."""
+    """Return whether day and month cannot be confused."""
     return day.d > 12 or day.d == day.m
 
 
 def plain_and_recent(day: Day) -> bool:
-    """Nor can the year's two digits be taken for a day."""
+    """Return whether neither the month nor the year's two digits can be confused with the day."""
     return recent(day) and day.d > 12 and int(day.yy) > 31
 
 
@@ -187,7 +187,7 @@ FAMILIES = ((ANY, 1), (IN_ENGLISH, 2), (IN_FRENCH, 2), (IN_GERMAN, 2))
 
 @cache
 def calendar() -> tuple[list[Day], list[Day]]:
-    """The days to train on and the days held out, always the same."""
+    """Return the training days and the validation days, split with a fixed seed."""
     days = [Day(FIRST + timedelta(days=n)) for n in range((LAST - FIRST).days + 1)]
     random.Random(SEED).shuffle(days)
     return days[HELD_OUT_DAYS:], days[:HELD_OUT_DAYS]
@@ -205,7 +205,7 @@ def pair(day: Day, rng: random.Random) -> tuple[str, str]:
 
 
 def drawn(days: Sequence[Day], rng: random.Random) -> Day:
-    """Any day, every other time one of the years that people write about most."""
+    """Sample a day; half of the days are from the most frequent years."""
     day = rng.choice(days)
     while not recent(day) and rng.random() < 0.5:
         day = rng.choice(days)
@@ -213,14 +213,14 @@ def drawn(days: Sequence[Day], rng: random.Random) -> Day:
 
 
 def training(count: int, seed: int) -> list[tuple[str, str]]:
-    """`count` pairs of training days."""
+    """Return `count` training pairs."""
     rng = random.Random(seed)
     days, _ = calendar()
     return [pair(drawn(days, rng), rng) for _ in range(count)]
 
 
 def held_out(count: int) -> list[tuple[str, str]]:
-    """`count` different pairs of days that training never sees, always the same ones."""
+    """Return `count` different validation pairs, with a fixed seed."""
     rng = random.Random(SEED + 1)
     _, days = calendar()
     pairs: dict[str, str] = {}
@@ -231,7 +231,7 @@ def held_out(count: int) -> list[tuple[str, str]]:
 
 
 def characters() -> list[str]:
-    """Every character that a form can hold, in order."""
+    """Return every character of the formats, in order."""
     texts = [form(Day(date(y, m, d))) for family, _ in FAMILIES for _, form in family
              for y, m, d in _every_word()]  # fmt: skip
     return sorted({c for text in texts for c in (text, text.lower(), text.upper()) for c in c})

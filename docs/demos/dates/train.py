@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "dates.yaml"
 SPECIALS = ("<pad>", "<start>", "<end>")  # ids 0, 1, 2, as in the config of rnnsearch
 BATCH = 128
-# batches that are drawn together and sorted by length, so that little is padding
+# batches that are sampled together and sorted by length, to reduce padding
 POOL = 16
 RATE = 4e-3
 TEST_PAIRS = 2000
@@ -41,7 +41,7 @@ Batch = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 def batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
-    """`count` batches: what the model is given, and what it should have said."""
+    """Yield `count` batches of model inputs and target tokens."""
     order = np.random.default_rng(seed)
     for pool in range(math.ceil(count / POOL)):
         pairs = sorted(data.training(BATCH * POOL, seed * 10**6 + pool), key=lambda p: len(p[0]))
@@ -52,7 +52,7 @@ def batches(model: Module, count: int, seed: int) -> Iterator[Batch]:
 
 
 def train(model: Module, steps: int, seed: int) -> None:
-    """Fit the model's parameters, in place."""
+    """Train the model in place."""
     optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, steps, pct_start=0.15)
     total, since = 0.0, time.monotonic()
@@ -74,13 +74,13 @@ def train(model: Module, steps: int, seed: int) -> None:
 
 
 def answers(model: specc.api.Model, written: Sequence[str]) -> list[str]:
-    """What the compiled model writes by itself, always the most probable character."""
+    """Generate answers with the compiled model by greedy decoding."""
     found = model.generate(list(written), strategy="greedy").results()
     return [best.text or "" for best, *_ in found]
 
 
 def exact(spec: Path, weights: Path) -> float:
-    """The share of held-out pairs whose answer is right to the last character."""
+    """Compute the exact match on validation pairs."""
     pairs = data.held_out(TEST_PAIRS)
     with tempfile.TemporaryDirectory() as directory:
         specc.compile(spec, f"{directory}/dates", weights=weights, graphs="encode,step")
@@ -97,7 +97,7 @@ def exact(spec: Path, weights: Path) -> float:
 
 
 def write_words(path: Path, force: bool) -> None:
-    """The characters that the model knows, one a line; a space as a JSON text."""
+    """Write the vocabulary, one character per line; a space is a JSON string."""
     symbols = [*SPECIALS, *data.characters()]
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in symbols]
     words = "".join(f"{line}\n" for line in lines)
@@ -107,7 +107,7 @@ def write_words(path: Path, force: bool) -> None:
 
 
 def main() -> None:
-    """Train, report on the held-out pairs, save beside the spec."""
+    """Train the model, print its validation accuracy, and save it next to the spec."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -119,9 +119,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     path = args.spec.with_name("dates.safetensors")
-    specc_torch.check_output(path, force=args.force)  # before any work
+    specc_torch.check_output(path, force=args.force)  # fail before training
 
-    torch.set_num_threads(1)  # tensors this small gain nothing from more, and sums keep one order
+    torch.set_num_threads(
+        1
+    )  # one thread: small tensors gain nothing from more, and sums keep their order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     write_words(args.spec.with_name("dates.vocab"), args.force)

@@ -23,9 +23,9 @@ from sklearn.datasets import load_digits
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import IMAGE_OUTPUT, resolve_output_path
 
-HELD_OUT = 5  # every fifth picture
-BLOCK = 8  # pixels a side for one value
-FINE = 4  # dots a side for one pixel, so that the edges of strokes are smooth
+HELD_OUT = 5  # every fifth image
+BLOCK = 8  # pixels per side for one value
+FINE = 4  # subpixels per side of a pixel, for smooth strokes
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SAMPLES = ("zero", "two", "three", "four", "seven", "nine")
 INK, PAPER = 0, 255
@@ -40,16 +40,16 @@ WIDTHS = (
     6,
     5,
     5,
-)  # dots; the first blur finds the strokes, the others smooth their edges
+)  # in subpixels; the first blur finds the strokes, the others smooth the edges
 
 
 def held_out(count: int) -> NDArray[np.bool_]:
-    """Which of `count` pictures are held out of training."""
+    """Return the mask of the validation images among `count` images."""
     return np.arange(count) % HELD_OUT == 0
 
 
 def picture(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Values `f[8, 8]` from 0 to 16 as dark ink on light paper, `u8[64, 64]`."""
+    """Render values `f[8, 8]` from 0 to 16 as dark ink on light paper, `u8[64, 64]`."""
     side = BLOCK * FINE
     field = np.kron(values / 16, np.ones((side, side)))
     for width in WIDTHS:
@@ -102,7 +102,7 @@ def samples() -> dict[str, NDArray[np.float64]]:
 
 
 def main() -> None:
-    """Write the pictures beside this script."""
+    """Write the images next to this script."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--force", action="store_true", help="replace other pictures")
     force = parser.parse_args().force

@@ -26,14 +26,14 @@ import specc_torch
 
 HERE = Path(__file__).resolve()
 SPEC = HERE.parents[3] / "specs" / "models" / "digits.yaml"
-HELD_OUT = 5  # every fifth picture, as in make_samples.py
-MAX_INK = 16  # the greatest value of the data
+HELD_OUT = 5  # every fifth image, as in make_samples.py
+MAX_INK = 16  # the largest value of the data
 BATCH = 64
 RATE = 2e-3
 DECAY = 0.05
-SMOOTHING = 0.02  # of the labels, so that the model stays honest about its doubts
+SMOOTHING = 0.02  # label smoothing, for calibrated probabilities
 TURN = math.radians(12)
-STRETCH, SHIFT = 0.10, 0.14  # shares of the picture's size
+STRETCH, SHIFT = 0.10, 0.14  # fractions of the image size
 
 
 def pictures(model: Module) -> tuple[Tensor, Tensor]:
@@ -51,16 +51,18 @@ def pictures(model: Module) -> tuple[Tensor, Tensor]:
 
 
 def held_out(count: int) -> Tensor:
-    """Which of `count` pictures are kept away from training."""
+    """Return the mask of the validation images among `count` images."""
     return torch.arange(count) % HELD_OUT == 0
 
 
 def moved(pixels: Tensor, ground: float) -> Tensor:
-    """Each picture turned, stretched and shifted a little; what comes in at an edge is `ground`."""
+    """Augment images by small rotations, scalings and shifts; new pixels at the edges are
+    `ground`.
+    """
     count = len(pixels)
     angle = (torch.rand(count) * 2 - 1) * TURN
     stretch = 1 + (torch.rand(count, 2) * 2 - 1) * STRETCH
-    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2  # the picture is 2 wide in these coordinates
+    shift = (torch.rand(count, 2) * 2 - 1) * SHIFT * 2  # the image has width 2 in these coordinates
     cos, sin = torch.cos(angle), torch.sin(angle)
     rows = torch.stack(
         [cos * stretch[:, 0], -sin, shift[:, 0], sin, cos * stretch[:, 1], shift[:, 1]], dim=1
@@ -72,13 +74,13 @@ def moved(pixels: Tensor, ground: float) -> Tensor:
 
 
 def accuracy(model: Module, pixels: Tensor, target: Tensor) -> float:
-    """The share of pictures whose most probable digit is the right one."""
+    """Compute the accuracy."""
     with torch.no_grad():
         return float((model(pixel_values=pixels)["logits"].argmax(-1) == target).float().mean())
 
 
 def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
-    """Fit the model's parameters, in place."""
+    """Train the model in place."""
     ground = float(pixels.min())
     gains = [p for p in model.parameters() if p.ndim < 2]
     matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -102,7 +104,7 @@ def train(model: Module, pixels: Tensor, target: Tensor, epochs: int) -> None:
 
 
 def mistakes(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]:
-    """How often each digit (row) was read as which (column)."""
+    """Return the confusion matrix: true digits as rows, predictions as columns."""
     with torch.no_grad():
         read = model(pixel_values=pixels)["logits"].argmax(-1)
     table = np.zeros((10, 10), np.int64)
@@ -111,7 +113,7 @@ def mistakes(model: Module, pixels: Tensor, target: Tensor) -> NDArray[np.int64]
 
 
 def main() -> None:
-    """Train, report on the held-out pictures, save beside the spec."""
+    """Train the model, print its validation accuracy, and save it next to the spec."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -122,9 +124,11 @@ def main() -> None:
         "--force", action="store_true", help="replace files that specc did not write"
     )
     args = parser.parse_args()
-    specc_torch.check_output(args.output, force=args.force)  # before any work
+    specc_torch.check_output(args.output, force=args.force)  # fail before training
 
-    torch.set_num_threads(1)  # tensors this small gain nothing from more, and sums keep one order
+    torch.set_num_threads(
+        1
+    )  # one thread: small tensors gain nothing from more, and sums keep their order
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     model = specc_torch.module(SPEC, init=args.seed)

@@ -1,16 +1,20 @@
-"""Trains hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247, sec. 3.1: the built-in spec
-`glimpses` learns where to look for a digit on a larger, noisy canvas.
+"""Trains hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247,
+sec. 3.1: the built-in spec `glimpses` learns where to look for a digit on a larger, noisy
+canvas.
 
-Cropping is not differentiable, so no gradient reaches the location network through the crops. The graph `sampled` samples
-locations l_t from the Gaussian policy N(mean_t, std²); the graph `policy` takes these locations as constants and returns the
-logits and the means, and the loss is
+Cropping is not differentiable, so no gradient reaches the location network through the crops.
+The graph `sampled` samples locations l_t from the Gaussian policy N(mean_t, std²); the graph
+`policy` takes these locations as constants and returns the logits and the means, and the loss
+is
 
-    cross_entropy(logits, target) - 0.1 · sum over t of (reward - baseline) · log N(l_t; mean_t, std²)
+cross_entropy(logits, target) - 0.1 · sum over t of (reward - baseline) · log N(l_t; mean_t,
+std²)
 
-with reward 1 for a correct classification, else 0. The baseline is the mean reward of the other samples of the same image.
-The digits are scikit-learn's 8×8 digits; every fifth (index % 5 == 0) is held out and never trained on.
+with reward 1 for a correct classification, else 0. The baseline is the mean reward of the other
+samples of the same image. The digits are scikit-learn's 8×8 digits; every fifth (index % 5 ==
+0) is held out and never trained on.
 
-    python docs/demos/glimpses/train.py
+python docs/demos/glimpses/train.py
 """
 
 import argparse
@@ -44,7 +48,9 @@ SIZES = {
 
 
 def place_digits(digits: Tensor, generator: torch.Generator) -> Tensor:
-    """Each digit `f32[n, 8, 8]` at a random position of a noisy canvas, `f32[n, 1, CANVAS, CANVAS]`."""
+    """Each digit `f32[n, 8, 8]` at a random position of a noisy canvas, `f32[n, 1, CANVAS,
+    CANVAS]`.
+    """
     canvas = NOISE * torch.rand(len(digits), 1, CANVAS, CANVAS, generator=generator)
     size = digits.shape[-1]
     corners = torch.randint(CANVAS - size + 1, (len(digits), 2), generator=generator)
@@ -62,7 +68,9 @@ def sample_locations(sampled: Module, policy: Module, pixels: Tensor, noise: Ten
 
 
 def compute_loss(policy: Module, pixels: Tensor, locations: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy and the REINFORCE surrogate; `SAMPLES` consecutive rows are samples of one image."""
+    """Cross entropy and the REINFORCE surrogate; `SAMPLES` consecutive rows are samples of one
+    image.
+    """
     outputs = policy(pixel_values=pixels, locations=locations)
     reward = (outputs["logits"].argmax(-1) == target).float().reshape(-1, SAMPLES)
     baseline = (reward.sum(1, keepdim=True) - reward) / (SAMPLES - 1)
@@ -74,14 +82,14 @@ def compute_loss(policy: Module, pixels: Tensor, locations: Tensor, target: Tens
 
 
 def compute_accuracy(policy: Module, pixels: Tensor, locations: Tensor, target: Tensor) -> float:
-    """Share of images whose most probable digit is correct."""
+    """Compute the accuracy."""
     with torch.no_grad():
         logits = policy(pixel_values=pixels, locations=locations)["logits"]
     return float((logits.argmax(-1) == target).float().mean())
 
 
 def train(policy: Module, sampled: Module, digits: Tensor, target: Tensor, epochs: int) -> None:
-    """Fit the parameters of `policy` in place."""
+    """Train the policy in place."""
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.Adam(policy.parameters(), RATE)
     steps = epochs * math.ceil(len(digits) / BATCH)
@@ -117,7 +125,7 @@ def report(policy: Module, sampled: Module, digits: Tensor, target: Tensor) -> N
 
 
 def main() -> None:
-    """Train, report on held-out digits, save if asked."""
+    """Train the policy, print its validation accuracy, and save it if requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -125,7 +133,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", help="write the parameters as safetensors")
     args = parser.parse_args()
-    torch.set_num_threads(1)  # tensors this small gain nothing from more
+    torch.set_num_threads(1)  # one thread: small tensors gain nothing from more
     torch.manual_seed(args.seed)
     torch.use_deterministic_algorithms(True)
     policy = specc_torch.module("glimpses", graph="policy", set=SIZES, init=args.seed)

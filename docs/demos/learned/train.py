@@ -29,7 +29,7 @@ import specc_torch
 HERE = Path(__file__).resolve().parent
 WORDS, LENGTH, BATCH = 1024, 128, 16
 RATE, WARMUP, SHOWN = 3e-3, 100, 50
-HELD_BACK = 8  # topics that nothing is learned from
+HELD_BACK = 8  # topics for validation
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": WORDS, "hidden_size": 160,
     "intermediate_size": 432, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -39,14 +39,14 @@ CONFIG = {
 
 
 def texts() -> tuple[list[str], list[str]]:
-    """The help texts of this Python, in order of their names: to learn from, and held back."""
+    """Return Python's help texts, ordered by name, for training and validation."""
     topics = pydoc_data.topics.topics
     every = [topics[name] for name in sorted(topics)]
     return every[HELD_BACK:], every[:HELD_BACK]
 
 
 def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
-    """Pairs of bytes that are frequent in the texts, joined until there are enough."""
+    """Train a byte-level BPE tokenizer."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
@@ -61,13 +61,13 @@ def tokenizer_of(lines: list[str]) -> tokenizers.Tokenizer:
 
 
 def ids_of(made: tokenizers.Tokenizer, lines: list[str]) -> Tensor:
-    """i64[n]: all texts, each with its end."""
+    """Tokenize all texts, each with an end token, as i64[n]."""
     found = [id for line in lines for id in (*made.encode(line).ids, 0)]
     return torch.tensor(found)
 
 
 def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
-    """i64[BATCH, LENGTH + 1] for each step: pieces from anywhere."""
+    """Yield random windows i64[BATCH, LENGTH + 1], one batch per step."""
     source = torch.Generator().manual_seed(seed)
     while True:
         starts = torch.randint(len(ids) - LENGTH, (BATCH,), generator=source)
@@ -75,20 +75,20 @@ def batches(ids: Tensor, seed: int) -> Iterator[Tensor]:
 
 
 def loss_of(model: Module, rows: Tensor) -> Tensor:
-    """How improbable the model finds each next token, on average."""
+    """Compute the mean cross entropy of the next token."""
     logits = model(input_ids=rows[:, :-1])["logits"]
     return functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
 
 
 def held_back(model: Module, ids: Tensor) -> float:
-    """The loss on texts that nothing was learned from."""
+    """Compute the validation loss."""
     rows = ids[: len(ids) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:32]
     with torch.no_grad():
         return float(loss_of(model, rows))
 
 
 def rate(step: int, steps: int) -> float:
-    """A linear rise, then half a wave down to a tenth."""
+    """Return the learning rate factor: linear warmup, then cosine decay to 0.1."""
     if step < WARMUP:
         return (step + 1) / WARMUP
     done = (step - WARMUP) / max(1, steps - WARMUP)
@@ -96,7 +96,7 @@ def rate(step: int, steps: int) -> float:
 
 
 def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
-    """Fit the model's parameters, in place."""
+    """Train the model in place."""
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.95), weight_decay=0.1)
     rows = batches(learned, seed=0)
     for step in range(steps):
@@ -115,11 +115,11 @@ def train(model: Module, learned: Tensor, other: Tensor, steps: int) -> None:
 
 
 def save(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
-    """By transformers' own `save_pretrained`, which reads what we learned first."""
+    """Load the trained weights in transformers and save them with `save_pretrained`."""
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-        # the head is the table of words, which stands in the file once
+        # lm_head is tied to the embedding and stored once
         specc_torch.save(model, directory / "model.safetensors", {"format": "pt"})
         theirs = transformers.LlamaForCausalLM.from_pretrained(directory)
     theirs.save_pretrained(out)
@@ -127,14 +127,14 @@ def save(model: Module, made: tokenizers.Tokenizer, out: Path) -> None:
 
 
 def main() -> None:
-    """Train, report, save."""
+    """Train the model, print its losses and save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", type=Path, default=HERE / "llama")
     given = parser.parse_args()
     learned, other = texts()
     made = tokenizer_of(learned)
-    torch.set_num_threads(1)  # tensors this small gain little from more
+    torch.set_num_threads(1)  # one thread: small tensors gain little from more
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
         model = specc_torch.module("llama", config=place, init=0, graph="decoder")

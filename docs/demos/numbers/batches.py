@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STEPS = 16  # made together
-AHEAD = 4  # so many times STEPS wait for each process
+AHEAD = 4  # number of prepared jobs per process
 
 Ids = NDArray[np.uint8]
 Half = tuple[Ids, Ids]
@@ -29,14 +29,14 @@ their ends, padded.
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Characters below U+0100 as ids: `ids` has one for each, -1 where there is none."""
+    """Token ids of the characters below U+0100; -1 for characters without an id."""
 
     ids: tuple[int, ...]
     pad: int
     end: int
 
     def rows(self, texts: Sequence[str]) -> Ids:
-        """The texts with their ends as `u8[texts, longest + 1]`."""
+        """Encode texts with end tokens as a padded batch `u8[texts, longest + 1]`."""
         width = max(map(len, texts))
         codes = np.frombuffer(
             "".join(text.ljust(width, "\0") for text in texts).encode("latin-1"), np.uint8
@@ -53,7 +53,7 @@ class Alphabet:
 
 @dataclass(frozen=True)
 class Job:
-    """What one call makes: `STEPS` steps of `batch` pairs to be read and `batch` to be written."""
+    """The batches of one call: `STEPS` steps, each with `batch` pairs per direction."""
 
     alphabet: Alphabet
     batch: int
@@ -61,7 +61,7 @@ class Job:
     number: int
 
     def made(self) -> tuple[Half, Half]:
-        """The pairs."""
+        """Generate the pairs."""
         rng = random.Random(f"{self.seed} {self.number}")
         return self._half(data.READING, rng), self._half(data.WRITING, rng)
 
@@ -83,7 +83,7 @@ def made_ahead(
         return
     way = (
         "fork" if "fork" in get_all_start_methods() else "spawn"
-    )  # a fork need not import everything again
+    )  # a forked process need not import modules again
     with get_context(way).Pool(workers) as pool:
         waiting = deque(pool.apply_async(job.made) for job in islice(jobs, AHEAD * workers))
         for job in jobs:

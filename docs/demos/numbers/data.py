@@ -19,10 +19,10 @@ from hashlib import sha256
 
 LIMIT = 1_000_000
 ALWAYS_SEEN = 100  # every number below is trained on
-HELD_OUT = 20  # one number of so many is kept away from training
+HELD_OUT = 20  # every n-th number belongs to the validation set
 LENGTHS = range(1, 7)  # digits
-OFTEN = (1, 1, 2, 2, 2, 2)  # how often each length is drawn
-FEW_KINDS = 0.2  # how often a number repeats its digits, which is where counting goes wrong
+OFTEN = (1, 1, 2, 2, 2, 2)  # sampling weight of each length
+FEW_KINDS = 0.2  # share of numbers with repeated digits, which are the hardest
 EVALUATION_SEED = 2017
 
 ENGLISH = [
@@ -61,7 +61,7 @@ GERMAN_TENS = [
 
 @dataclass(frozen=True)
 class English:
-    """How English is written: the defaults are the form that is asked for with `en`."""
+    """A style of English number words; the defaults are the style of the prefix `en`."""
 
     tie: str = " and "  # between hundreds, or thousands alone, and a rest below 100
     hyphen: str = "-"  # in twenty-one
@@ -70,7 +70,7 @@ class English:
 
 @dataclass(frozen=True)
 class German:
-    """How German is written: the defaults are the form that is asked for with `de`."""
+    """A style of German number words; the defaults are the style of the prefix `de`."""
 
     one: str = "ein"  # before hundert and tausend at the very front
     tie: str = ""  # between hundert or tausend and a last rest of at most zwölf
@@ -78,7 +78,7 @@ class German:
 
 
 def english(n: int, form: English = English()) -> str:
-    """A number below one million in English words: `three hundred and five`."""
+    """Spell a number below one million in English: `three hundred and five`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
         return _english_below(rest, form, form.one)
@@ -109,7 +109,7 @@ def _english_small(n: int, form: English) -> str:
 
 
 def german(n: int, form: German = German()) -> str:
-    """A number below one million in German words, one word: `dreihundertfünf`."""
+    """Spell a number below one million in German as one word: `dreihundertfünf`."""
     thousands, rest = divmod(n, 1000)
     if not thousands:
         words = _german_below(rest, form, form.one)
@@ -125,7 +125,7 @@ def german(n: int, form: German = German()) -> str:
 
 
 def _german_rest(n: int, form: German) -> str:
-    """What follows `tausend`, if anything."""
+    """Spell the part after `tausend`."""
     tie = form.tie if n <= 12 else ""
     return tie + _german_below(n, form, "ein") if n else ""
 
@@ -140,7 +140,7 @@ def _german_below(n: int, form: German, one: str) -> str:
 
 
 def _german_small(n: int) -> str:
-    """A number below one hundred: units come before tens, and `eins` loses its s there."""
+    """Spell a number below one hundred; the units precede the tens, and `eins` becomes `ein`."""
     tens, unit = divmod(n, 10)
     if n < 20:
         return GERMAN[n]
@@ -171,26 +171,26 @@ Words = Callable[[int, random.Random], tuple[str, str]]
 
 
 def read_english(n: int, rng: random.Random) -> tuple[str, str]:
-    """English words and the digits they mean."""
+    """Return English words and their digits."""
     return english(
         n, ENGLISH_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(ENGLISH_FORMS)
     ), str(n)
 
 
 def read_german(n: int, rng: random.Random) -> tuple[str, str]:
-    """German words and the digits they mean."""
+    """Return German words and their digits."""
     return german(
         n, GERMAN_FORMS[0] if rng.random() < CANONICAL_SHARE else rng.choice(GERMAN_FORMS)
     ), str(n)
 
 
 def write_english(n: int, rng: random.Random) -> tuple[str, str]:
-    """Digits with the wish for English, and the words."""
+    """Return digits with the prefix for English, and the English words."""
     return f"en {n}", english(n)
 
 
 def write_german(n: int, rng: random.Random) -> tuple[str, str]:
-    """Digits with the wish for German, and the words."""
+    """Return digits with the prefix for German, and the German words."""
     return f"de {n}", german(n)
 
 
@@ -205,7 +205,7 @@ DIRECTIONS = {
 
 
 def held_out(n: int) -> bool:
-    """Whether training never sees the number."""
+    """Return whether a number belongs to the validation set."""
     if n < ALWAYS_SEEN:
         return False
     return int.from_bytes(sha256(str(n).encode()).digest()[:8], "big") % HELD_OUT == 0
@@ -226,7 +226,7 @@ def drawn(rng: random.Random) -> int:
 def training(
     directions: tuple[Words, ...], count: int, rng: random.Random
 ) -> list[tuple[str, str]]:
-    """`count` pairs of numbers that are trained on, in the directions by turns: (given, wanted)."""
+    """Return `count` training pairs (source, target), alternating between directions."""
     pairs = []
     while len(pairs) < count:
         n = drawn(rng)
@@ -250,7 +250,7 @@ def evaluation(direction: Words, count: int) -> list[tuple[str, str]]:
 
 
 def characters() -> list[str]:
-    """Every character of a pair, in order."""
+    """Return every character of the pairs, in order."""
     texts = [
         "en 0123456789",
         "de",

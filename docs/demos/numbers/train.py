@@ -1,15 +1,15 @@
-"""Trains the numbers model: the spec itself, as a PyTorch module, on pairs made from
-the rules of two languages.
+"""Trains the numbers model: the spec itself, as a PyTorch module, on pairs made from the rules
+of two languages.
 
-There is no model in this file. `specs/models/numbers.yaml` says what is computed and
-how a text is read; `specc_torch` makes a module of it whose parameters bear the spec's
-names. The model learns to continue the true beginning of an answer; the report at the
-end is on answers that it writes alone, for numbers that it has never seen in any
-language. The same seed and number of steps give the same file on the same machine.
+There is no model in this file. `specs/models/numbers.yaml` says what is computed and how a text
+is read; `specc_torch` makes a module of it whose parameters bear the spec's names. The model
+learns to continue the true beginning of an answer; the report at the end is on answers that it
+writes alone, for numbers that it has never seen in any language. The same seed and number of
+steps give the same file on the same machine.
 
-    python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32     # what is shipped: one core, 13 minutes
-    python docs/demos/numbers/train.py --device cuda --minutes 8
-    python docs/demos/numbers/train.py --minutes 2 --warmup 100 --batch 64 --out /tmp     # to see it work
+python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32 # what is shipped: one
+core, 13 minutes python docs/demos/numbers/train.py --device cuda --minutes 8 python
+docs/demos/numbers/train.py --minutes 2 --warmup 100 --batch 64 --out /tmp # to see it work
 """
 
 import argparse
@@ -41,7 +41,7 @@ WARMUP = 1000
 UNTIMED = 0.4  # of the warm-up: a GPU, and the processes that make data, start slowly
 # of the time that is left is planned for; a run cut short has not come to rest
 SPARE = 0.95
-SHOWN = 200  # steps between two lines
+SHOWN = 200  # steps between two printed lines
 LONGEST = 80  # characters of an answer, and some more
 TEST_PAIRS = 2000
 DUE = 0.98
@@ -63,14 +63,14 @@ class Plan:
     timed: float = 0.0
 
     def rate(self, step: int) -> float:
-        """The share of `RATE` at a step: a linear rise, then half a wave down to zero."""
+        """Return the learning rate factor at a step: linear warmup, then cosine decay to 0."""
         if step < self.warmup or self.steps is None or self.steps <= self.warmup:
             return min((step + 1) / self.warmup, 1)
         done = (step - self.warmup) / (self.steps - self.warmup)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1)))
 
     def passed(self, step: int, now: float) -> bool:
-        """Whether `step` steps are enough at the time `now`."""
+        """Return whether training ends at step `step` and time `now`."""
         untimed = int(UNTIMED * self.warmup)
         if step == untimed:
             self.timed = now
@@ -87,13 +87,13 @@ SYMBOLS = [*SPECIALS, *data.characters()]
 
 
 def alphabet() -> Alphabet:
-    """The ids of single characters: their lines in the vocabulary file."""
+    """Return the ids of single characters: their line numbers in the vocabulary file."""
     ids = {symbol: n for n, symbol in enumerate(SYMBOLS)}
     return Alphabet(tuple(ids.get(chr(c), -1) for c in range(256)), PAD, END)
 
 
 def text_of(ids: Sequence[int]) -> str:
-    """The characters of an answer, up to its end."""
+    """Decode an answer up to its end token."""
     ended = [*ids, END].index(END)
     return "".join(SYMBOLS[n] for n in ids[:ended] if n >= len(SPECIALS))
 
@@ -116,14 +116,14 @@ def halves(
 
 
 def loss_of(model: Module, source: Tensor, wanted: Tensor) -> Tensor:
-    """How improbable the model finds each next character of the answers, on average."""
+    """Compute the mean cross entropy of the next character."""
     start = torch.full_like(wanted[:, :1], START)
     logits = model(source=source, target=torch.cat([start, wanted[:, :-1]], dim=1))["logits"]
     return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
 
 
 def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Plan) -> int:
-    """Fit the model's parameters, in place. The number of steps done."""
+    """Train the model in place; return the number of steps."""
     parameters = list(model.parameters())
     fused = parameters[0].device.type == "cuda"  # one call for all of them
     optimizer = torch.optim.AdamW(
@@ -156,7 +156,7 @@ def train(model: Module, steps: Iterator[list[tuple[Tensor, Tensor]]], plan: Pla
 
 
 def answers(model: Module, texts: Sequence[str]) -> list[str]:
-    """What the model writes by itself, always the most probable character."""
+    """Generate answers by greedy decoding."""
     device = next(model.parameters()).device
     source = torch.from_numpy(alphabet().rows(texts)).long().to(device)
     made = torch.full((len(texts), 1), START, device=device)
@@ -184,7 +184,7 @@ def exact(model: Module, direction: data.Words, count: int) -> float:
 
 
 def report(model: Module, count: int) -> float:
-    """Exact match in each direction, printed, and in all of them together."""
+    """Print the exact match of each direction and of all directions."""
     shares = []
     for name, direction in data.DIRECTIONS.items():
         shares.append(exact(model, direction, count // len(data.DIRECTIONS)))
@@ -195,7 +195,7 @@ def report(model: Module, count: int) -> float:
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -227,7 +227,7 @@ def arguments() -> argparse.Namespace:
 
 
 def write_words(path: Path, force: bool) -> None:
-    """The characters that the model knows, one a line; a space as a JSON text."""
+    """Write the vocabulary, one character per line; a space is a JSON string."""
     lines = [json.dumps(symbol) if symbol.isspace() else symbol for symbol in SYMBOLS]
     words = "".join(f"{line}\n" for line in lines)
     if path.exists() and path.read_text(encoding="utf-8") != words and not force:
@@ -236,7 +236,7 @@ def write_words(path: Path, force: bool) -> None:
 
 
 def main() -> None:
-    """Train, report on the held-out pairs, save beside the spec."""
+    """Train the model, print its validation accuracy, and save it next to the spec."""
     args = arguments()
     os.environ.setdefault(
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -247,7 +247,7 @@ def main() -> None:
     torch.set_num_threads(1)  # tensors this small gain nothing from more
     out = args.out or args.spec.parent
     for name in ("numbers.safetensors", "numbers.unfinished.safetensors"):
-        specc_torch.check_output(out / name, force=args.force)  # before any work
+        specc_torch.check_output(out / name, force=args.force)  # fail before training
     for directory in dict.fromkeys((args.spec.parent, out)):
         write_words(directory / "numbers.vocab", args.force)
     model = specc_torch.module(args.spec, init=args.seed)
