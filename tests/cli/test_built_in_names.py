@@ -1,6 +1,5 @@
-"""The name of a built-in spec means that spec whatever the working directory holds, in
-every command and in everything that a command looks up itself; `./NAME` is a path.
-"""
+"""The name of a built-in spec resolves to that spec in every command, regardless of the files in
+the working directory; `./NAME` is a path."""
 
 import json
 from collections.abc import Callable
@@ -82,10 +81,11 @@ def outputs(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_working_directory_does_not_change_a_built_in_name(
+def test_built_in_name_ignores_working_directory(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command meets every obstacle, each pair with one of the names."""
+    """Run every command with every obstacle in the working directory, each pair with one of the
+    names."""
     (tmp_path / "empty").mkdir()
     for n, write_obstacle in enumerate(OBSTACLES, NAMES.index(name)):
         lines = commands(name)[n % len(NAMES) :: len(NAMES)]
@@ -100,10 +100,10 @@ def test_the_working_directory_does_not_change_a_built_in_name(
         assert f"write `./{name}` for the file or directory" in capsys.readouterr().err
 
 
-def test_a_path_means_the_directory(
+def test_path_selects_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`llama` is the built-in Llama, `./llama` and `llama/` are the checkpoint in it."""
+    """`llama` is the built-in Llama; `./llama` and `llama/` are the checkpoint directory."""
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path / "llama")
     for path in ("./llama", "llama/", str(tmp_path / "llama")):
@@ -115,10 +115,10 @@ def test_a_path_means_the_directory(
     assert capsys.readouterr().out.startswith("llama: ok")
 
 
-def test_a_draft_does_not_look_its_base_up_in_the_working_directory(
+def test_draft_extends_the_built_in_spec(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A checkpoint that lies in a directory named after the spec which reads it."""
+    """Draft a spec from a checkpoint directory that has the name of the base spec."""
     drafts = []
     for directory in ("distilbert", "checkpoint"):
         (tmp_path / f"in_{directory}").mkdir()
@@ -131,9 +131,7 @@ def test_a_draft_does_not_look_its_base_up_in_the_working_directory(
     assert "  d: 8" in drafts[0][0]
 
 
-def test_python_takes_a_path_object_as_a_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_object_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path / "llama")
     assert "distilbert" in repr(specc.check(Path("llama")))
@@ -141,10 +139,10 @@ def test_python_takes_a_path_object_as_a_path(
     assert any("./llama" in note for note in specc.check("llama").remarks)
 
 
-def test_help_names_the_directory_by_its_path(
+def test_advice_names_the_directory_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Commands that a message advises mean the directory too."""
+    """Commands in a help line name the directory, not the built-in spec."""
     monkeypatch.chdir(tmp_path)
     write_checkpoint(tmp_path / "distilbert")
     assert main(["run", "distilbert"]) != 0

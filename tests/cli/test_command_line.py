@@ -1,6 +1,5 @@
-"""The command line itself: help, unknown words, formats, colors, streams, and what
-`check` loads.
-"""
+"""The command line: help, unknown options, formats, colors, closed streams, and the modules that
+`check` imports."""
 
 import json
 import os
@@ -39,7 +38,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run specc in a new process."""
     root = str(Path(cli.__file__).parents[2])
     paths = os.pathsep.join([root, os.path.join(root, "backends")])
     env = {**os.environ, "PYTHONPATH": paths, **environment}
@@ -48,10 +48,10 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-# --- words ----------------------------------------------------------------------------
+# --- arguments ----------------------------------------------------------------------
 
 
-def test_without_words_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_without_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
     captured = capsys.readouterr()
     assert not captured.out
@@ -111,9 +111,7 @@ def test_help_and_version(word: str, capsys: pytest.CaptureFixture[str]) -> None
         (["verify", "x.onnx", "--rounds", "0"], "a number of rounds must be an integer from 1"),
     ],
 )
-def test_faults_of_the_command_line(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_usage_errors(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("error[E0983]: ")
@@ -124,7 +122,7 @@ def test_faults_of_the_command_line(
 
 
 @pytest.mark.parametrize("option", OTHER_TOOLS)
-def test_an_option_of_another_tool_is_answered_with_ours(
+def test_option_of_another_tool_suggests_ours(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours, _, value = OTHER_TOOLS[option].partition(" ")
@@ -138,14 +136,16 @@ def test_an_option_of_another_tool_is_answered_with_ours(
         words = ["-o", "x"] if "-o" in parsers[name]._option_string_actions else []
         cli.main([name, *"abc", *words, option])
         said = capsys.readouterr().err
-        if "no option" in said:  # not another missing or superfluous argument
+        if "no option" in said:  # not an error about another argument
             assert f"did you mean `{OTHER_TOOLS[option]}`?" in said
 
 
 @pytest.mark.parametrize(
     "name", ["-x.specc", "a b.specc", "naïve 🙂.specc", "new\nline.specc", "x'\"$(y).specc"]
 )
-def test_names_of_specs(name: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_spec_file_names(
+    name: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (directory / name).write_text(SPEC)
     assert cli.main(["check", "--", name]) == 0
     (directory / name).write_text(SPEC.replace("linear", "lineer"))
@@ -156,7 +156,7 @@ def test_names_of_specs(name: str, directory: Path, capsys: pytest.CaptureFixtur
 # --- formats and colors ---------------------------------------------------------------
 
 
-def test_short_is_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_format_prints_one_line_per_diagnostic(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "bad.specc", "--format", "short"]) == 1
     captured = capsys.readouterr()
     assert captured.err == "bad.specc:7:7: error[E0204]: unknown block or operation `lineer`\n"
@@ -164,15 +164,13 @@ def test_short_is_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("file", "count"), [("bad.specc", 1), ("m.specc", 0)])
-def test_json_on_stdout_and_nothing_else(
-    file: str, count: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_on_stdout_only(file: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", file, "--format", "json"]) == count
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
     found = [line for line in lines if "code" in line]
     assert len(found) == count
-    # the result, where there is one (test_json_results.py)
+    # the result of a successful check (test_json_results.py)
     assert len(lines) == 1
     assert not captured.err
     if found:
@@ -180,9 +178,7 @@ def test_json_on_stdout_and_nothing_else(
 
 
 @pytest.mark.parametrize(("file", "count"), [("bad.specc", 1), ("m.specc", 0)])
-def test_sarif_on_stdout_and_nothing_else(
-    file: str, count: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sarif_on_stdout_only(file: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", file, "--format", "sarif"]) == count
     captured = capsys.readouterr()
     log = json.loads(captured.out)
@@ -194,7 +190,7 @@ def test_sarif_on_stdout_and_nothing_else(
 @pytest.mark.parametrize(
     ("environment", "words", "colored"),
     [
-        ({}, [], False),  # stderr is no terminal here
+        ({}, [], False),  # stderr is not a terminal
         ({"FORCE_COLOR": "1"}, [], True),
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, [], False),
         ({"NO_COLOR": "1"}, ["--color", "always"], True),
@@ -219,15 +215,15 @@ def test_colors(
 # --- exit codes -----------------------------------------------------------------------
 
 
-def test_a_bug_says_that_it_is_one(
+def test_internal_error_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from specc.cli import check
 
-    def broken(*given: object) -> None:
+    def raise_key_error(*given: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(check, "check_spec", broken)
+    monkeypatch.setattr(check, "check_spec", raise_key_error)
     assert cli.main(["check", "m.specc"]) == 70
     assert "this is a bug in specc" in capsys.readouterr().err
     with pytest.raises(KeyError):
@@ -242,7 +238,7 @@ def test_a_bug_says_that_it_is_one(
         (ProcessTerminated(1), 129, "terminated"),
     ],
 )
-def test_an_interrupt(
+def test_interrupt_exit_code(
     stop: KeyboardInterrupt,
     status: int,
     said: str,
@@ -251,22 +247,22 @@ def test_an_interrupt(
 ) -> None:
     from specc.cli import check
 
-    def interrupted(*given: object) -> None:
+    def raise_interrupt(*given: object) -> None:
         raise stop
 
-    monkeypatch.setattr(check, "check_spec", interrupted)
+    monkeypatch.setattr(check, "check_spec", raise_interrupt)
     assert cli.main(["check", "m.specc"]) == status
     assert said in capsys.readouterr().err
-    monkeypatch.setattr("specc.cli.main.import_module", interrupted)
-    assert cli.main(["check", "gpt2"]) == status  # while the command is loaded
+    monkeypatch.setattr("specc.cli.main.import_module", raise_interrupt)
+    assert cli.main(["check", "gpt2"]) == status  # interrupted during import
     assert capsys.readouterr().err.startswith(said)
 
 
-# --- as a process ---------------------------------------------------------------------
+# --- in a new process ---------------------------------------------------------------
 
 
 def test_check_loads_no_backend() -> None:
-    """`specc check` answers at once, because it loads nothing that it does not need."""
+    """`specc check` starts fast because it imports no backend."""
     code = (
         "import sys; from specc.cli.main import main; code = main(['check', 'gpt2']); "
         "print(code, *sorted(m for m in sys.modules if '.' not in m), file=sys.stderr)"
@@ -298,7 +294,7 @@ def test_check_loads_no_backend() -> None:
     assert not heavy & set(loaded)
 
 
-def test_the_reader_goes_away() -> None:
+def test_closed_stdout_pipe() -> None:
     root = str(Path(cli.__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     with subprocess.Popen(
@@ -312,7 +308,7 @@ def test_the_reader_goes_away() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_stdout_is_full() -> None:
+def test_full_stdout_device() -> None:
     root = str(Path(cli.__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     with open("/dev/full", "w") as full:
@@ -323,20 +319,20 @@ def test_stdout_is_full() -> None:
     assert done.stderr.startswith("error[E0805]")
 
 
-def test_a_terminal_that_knows_no_unicode() -> None:
-    done = process("check", "naïve.specc", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+def test_ascii_terminal() -> None:
+    done = run_process("check", "naïve.specc", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 3
     assert "na\\xefve.specc" in done.stderr
 
 
-def test_assertions_carry_no_checks() -> None:
-    """Under -OO assertions are gone; what a user can do wrong is still said."""
-    done = process("check", "bad.specc", PYTHONOPTIMIZE="2")
+def test_errors_under_optimized_python() -> None:
+    """Python -OO removes assertions; user errors are still reported."""
+    done = run_process("check", "bad.specc", PYTHONOPTIMIZE="2")
     assert done.returncode == 1
     assert "E0204" in done.stderr
 
 
-def test_without_any_output(directory: Path) -> None:
+def test_closed_stdout_and_stderr(directory: Path) -> None:
     root = str(Path(cli.__file__).parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.path.join(root, "backends")])}
     words = ["sh", "-c", 'exec "$0" -m specc check m.specc >&- 2>&-', sys.executable]
@@ -354,10 +350,10 @@ EMPTY = [
 
 @pytest.mark.parametrize(("command", "option"), EMPTY)
 @pytest.mark.parametrize("form", ["two words", "one"])
-def test_an_option_that_is_given_nothing(
+def test_option_with_empty_value(
     command: str, option: str, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As `--adapter "$ADAPTER"` is where no such variable is set."""
+    """`--adapter "$ADAPTER"` passes an empty string if the variable is not set."""
     given = [option, ""] if form == "two words" else [f"{option}="]
     assert cli.main([command, "bad.specc", *given]) == 2
     said = capsys.readouterr().err
@@ -365,7 +361,7 @@ def test_an_option_that_is_given_nothing(
     assert option in said
 
 
-def test_there_are_such_options() -> None:
+def test_options_that_reject_empty_values_are_found() -> None:
     assert {("compile", "--adapter"), ("compile", "--weights")} <= {*EMPTY}
 
 
@@ -375,7 +371,7 @@ def test_every_weight_transformation_is_documented(capsys: pytest.CaptureFixture
     assert "first whose tensors" in capsys.readouterr().out
 
 
-def test_check_names_the_graphs_that_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_lists_unchecked_graphs(capsys: pytest.CaptureFixture[str]) -> None:
     (Path("m.specc")).write_text(SPEC + SPEC[SPEC.index("graph g") :].replace("graph g", "graph h"))
     assert cli.main(["check", "m.specc"]) == 0
     assert "other graphs, checked with --graph NAME: h\n" in capsys.readouterr().out

@@ -1,4 +1,5 @@
-"""Completion: every option is in every script, shells take them, and what they offer is right."""
+"""Shell completion: every script contains every option, shells parse the scripts, and completions
+are correct."""
 
 import subprocess
 import sys
@@ -15,6 +16,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write the completion script of every shell."""
     directory = tmp_path_factory.mktemp("scripts")
     made = collect_completions(build_command_parsers())
     for shell in SHELLS:
@@ -25,7 +27,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_option_is_there(shell: str, scripts: dict[str, Path]) -> None:
+def test_scripts_contain_every_option(shell: str, scripts: dict[str, Path]) -> None:
     text = scripts[shell].read_text(encoding="utf-8")
     for name, parser in build_command_parsers().items():
         assert name in text
@@ -40,15 +42,15 @@ def test_every_option_is_there(shell: str, scripts: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_shell_takes_it(shell: str, scripts: dict[str, Path]) -> None:
+def test_shell_parses_the_script(shell: str, scripts: dict[str, Path]) -> None:
     if which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     done = subprocess.run([shell, "-n", scripts[shell]], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def offered(words: list[str], scripts: dict[str, Path], tmp_path: Path) -> list[str]:
-    """What bash offers; `specc` there is one that answers without starting Python."""
+def complete_in_bash(words: list[str], scripts: dict[str, Path], tmp_path: Path) -> list[str]:
+    """Return the completions of bash; `specc` is replaced by a shell script."""
     (tmp_path / "specc").write_text('#!/bin/sh\necho "gpt2 $2"\necho "layers="\n', encoding="utf-8")
     (tmp_path / "specc").chmod(0o755)
     (tmp_path / "my.specc").touch()
@@ -81,15 +83,15 @@ def offered(words: list[str], scripts: dict[str, Path], tmp_path: Path) -> list[
         (["specc", "completion", ""], set(SHELLS)),
     ],
 )
-def test_what_bash_offers(
+def test_bash_completions(
     words: list[str], some: set[str], scripts: dict[str, Path], tmp_path: Path
 ) -> None:
     if which("bash") is None:
         pytest.skip("there is no bash here")
-    assert some <= set(offered(words, scripts, tmp_path))
+    assert some <= set(complete_in_bash(words, scripts, tmp_path))
 
 
-def test_what_fish_offers(scripts: dict[str, Path], tmp_path: Path) -> None:
+def test_fish_completions(scripts: dict[str, Path], tmp_path: Path) -> None:
     if which("fish") is None:
         pytest.skip("there is no fish here")
     text = (
@@ -105,39 +107,39 @@ def test_what_fish_offers(scripts: dict[str, Path], tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["--target", "list"]
 
 
-def test_what_scripts_ask(capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["_complete", "specs"]) == 0
     assert "gpt2" in capsys.readouterr().out.split()
     assert main(["_complete", "set", "gpt2"]) == 0
     assert "layers=" in capsys.readouterr().out.split()
     assert main(["_complete", "codes"]) == 0
     assert "E0302" in capsys.readouterr().out.split()
-    # a spec that is not there yet offers nothing, and says nothing
+    # a missing spec has no completions and prints nothing
     for spec in (["no_such.specc"], []):
         assert main(["_complete", "set", *spec]) == 0
         assert capsys.readouterr() == ("", "")
 
 
-def test_the_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_complete_command_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "_complete" not in capsys.readouterr().out
     assert "_complete" not in COMMANDS
 
 
-def test_nothing_of_a_help_is_read_by_a_shell() -> None:
+def test_help_text_contains_no_shell_syntax() -> None:
     assert (
         format_plain_help("it's `rm -rf $HOME`; [x]: 100 %% \n more\\")
         == "its rm -rf HOME; x 100 % more"
     )
 
 
-def test_a_shell_that_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 2
     assert "bash" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--help"], ["explain", "e302"]])
-def test_help_loads_nothing_heavy(words: list[str]) -> None:
+def test_help_imports_no_heavy_module(words: list[str]) -> None:
     code = (
         f"import sys; from specc.cli.main import main; main({words!r}); "
         "print(*{m.partition('.')[0] for m in sys.modules}, file=sys.stderr)"

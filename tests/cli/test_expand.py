@@ -1,6 +1,4 @@
-"""`specc expand`: one spec that stands alone and is the same model, to the last byte of its
-graph and weights.
-"""
+"""`specc expand` prints a standalone spec with the same graph and weights, byte for byte."""
 
 from pathlib import Path
 
@@ -19,8 +17,8 @@ from specc.syntax.ast import walk_tree
 SOME = ("han", "small_translator", "kv_lookup", "vit", "xor")
 
 
-def check(name: str, directory: Path) -> tuple[ast.File, tuple[str, ...]]:
-    """Written to a file and read again, in both syntaxes."""
+def check_expansion(name: str, directory: Path) -> tuple[ast.File, tuple[str, ...]]:
+    """Expand the spec to a file in both syntaxes and compare the graphs."""
     file, told = expand_spec(open_spec(name))
     assert not file.extends
     wanted = as_text(elaborate_spec(open_spec(name)).graph)
@@ -33,20 +31,20 @@ def check(name: str, directory: Path) -> tuple[ast.File, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", sample_sweep(SOME))
-def test_it_is_the_same_model(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path)
+def test_expansion_is_the_same_model(name: str, tmp_path: Path) -> None:
+    check_expansion(name, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(list_builtin_specs()))
-def test_every_spec_alone_is_the_same_model(name: str) -> None:
+def test_every_spec_expands_to_a_standalone_spec(name: str) -> None:
     file, told = expand_spec(open_spec(name))
     assert not file.extends
     assert not any("stays" in line for line in told)
 
 
-def test_values_may_be_missing() -> None:
-    """Of `encoder_decoder` nobody has said how many words there are."""
+def test_expand_without_config_values() -> None:
+    """`encoder_decoder` has no default vocabulary size."""
     file, told = expand_spec(open_spec("encoder_decoder"))
     assert file.model == "encoder_decoder"
     assert all("stays" not in line for line in told)
@@ -72,19 +70,19 @@ BLOCK = """block split_heads(x: float[b, n, e]) -> float[b, n, e] {
 @pytest.mark.parametrize(
     ("value", "own", "block", "renamed"),
     [
-        # `position_ids` of std means the word
+        # `position_ids` in std is the built-in function
         ("positions", "x", "", {"positions": "positions_"}),
-        # a parameter of std's own hides what the file calls so
+        # a parameter of the std block shadows the name in the file
         ("place", "x", "", {}),
         ("attend", "attention(x, heads=2, mask=all) @ a", "", {"attend": "attend_"}),
-        # the file has a block by the name of one of std
+        # the file has a block with the name of a std block
         ("waves", "split_heads(x) + (attention(x, heads=2, mask=all) @ a)", BLOCK, {}),
     ],
 )
-def test_names_that_hide_those_of_std(
+def test_names_that_shadow_std_names(
     value: str, own: str, block: str, renamed: dict[str, str], tmp_path: Path
 ) -> None:
-    """Nothing stays in std, whatever the file's own names are."""
+    """Every std block is expanded, whatever names the file uses."""
     path = tmp_path / "hides.specc"
     path.write_text(HIDES % (value, own, value, block))
     wanted = as_text(elaborate_spec(open_spec(str(path))).graph)
@@ -99,8 +97,8 @@ def test_names_that_hide_those_of_std(
     assert left <= {"mean", "topk"}
 
 
-def test_nothing_of_std_is_left() -> None:
-    """What it names is its own, or a word."""
+def test_expansion_uses_no_std_block() -> None:
+    """The expansion uses only its own names and built-in functions."""
     file, told = expand_spec(open_spec("vit"))
     assert not told
     own = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
@@ -110,8 +108,8 @@ def test_nothing_of_std_is_left() -> None:
     assert left <= {"mean", "topk"}
 
 
-def test_values_of_an_instance_are_defaults() -> None:
-    """Of fields within records too, and those of `--set`."""
+def test_instance_values_become_defaults() -> None:
+    """This includes fields of nested records and values from `--set`."""
     spec = open_spec("small_translator", sets=["width=128"])
     file, _ = expand_spec(spec)
     (config,) = (i for i in file.items if isinstance(i, ast.Config))
@@ -124,20 +122,20 @@ def test_values_of_an_instance_are_defaults() -> None:
     assert file.model == "small_translator"
 
 
-def test_a_length_of_std_is_none_of_the_file() -> None:
-    """`gpt2` has a config value `d`, and blocks of std a length that they call so."""
+def test_std_length_does_not_clash_with_config() -> None:
+    """`gpt2` has a config value `d`, and std blocks have a length with the same name."""
     file, told = expand_spec(open_spec("gpt2", sets=["layers=1"]))
     assert not told
     blocks = [i for i in file.items if isinstance(i, ast.Block) and i.kind == "block"]
     assert blocks
 
 
-def test_a_value_of_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+def test_set_value_of_a_submodel(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["expand", "llava", "--set", "text.layers=2"]) == 1
     assert "E0982" in capsys.readouterr().err
 
 
-def test_a_file_that_is_read_is_not_written_over(tmp_path: Path) -> None:
+def test_expand_does_not_overwrite_its_input(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("specc: 1\nmodel: mine\nextends: xor\n")
     before = path.read_text()

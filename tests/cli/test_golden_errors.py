@@ -1,4 +1,4 @@
-"""Messages as users get them from the command line: the whole output and the exit code."""
+"""Golden tests of error messages: the whole output of the command line and the exit code."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,5 @@
-"""Names of files as a file system allows them: they work, or have a code; terminals get
-no control characters.
-"""
+"""Any file name that the file system accepts works or fails with an error code; terminals receive
+no control characters."""
 
 import os
 import re
@@ -26,9 +25,9 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\u202e")
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a spec, an input and a model."""
-    directory = tmp_path_factory.mktemp("begun")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a directory with a spec, an input and a model."""
+    directory = tmp_path_factory.mktemp("template")
     spec, model = directory / "m.specc", directory / "m.onnx"
     spec.write_text(SPEC)
     (directory / "x.json").write_text("[[1, 2]]")
@@ -37,14 +36,14 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    copytree(begun, tmp_path, dirs_exist_ok=True)
+def work_dir(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_output_of_any_name(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_any_name(name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["compile", "./m.specc", "--init", "0", "--weights-as", "copy", "-o", f"./{name}.onnx"],
         ["compile", "./m.specc", "--init", "0", "--graphs", "score", "-o", f"./{name}"],
@@ -59,11 +58,11 @@ def test_output_of_any_name(name: str, home: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_input_of_any_name(name: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (home / f"{name}.specc").write_bytes((home / "m.specc").read_bytes())
-    (home / f"{name}.onnx").write_bytes((home / "m.onnx").read_bytes())
-    (home / f"{name}.json").write_text("[[1, 2]]")
-    bad = home / f"{name}.bad.specc"
+def test_input_of_any_name(name: str, work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (work_dir / f"{name}.specc").write_bytes((work_dir / "m.specc").read_bytes())
+    (work_dir / f"{name}.onnx").write_bytes((work_dir / "m.onnx").read_bytes())
+    (work_dir / f"{name}.json").write_text("[[1, 2]]")
+    bad = work_dir / f"{name}.bad.specc"
     bad.write_text(SPEC.replace("linear", "linera"))
     for words in (
         ["check", f"./{name}.specc"],

@@ -1,4 +1,4 @@
-"""`specc new` begins specs that mean what their parents mean, and drafts those of checkpoints."""
+"""`specc new` writes instances that equal their parent specs, and drafts specs from checkpoints."""
 
 import json
 from pathlib import Path
@@ -25,14 +25,14 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 """Specs of every kind for the default suite; the rest are `slow`."""
 
 
-def text_of(name: str, sign: str) -> str:
+def print_instance(name: str, sign: str) -> str:
     made = write_instance(SpecInstance(name="mine", extends=name, sign=sign))
     return print_dsl(made) if sign == " = " else print_yaml(made)
 
 
-def check_begun(name: str) -> None:
-    """Both syntaxes are one tree, and its config is the parent's."""
-    yaml, dsl = text_of(name, ": "), text_of(name, " = ")
+def check_instance(name: str) -> None:
+    """Both syntaxes parse to one tree, and the config equals the parent's."""
+    yaml, dsl = print_instance(name, ": "), print_instance(name, " = ")
     one, other = parse_spec(Source("m.yaml", yaml)), parse_spec(Source("m.specc", dsl))
     assert [i for i in one.items if "Config" not in type(i).__name__] == []
     assert print_dsl(one).replace(": ", " = ") == print_dsl(other).replace(": ", " = ")
@@ -45,21 +45,21 @@ def check_begun(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_what_is_begun_is_what_it_was(name: str) -> None:
-    check_begun(name)
+def test_instance_equals_its_parent(name: str) -> None:
+    check_instance(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*list_builtin_specs()} - {*SAMPLE}))
-def test_what_is_begun_is_what_it_was_of_every_spec(name: str) -> None:
-    check_begun(name)
+def test_instance_of_every_spec_equals_its_parent(name: str) -> None:
+    check_instance(name)
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "vit"])
 @pytest.mark.parametrize("sign", [": ", " = "])
-def test_a_comment_can_be_taken_away(name: str, sign: str) -> None:
-    """Every value that is a comment is right where the mark before it is removed."""
-    lines = text_of(name, sign).splitlines()
+def test_commented_values_can_be_uncommented(name: str, sign: str) -> None:
+    """Every commented value is valid once the comment mark is removed."""
+    lines = print_instance(name, sign).splitlines()
     freed = [
         line.replace("# ", "", 1).split("  (")[0] if line.startswith("  # ") and sign in line else line
         for line in lines
@@ -71,7 +71,7 @@ def test_a_comment_can_be_taken_away(name: str, sign: str) -> None:
     assert mine == parent
 
 
-def test_the_file_is_written_with_what_editors_need(
+def test_new_writes_the_schema_for_editors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -87,7 +87,7 @@ def test_the_file_is_written_with_what_editors_need(
     assert "$schema" not in (tmp_path / "plain.yaml").read_text()
     assert cli.main(["new", "vit", "deep/my.specc"]) == 0
     assert not (tmp_path / "deep" / SCHEMA_FILE).exists()
-    # another file of that name is not replaced, nor is what somebody has changed
+    # an existing spec or an edited schema is not overwritten
     assert cli.main(["new", "gpt2", "my.yaml"]) == 1
     assert cli.main(["new", "gpt2", "my.yaml", "--force"]) == 0
     assert "extends: gpt2" in (tmp_path / "my.yaml").read_text()
@@ -100,14 +100,14 @@ def test_the_file_is_written_with_what_editors_need(
     ("stem", "name"),
     [("my", "my"), ("7b", "my_7b"), ("a-b c", "a_b_c"), ("", "my_"), ("\x1b", "my__")],
 )
-def test_a_file_gives_a_name_that_a_spec_may_have(stem: str, name: str) -> None:
+def test_spec_name_from_file_name(stem: str, name: str) -> None:
     assert make_spec_name(stem) == name
     assert open_spec_argument(
         print_yaml(write_instance(SpecInstance(name=make_spec_name(stem), extends="xor")))
     )
 
 
-def test_a_draft_of_a_known_type_is_the_model_of_its_config() -> None:
+def test_draft_of_a_known_model_type() -> None:
     draft = draft_spec(str(LEARNED), "mine", ": ")
     assert draft.base == "llama"
     assert draft.certain
@@ -135,8 +135,8 @@ SIDES = {
 
 @pytest.mark.parametrize("name", SIDES)
 @pytest.mark.parametrize("sign", [": ", " = "])
-def test_a_draft_says_which_specs_are_used(name: str, sign: str, tmp_path: Path) -> None:
-    """Of several that a side may be, with the values that it has."""
+def test_draft_selects_the_submodel_specs(name: str, sign: str, tmp_path: Path) -> None:
+    """The draft names the spec of each submodel, with its config values."""
     (tmp_path / "config.json").write_text(json.dumps(SIDES[name]))
     draft = draft_spec(str(tmp_path), "mine", sign)
     assert draft.base == name
@@ -152,8 +152,8 @@ def test_a_draft_says_which_specs_are_used(name: str, sign: str, tmp_path: Path)
 
 
 @pytest.fixture
-def strange(tmp_path: Path) -> Path:
-    """A checkpoint of a type that nobody knows, nearly a Llama."""
+def unknown_checkpoint(tmp_path: Path) -> Path:
+    """Write a checkpoint with an unknown model type, similar to a Llama."""
     config = json.loads((LEARNED / "config.json").read_text())
     config |= {"model_type": "our_own", "weird_scale": 3}
     with open_tensors(LEARNED / "model.safetensors") as file:
@@ -165,29 +165,39 @@ def strange(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_draft_of_an_unknown_type_says_what_it_could_not_place(
-    strange: Path, capsys: pytest.CaptureFixture[str]
+def test_draft_of_an_unknown_model_type(
+    unknown_checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", str(strange / "mine.specc"), "--from-checkpoint", str(strange)]) == 0
+    assert (
+        cli.main(
+            [
+                "new",
+                str(unknown_checkpoint / "mine.specc"),
+                "--from-checkpoint",
+                str(unknown_checkpoint),
+            ]
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert "an instance of llama" in told
     assert "the most similar one" in told
     for name in ("weird_scale", "model.norm.weight", "self_attn.extra.weight"):
         assert name in told
-    assert "d = 160" in (strange / "mine.specc").read_text()
-    assert cli.main(["check", str(strange / "mine.specc")]) == 0
+    assert "d = 160" in (unknown_checkpoint / "mine.specc").read_text()
+    assert cli.main(["check", str(unknown_checkpoint / "mine.specc")]) == 0
 
 
-def test_a_config_alone_is_drafted_too(strange: Path) -> None:
-    (strange / "model.safetensors").unlink()
-    draft = draft_spec(str(strange), "mine", ": ")
+def test_draft_without_weights(unknown_checkpoint: Path) -> None:
+    (unknown_checkpoint / "model.safetensors").unlink()
+    draft = draft_spec(str(unknown_checkpoint), "mine", ": ")
     assert any("weights" in line for line in draft.unmapped)
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", '{"model_type": 5}', '{"model_type": "\\u001b[31m", "a": 1}']
 )
-def test_a_config_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
+def test_draft_of_an_invalid_config(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(Failed, match=r"E04|E0948") as failed:
         draft_spec(str(tmp_path), "mine", ": ")
@@ -195,6 +205,8 @@ def test_a_config_that_says_nothing_is_refused(tmp_path: Path, text: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["vit", "digits"])
-def test_the_text_of_a_shipped_spec_is_shown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doc_prints_the_source_of_a_built_in_spec(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["doc", name, "--source"]) == 0
     assert capsys.readouterr().out == list_builtin_specs()[name].read_text(encoding="utf-8")

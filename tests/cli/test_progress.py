@@ -1,4 +1,4 @@
-"""How far long work is: on a terminal only, and what it says."""
+"""Progress of long operations: the line's text, shown only on terminals."""
 
 import io
 import sys
@@ -11,11 +11,13 @@ from specc.io.atomic_write import WRITE_PROGRESS
 
 
 class Terminal(io.StringIO):
+    """A stderr that is a terminal."""
+
     def isatty(self) -> bool:
         return True
 
 
-def test_what_a_line_says() -> None:
+def test_progress_line_text() -> None:
     line = ProgressLine("writing weights")
     line.count = 1_200_000_000
     assert line.text(4.0) == "writing weights: 1.20 GB, 300 MB a second"
@@ -24,7 +26,7 @@ def test_what_a_line_says() -> None:
     assert ProgressLine("x").text(0.0) == "x: 0.00 GB, 0 MB a second"
 
 
-def test_a_terminal_sees_it_and_its_last_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_keeps_the_last_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Terminal()
     monkeypatch.setattr(sys, "stderr", seen)
     monkeypatch.setattr("specc.cli.terminal.PROGRESS_DELAY", -1.0)
@@ -35,13 +37,13 @@ def test_a_terminal_sees_it_and_its_last_line_stays(monkeypatch: pytest.MonkeyPa
             watch.add_written_bytes(10_000_000)
     assert WRITE_PROGRESS.get() is None
     shown = seen.getvalue().split("\r\x1b[K")[1:]
-    # a hundred pieces at once are no hundred lines
+    # one hundred chunks in a row do not print one hundred lines
     assert len(shown) < 5
     assert shown[-1].startswith("writing: 1.00 GB")
     assert shown[-1].endswith("\n")
 
 
-def test_short_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_operation_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Terminal()
     monkeypatch.setattr(sys, "stderr", seen)
     with show_write_progress("writing"):
@@ -59,7 +61,7 @@ def test_short_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         (Terminal(), terminal.OutputStyle(quiet=True)),
     ],
 )
-def test_nobody_else_does(
+def test_no_progress_outside_a_terminal(
     stream: io.StringIO, manner: terminal.OutputStyle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)

@@ -1,6 +1,5 @@
-"""Words of the command line against the table in docs/inputs.md, and what callers in
-Python may give.
-"""
+"""Arguments of `specc run` against the table in docs/inputs.md, and input types of the Python
+API."""
 
 import io
 import json
@@ -54,34 +53,34 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return specc.load(directory / "m.onnx")
 
 
-def rows(text: str) -> list[int]:
+def encode_bytes(text: str) -> list[int]:
     return list(text.encode())
 
 
 TABLE: list[tuple[list[str], Any]] = [
-    (["hello"], [rows("hello")]),
-    (["ids=hello"], [rows("hello")]),
-    (["7"], [rows("7")]),
-    (["a file"], [rows("a file")]),
-    (["taken"], [rows("taken")]),
-    (["[sic] a text"], [rows("[sic] a text")]),
-    (["[1, 2"], [rows("[1, 2")]),
-    (["{}"], [rows("{}")]),
-    (["x.json is a file"], [rows("x.json is a file")]),
+    (["hello"], [encode_bytes("hello")]),
+    (["ids=hello"], [encode_bytes("hello")]),
+    (["7"], [encode_bytes("7")]),
+    (["a file"], [encode_bytes("a file")]),
+    (["taken"], [encode_bytes("taken")]),
+    (["[sic] a text"], [encode_bytes("[sic] a text")]),
+    (["[1, 2"], [encode_bytes("[1, 2")]),
+    (["{}"], [encode_bytes("{}")]),
+    (["x.json is a file"], [encode_bytes("x.json is a file")]),
     (["[1, 2, 3]"], [[1, 2, 3]]),
     (["[[1, 2, 3], [4, 5, 6]]"], [[1, 2, 3], [4, 5, 6]]),
-    (['["ab", "cd"]'], [rows("ab"), rows("cd")]),
+    (['["ab", "cd"]'], [encode_bytes("ab"), encode_bytes("cd")]),
     (["a.json"], [[1, 2]]),
-    (["texts.json"], [rows("ab"), rows("cd")]),
+    (["texts.json"], [encode_bytes("ab"), encode_bytes("cd")]),
     (["named.json"], [[9, 8]]),
     (["a.npy"], [[5, 6, 7]]),
     (["ids=a.npy"], [[5, 6, 7]]),
     (["a.npz"], [[5, 6, 7]]),
-    (["@lines"], [rows("one"), rows("two")]),
-    (["-"], [rows("in1"), rows("in2")]),
-    (["ab", "cd", "[1, 2]"], [rows("ab"), rows("cd"), [1, 2]]),
-    (["ids=ab", "ids=cd"], [rows("ab"), rows("cd")]),
-    (["abc", "d"], [rows("abc"), [*rows("d"), 0, 0]]),
+    (["@lines"], [encode_bytes("one"), encode_bytes("two")]),
+    (["-"], [encode_bytes("in1"), encode_bytes("in2")]),
+    (["ab", "cd", "[1, 2]"], [encode_bytes("ab"), encode_bytes("cd"), [1, 2]]),
+    (["ids=ab", "ids=cd"], [encode_bytes("ab"), encode_bytes("cd")]),
+    (["abc", "d"], [encode_bytes("abc"), [*encode_bytes("d"), 0, 0]]),
     (["absent.json"], "E0802"),
     (["see absent.npy"], "E0802"),
     (["@absent"], "E0802"),
@@ -95,7 +94,7 @@ TABLE: list[tuple[list[str], Any]] = [
 @pytest.mark.parametrize(
     ("words", "wanted"), TABLE, ids=lambda v: " ".join(map(str, v))[:40] if v else ""
 )
-def test_a_word_means_what_the_table_says(
+def test_arguments_follow_the_table_of_the_docs(
     words: list[str], wanted: Any, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,7 +120,7 @@ def test_a_word_means_what_the_table_says(
 
 
 class Device:
-    """Seen by DLPack alone."""
+    """An array that supports only DLPack."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -134,7 +133,7 @@ class Device:
 
 
 class Column:
-    """Seen by `__array__`, as a column of a table is."""
+    """A column of a data frame, which supports only `__array__`."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -143,7 +142,7 @@ class Column:
         return np.array(self.values, object if isinstance(self.values[0], str) else dtype)
 
 
-def test_python_gives_whatever_can_be_seen_as_an_array(model: Model) -> None:
+def test_python_array_likes(model: Model) -> None:
     ids = np.array([[1, 2], [3, 4]])
     wanted = model.run(ids=ids)["y"]
     for given in (
@@ -161,7 +160,7 @@ def test_python_gives_whatever_can_be_seen_as_an_array(model: Model) -> None:
         model.run(ids=Column([[1, 2], [3]]))
 
 
-def test_an_open_picture_is_read_like_its_file_and_several_are_a_batch(tmp_path: Path) -> None:
+def test_pil_images_equal_image_files(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     (tmp_path / "p.specc").write_text(PICTURE)
     specc.compile(tmp_path / "p.specc", tmp_path / "p.onnx", init=0)

@@ -1,4 +1,4 @@
-"""`specc run` of models with a task: words in, lines and JSON out."""
+"""`specc run` of models with a task: text arguments to predictions, as lines and as JSON."""
 
 import json
 from pathlib import Path
@@ -42,8 +42,8 @@ WORDS = {
 }
 
 
-def with_mask() -> str:
-    """A WordPiece tokenizer.json with a mask token."""
+def train_masked_tokenizer() -> str:
+    """Return a WordPiece tokenizer.json with a mask token."""
     data = json.loads(train_tokenizer("wordpiece"))
     token = {**data["added_tokens"][0], "id": 199, "content": "[MASK]"}
     data["added_tokens"].append(token)
@@ -54,16 +54,16 @@ def with_mask() -> str:
     return json.dumps(data)
 
 
-def checkpoint(directory: Path, config: dict[str, Any]) -> Path:
-    """A directory with a config.json and a tokenizer.json, without weights."""
+def write_checkpoint(directory: Path, config: dict[str, Any]) -> Path:
+    """Write a directory with a config.json and a tokenizer.json, without weights."""
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config))
-    (directory / "tokenizer.json").write_text(with_mask())
+    (directory / "tokenizer.json").write_text(train_masked_tokenizer())
     return directory
 
 
-def model_for(task: str, directory: Path) -> str:
-    """A compiled model with random weights for a task."""
+def compile_task_model(task: str, directory: Path) -> str:
+    """Compile a model with random weights for a task and return its path."""
     config: dict[str, Any] = {"model_type": "bert", **SMALL}
     config["architectures"] = [f"Bert{HEADS.get(task, 'Model')}"]
     config["id2label"] = {"0": "bad", "1": "good", "2": "neither"}
@@ -81,7 +81,7 @@ def model_for(task: str, directory: Path) -> str:
             },
         }
     path = str(directory / "m.onnx")
-    source = str(checkpoint(directory / "ck", config))
+    source = str(write_checkpoint(directory / "ck", config))
     assert main(["compile", source, "--init", "0", "-o", path, "-q", *more]) == 0
     return path
 
@@ -94,8 +94,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The JSON of a run, which fits the schema."""
+def run_json(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return the JSON of `specc run`, validated against the schema."""
     capsys.readouterr()
     assert main(["run", *words, "--format", "json"]) == 0, capsys.readouterr().err
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -105,9 +105,9 @@ def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]
 
 @pytest.mark.parametrize("task", TASKS)
 def test_json_of_every_task(task: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The JSON form has a schema, and is what Python gives for the same words."""
-    path = model_for(task, directory)
-    found = told([path, *WORDS[task]], capsys)
+    """The JSON result conforms to the schema and equals the result of the Python API."""
+    path = compile_task_model(task, directory)
+    found = run_json([path, *WORDS[task]], capsys)
     assert found["task"] == task
     capsys.readouterr()
     assert main(["run", path, *WORDS[task]]) == 0
@@ -118,53 +118,53 @@ def test_json_of_every_task(task: str, directory: Path, capsys: pytest.CaptureFi
     assert list(list_schema_violations(bad, SCHEMA, SCHEMA)), "the schema takes anything"
 
 
-def test_words_files_and_lists_are_the_same(
+def test_arguments_files_and_lists_agree(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = model_for("text-classification", directory)
+    path = compile_task_model("text-classification", directory)
     texts = ["the quick fox", "attention is all"]
     Path("texts.txt").write_text("\n".join(texts) + "\n")
     Path("texts.json").write_text(json.dumps(texts))
-    expected = told([path, *texts], capsys)["predictions"]
+    expected = run_json([path, *texts], capsys)["predictions"]
     for words in (
         ["@texts.txt"],
         ["texts.json"],
         [json.dumps(texts)],
         [f"text={texts[0]}", f"text={texts[1]}"],
     ):
-        assert told([path, *words], capsys)["predictions"] == expected
+        assert run_json([path, *words], capsys)["predictions"] == expected
     model = specc.load(path)
     assert model.run(text=texts).predictions == expected  # type: ignore[attr-defined]
 
 
-def test_pairs_in_every_form(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pair is two texts in one row, with segment ids."""
-    path = model_for("text-classification", directory)
+def test_text_pairs(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Encode two texts as one sequence with token type ids."""
+    path = compile_task_model("text-classification", directory)
     first, second = ["the fox", "a dog"], ["jumps", "over it"]
     pairs = [[a, b] for a, b in zip(first, second, strict=True)]
     records = [{"text": a, "text_pair": b} for a, b in pairs]
     Path("a.txt").write_text("\n".join(first))
     Path("b.txt").write_text("\n".join(second))
     Path("pairs.json").write_text(json.dumps(records))
-    expected = told([path, json.dumps(pairs)], capsys)["predictions"]
+    expected = run_json([path, json.dumps(pairs)], capsys)["predictions"]
     assert len(expected) == 2
     for words in (["text=@a.txt", "text_pair=@b.txt"], ["pairs.json"], [json.dumps(records)]):
-        assert told([path, *words], capsys)["predictions"] == expected
-    apart = told([path, *first], capsys)["predictions"]
+        assert run_json([path, *words], capsys)["predictions"] == expected
+    apart = run_json([path, *first], capsys)["predictions"]
     assert apart != expected
 
 
-def test_an_empty_second_text_is_none(directory: Path) -> None:
-    """As in transformers, where the pair of a single text is left out if it is empty."""
-    model = specc.load(model_for("text-classification", directory))
+def test_empty_second_text(directory: Path) -> None:
+    """As in transformers, an empty second text of a single pair is ignored."""
+    model = specc.load(compile_task_model("text-classification", directory))
     alone = model.run(text="the fox").predictions
     assert model.run(text="the fox", text_pair="").predictions == alone
     assert model.run(text=["the fox"], text_pair=[""]).predictions != alone
 
 
-def test_ids_are_still_numbers(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = model_for("text-classification", directory)
-    found = told([path, "[[2, 5, 3]]"], capsys)
+def test_token_ids_as_input(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = compile_task_model("text-classification", directory)
+    found = run_json([path, "[[2, 5, 3]]"], capsys)
     assert "task" not in found
     assert found["results"]["logits"]["shape"] == [1, 3]
 
@@ -187,18 +187,18 @@ def test_ids_are_still_numbers(directory: Path, capsys: pytest.CaptureFixture[st
 def test_errors(
     task: str, words: list[str], code: str, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = model_for(task, directory)
+    path = compile_task_model(task, directory)
     assert main(["run", path, *words]) != 0
     assert f"error[{code}]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_choices_of_a_model_without_a_padding_mask(seed: int, directory: Path) -> None:
-    """Every choice has the logits that it has alone, however long the others are."""
+    """The logits of a choice do not depend on the length of the other choices."""
     rng = np.random.default_rng(seed)
     words = ["the", "quick", "brown", "fox", "jumps", "lazy", "dog"]
     config = {**SMALL, "model_type": "fnet", "architectures": ["FNetForMultipleChoice"]}
-    specc.compile(str(checkpoint(directory / "ck", config)), "m.onnx", init=seed)
+    specc.compile(str(write_checkpoint(directory / "ck", config)), "m.onnx", init=seed)
     model = specc.load("m.onnx")
     texts = [" ".join(rng.choice(words, rng.integers(1, 8))) for _ in range(1 + seed)]
     found = model.run(text="what jumps?", choices=texts)

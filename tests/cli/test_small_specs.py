@@ -1,6 +1,5 @@
-"""Small specs as users wrote them: those that are right check, of the others it is said
-what to write instead, in the syntax of the file.
-"""
+"""Small specs as users write them: valid specs pass the check, invalid specs get advice in the
+syntax of the file."""
 
 from pathlib import Path
 
@@ -64,16 +63,14 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("what", RIGHT)
-def test_what_is_right_checks(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_valid_specs(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "m.specc"
     path.write_text(HEAD + RIGHT[what], encoding="utf-8")
     code = cli.main(["check", str(path)])
     said = capsys.readouterr()
     assert not code, said.err
     assert "m: ok" in said.out
-    # said of every axis of rows, and proved where the model is to write along it
+    # W0711 is reported for every time axis and proved where the model generates along it
     if "generate" in RIGHT[what]:
         assert "\n  causal along n\n" in said.out
 
@@ -95,9 +92,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_told_at_the_users_line(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_specs(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body, code, advice = WRONG[what]
     path = tmp_path / "m.specc"
     path.write_text(HEAD + X.replace("BODY", body), encoding="utf-8")
@@ -133,7 +128,7 @@ items:
         ("", "`insert(len, axis=1)`"),
     ],
 )
-def test_yaml_is_answered_in_yaml(
+def test_advice_for_yaml_is_yaml(
     config: str, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "m.yaml"

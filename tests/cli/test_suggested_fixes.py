@@ -1,6 +1,5 @@
-"""What messages advise works: every piece of text that a help of the golden files offers
-is written where it says, and what was said is said no more.
-"""
+"""Advice in messages works: apply every code snippet of a help line in the golden files where the
+message says; the message disappears."""
 
 import re
 from collections import Counter
@@ -32,8 +31,8 @@ LEFT = {"last(x)", "last(...)", "stride="}
 """Said of something that is to be left out, or of one way among others."""
 
 
-def cases() -> dict[str, tuple[str, str]]:
-    """Golden files of what is wrong in a spec: the case, and what is said of it."""
+def read_golden_cases() -> dict[str, tuple[str, str]]:
+    """Return the input and the expected messages of every golden file about an error in a spec."""
     found = {}
     for directory in ("errors", "errors-syntax"):
         for path in sorted((GOLDEN / directory).glob("*.txt")):
@@ -43,33 +42,33 @@ def cases() -> dict[str, tuple[str, str]]:
     return found
 
 
-CASES = cases()
+CASES = read_golden_cases()
 
 
-def pieces(said: str) -> set[str]:
-    """The texts that helps offer."""
+def find_snippets(said: str) -> set[str]:
+    """Return the code snippets in the help lines."""
     helps = [h for h in HELP.findall(said) if not MEANT.search(h)]
     return {p for h in helps for p in PIECE.findall(h) if WRITTEN.search(p)} - OTHER_ADVICE
 
 
-def test_every_piece_of_advice_is_followed() -> None:
+def test_every_snippet_has_an_applied_fix() -> None:
     missing = {
         f"{name}: {piece}"
         for name, (_, said) in CASES.items()
-        for piece in pieces(said) - {d[0] for d in APPLIED_FIXES.get(name, ())}
+        for piece in find_snippets(said) - {d[0] for d in APPLIED_FIXES.get(name, ())}
     }
     assert not missing, "say in tests/support/suggested_fixes.py what the spec is then"
     assert APPLIED_FIXES.keys() <= CASES.keys()
 
 
-def heard(
+def count_case_messages(
     name: str,
     case: str,
     directory: Path,
     patch: pytest.MonkeyPatch,
     capture: pytest.CaptureFixture[str],
 ) -> Counter[str]:
-    """What is said of a case, each with how often."""
+    """Count the messages of a case."""
     file = "spec.yaml" if name.endswith("yaml") else "spec.specc"
     if (GOLDEN / "errors-syntax" / f"{name}.txt").is_file():
         try:
@@ -84,11 +83,11 @@ def heard(
         if "nothing failed" not in str(nothing):
             raise
         return Counter()
-    return counted(said)
+    return count_rendered_messages(said)
 
 
-def counted(said: str) -> Counter[str]:
-    """Each message of a rendered text, with how often it is there."""
+def count_rendered_messages(said: str) -> Counter[str]:
+    """Count each message in rendered output."""
     return Counter(": ".join(found) for found in SAID.findall(said))
 
 
@@ -100,7 +99,7 @@ def counted(said: str) -> Counter[str]:
         for k, done in enumerate(APPLIED_FIXES[n])
     ],
 )
-def test_what_was_said_is_said_no_more(
+def test_fix_removes_the_message(
     name: str,
     piece: str,
     old: str,
@@ -110,26 +109,25 @@ def test_what_was_said_is_said_no_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     case, said = CASES[name]
-    assert piece in pieces(said), f"no help says `{piece}` any more"
+    assert piece in find_snippets(said), f"no help says `{piece}` any more"
     assert old in case
     mended = case.replace(old, new)
-    # a call with all its defaults says how it is called, not what is to be written
+    # a call with all its defaults shows the signature, not a replacement
     wanted = {a or b for a, b in NAMED.findall(piece.split("=none")[0])}
     if piece not in LEFT:
         missing = wanted - {"f", "name", "x", "scale"} - set(re.findall(r"\w+", mended))
         assert not missing, f"{new} is not what `{piece}` says"
-    before = counted(said)
-    after = heard(name, mended, tmp_path / "after", monkeypatch, capsys)
+    before = count_rendered_messages(said)
+    after = count_case_messages(name, mended, tmp_path / "after", monkeypatch, capsys)
     assert before - after, f"following `{piece}` changed nothing of {set(before)}"
     first = next(iter(before))
     if len(before) == before.total() == 1:
         assert first not in after, f"{first} is still said"
 
 
-def guesses() -> list[tuple[str, str, int, int, int, str]]:
-    """Every `did you mean …?`: the case, the file and place, how long what is underlined
-    is, and what was meant.
-    """
+def find_guesses() -> list[tuple[str, str, int, int, int, str]]:
+    """Return every `did you mean …?`: the case, file, position, length of the underlined text, and
+    the suggestion."""
     found = []
     for name, (_, said) in CASES.items():
         for block in re.split(r"\n\n(?=error|warning)", said):
@@ -140,16 +138,16 @@ def guesses() -> list[tuple[str, str, int, int, int, str]]:
     return found
 
 
-def at_place(case: str, file: str, line: int, column: int) -> int:
-    """Where a place of a file begins in a case that may hold several."""
+def find_offset(case: str, file: str, line: int, column: int) -> int:
+    """Return the offset of a position in a case that may contain several files."""
     start = case.index(f"=== {file}\n") + len(f"=== {file}\n") if "===" in case else 0
     for _ in range(line - 1):
         start = case.index("\n", start) + 1
     return start + column - 1
 
 
-@pytest.mark.parametrize("guess", guesses(), ids=lambda g: f"{g[0]}-{g[2]}")
-def test_what_was_probably_meant_is_known(
+@pytest.mark.parametrize("guess", find_guesses(), ids=lambda g: f"{g[0]}-{g[2]}")
+def test_guess_removes_the_message(
     guess: tuple[str, str, int, int, int, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -157,16 +155,16 @@ def test_what_was_probably_meant_is_known(
 ) -> None:
     name, file, line, column, length, meant = guess
     case, said = CASES[name]
-    at = at_place(case, file, line, column)
+    at = find_offset(case, file, line, column)
     wrong = case[at : at + length]
-    # of a dotted name, or a key with its value, the part that is like it is meant
-    word = max(re.findall(r"\w+", wrong), key=lambda w: ratio(w, meant))
+    # for a dotted name or a key with its value, replace the most similar part
+    word = max(re.findall(r"\w+", wrong), key=lambda w: compute_similarity(w, meant))
     mended = case[:at] + wrong.replace(word, meant, 1) + case[at + length :]
-    before = counted(said)
-    after = heard(name, mended, tmp_path / "after", monkeypatch, capsys)
+    before = count_rendered_messages(said)
+    after = count_case_messages(name, mended, tmp_path / "after", monkeypatch, capsys)
     assert before - after, f"`{meant}` for `{word}` changed nothing of {set(before)}"
 
 
-def ratio(a: str, b: str) -> float:
-    """How alike two words are."""
+def compute_similarity(a: str, b: str) -> float:
+    """Return the similarity of two strings."""
     return SequenceMatcher(None, a, b).ratio()

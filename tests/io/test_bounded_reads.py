@@ -1,6 +1,5 @@
-"""What has no end or is far too large is refused before it is read: lists in
-themselves, links in circles, files.
-"""
+"""Unbounded or oversized input is rejected before it is read: self-referential lists, symlink
+loops, large files."""
 
 import os
 from pathlib import Path
@@ -21,55 +20,55 @@ SPEC = (
 )
 
 
-def in_itself() -> list[Any]:
+def make_cyclic_list() -> list[Any]:
     made: list[Any] = []
     made.append(made)
     return made
 
 
-def code_of(run: Any) -> str:
+def get_error_code(run: Any) -> str:
     with pytest.raises(Failed) as failed:
         run()
     return failed.value.diagnostics[0].code
 
 
-def test_lists_that_hold_themselves(tmp_path: Path) -> None:
+def test_cyclic_lists(tmp_path: Path) -> None:
     spec = tmp_path / "m.specc"
     spec.write_text(
         "specc 1\nmodel m\nconfig { a: list[int] = [1] }\n"
         + SPEC.partition("model m\n")[2] % "return x"
     )
-    assert code_of(lambda: nested_array(in_itself(), "a list")) == "E0906"
-    assert code_of(lambda: nested_array([1.0, in_itself()], "a list")) == "E0906"
-    assert code_of(lambda: specc.check(spec, set={"a": in_itself()})) == "E0203"
+    assert get_error_code(lambda: nested_array(make_cyclic_list(), "a list")) == "E0906"
+    assert get_error_code(lambda: nested_array([1.0, make_cyclic_list()], "a list")) == "E0906"
+    assert get_error_code(lambda: specc.check(spec, set={"a": make_cyclic_list()})) == "E0203"
     record: dict[str, Any] = {}
     record["a"] = record
-    assert code_of(lambda: specc.check(spec, set=record)) == "E0203"
+    assert get_error_code(lambda: specc.check(spec, set=record)) == "E0203"
 
 
 @pytest.mark.parametrize("how", ["itself", "extends", "use", "weights"])
-def test_links_in_a_circle(tmp_path: Path, how: str) -> None:
+def test_symlink_loops(tmp_path: Path, how: str) -> None:
     loop = tmp_path / "loop.specc"
     loop.symlink_to(loop)
     user = tmp_path / "user.specc"
     body = SPEC % "return linear(x, out=8) @ w"
     match how:
         case "itself":
-            assert code_of(lambda: specc.check(loop)) == "E0802"
+            assert get_error_code(lambda: specc.check(loop)) == "E0802"
         case "extends":
             user = tmp_path / "user.yaml"
             user.write_text("specc: 1\nmodel: u\nextends: loop.specc\n")
-            assert code_of(lambda: specc.check(user)) == "E0802"
+            assert get_error_code(lambda: specc.check(user)) == "E0802"
         case "use":
             used = SPEC % "return v.f(x)"
             user.write_text(used.replace("dims", 'use "loop.specc" as v\ndims'))
-            assert code_of(lambda: specc.check(user)) == "E0802"
+            assert get_error_code(lambda: specc.check(user)) == "E0802"
         case _:
             user.write_text(body + 'weights { from "loop.specc" }\n')
-            assert code_of(lambda: specc.compile(user, tmp_path / "m.onnx")) == "E0802"
+            assert get_error_code(lambda: specc.compile(user, tmp_path / "m.onnx")) == "E0802"
 
 
-def test_a_spec_whose_name_is_no_text(tmp_path: Path) -> None:
+def test_spec_name_that_is_not_utf_8(tmp_path: Path) -> None:
     spec = os.fsdecode(os.fsencode(tmp_path) + b"/m\xff.specc")
     Path(spec).write_text(SPEC % "return linear(x, out=8) @ w")
     specc.compile(spec, tmp_path / "m.onnx", init=0)
@@ -77,7 +76,7 @@ def test_a_spec_whose_name_is_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3 << 30, 1 << 40])
-def test_a_file_too_large_is_refused_unread(tmp_path: Path, size: int) -> None:
+def test_oversized_file_is_not_read(tmp_path: Path, size: int) -> None:
     path = tmp_path / "large.onnx"
     with path.open("wb") as file:
         file.truncate(size)
@@ -98,7 +97,7 @@ except Failed as failed:
     assert kilobytes < 300 << 10
 
 
-def test_a_package_that_names_one_graph_many_times() -> None:
+def test_package_index_with_many_graphs() -> None:
     facts = '{"bytes": 1, "sha256": "%s"}' % ("0" * 64)
     graphs = ", ".join(f'"g{n}": "score.onnx"' for n in range(3000))
     text = '{"format": 1, "specc": "1", "model": "m", "graphs": {%s}, "extras": {}, "files": {"score.onnx": %s}, ' \
@@ -106,9 +105,12 @@ def test_a_package_that_names_one_graph_many_times() -> None:
     assert isinstance(
         parse_index((text % ('"g": "score.onnx"', facts)).encode(), "specc.json"), PackageIndex
     )
-    assert code_of(lambda: parse_index((text % (graphs, facts)).encode(), "specc.json")) == "E0831"
     assert (
-        code_of(
+        get_error_code(lambda: parse_index((text % (graphs, facts)).encode(), "specc.json"))
+        == "E0831"
+    )
+    assert (
+        get_error_code(
             lambda: parse_index(
                 (text % ('"a": "score.onnx", "b": "score.onnx"', facts)).encode(), "specc.json"
             )

@@ -1,4 +1,4 @@
-"""JSON from outside is refused wherever two readers could disagree about it."""
+"""Untrusted JSON is rejected wherever two parsers could disagree."""
 
 import json
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ class Pair:
         ("9" * 5_000, ValueError),
     ],
 )
-def test_refused(text: str, kind: type[ValueError]) -> None:
+def test_ambiguous_json_is_rejected(text: str, kind: type[ValueError]) -> None:
     with pytest.raises(kind):
         parse_strict_json(text)
 
 
-def test_up_to_the_limits() -> None:
+def test_limits() -> None:
     assert parse_strict_json(f"[{2**64 - 1}, {1 - 2**64}, true, 1e400]") is not None
     assert parse_strict_json("[" * 100 + "1" + "]" * 100) is not None
     with pytest.raises(NestingTooDeep):
@@ -52,9 +52,9 @@ def test_up_to_the_limits() -> None:
     assert parse_strict_json(f"[{2**70}]", NO_LIMITS) == [2**70]
 
 
-def test_records_as_json() -> None:
+def test_dataclasses_to_json() -> None:
     assert to_json_value({"x": Pair((1, 2), None)}) == {"x": {"first": [1, 2], "second": None}}
 
 
-def test_what_is_whole() -> None:
+def test_exact_integers() -> None:
     assert [as_exact_integer(v) for v in (3, True, 3.0, "3", None)] == [3, None, None, None, None]

@@ -1,6 +1,5 @@
-"""`compile` leaves the former complete model or the new one, whatever fails, and says
-which code.
-"""
+"""After any failure of `compile` the previous or the new model is complete, and the exit code is
+correct."""
 
 import errno
 import os
@@ -30,6 +29,7 @@ graph g(x: float[batch, n, 64]) -> (y: float[batch, n, width]) {
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a working directory with a spec and a compiled model."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.specc").write_text(SPEC)
     (tmp_path / "other.onnx").write_bytes(b"of another program")
@@ -40,26 +40,26 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def content(directory: Path) -> dict[str, bytes]:
+def read_files(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in directory.iterdir() if p.is_file()}
 
 
-def compiled(*words: str) -> int:
+def run_compile(*words: str) -> int:
     source = [] if "--weights" in words else ["--init", "1"]
     return cli.main(["compile", "m.specc", *source, "--weights-as", "copy", "-o", "m.onnx", *words])
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
-def test_every_call_fails_once(
+def test_each_failing_call_leaves_a_complete_model(
     call: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ENOSPC from the n-th write, fsync or rename, for every n, until one run gets through."""
-    before = content(directory)
+    """Raise ENOSPC in the n-th write, fsync or rename, for every n until one run succeeds."""
+    before = read_files(directory)
     usual: Any = getattr(os, call)
     for nth in range(1, 60):
         seen = 0
 
-        def failing(*args: Any, nth: int = nth, **kwargs: Any) -> Any:
+        def fail_nth_call(*args: Any, nth: int = nth, **kwargs: Any) -> Any:
             nonlocal seen
             seen += 1
             if seen == nth:
@@ -67,32 +67,32 @@ def test_every_call_fails_once(
             return usual(*args, **kwargs)
 
         with monkeypatch.context() as patch:
-            patch.setattr(output.os, call, failing)
-            code = compiled()
+            patch.setattr(output.os, call, fail_nth_call)
+            code = run_compile()
         if code == 0:
             assert nth > 1, "nothing was made to fail"
             return
         assert code == 3
         assert "E081" in capsys.readouterr().err
-        after = content(directory)
+        after = read_files(directory)
         if after["m.onnx"] == before["m.onnx"]:
             assert after == before
     raise AssertionError("it never got through")
 
 
-def test_too_little_space_is_seen_before_writing(
+def test_missing_disk_space_is_detected_before_writing(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def never(*args: object) -> int:
+    def fail_on_write(*args: object) -> int:
         raise AssertionError("written all the same")
 
-    before = content(directory)
-    monkeypatch.setattr(output.os, "write", never)
-    assert compiled("--set", "width=900000000000") == 3
+    before = read_files(directory)
+    monkeypatch.setattr(output.os, "write", fail_on_write)
+    assert run_compile("--set", "width=900000000000") == 3
     err = capsys.readouterr().err
     assert "error[E0813]" in err
     assert "GB needed" in err
-    assert content(directory) == before
+    assert read_files(directory) == before
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_too_little_space_is_seen_before_writing(
         (["-o", "n" * 300 + ".onnx"], "E0815", 3),
     ],
 )
-def test_nothing_is_written(
+def test_failed_compile_writes_nothing(
     words: list[str], code: str, status: int, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = content(directory)
-    assert compiled(*words) == status
+    before = read_files(directory)
+    assert run_compile(*words) == status
     assert f"error[{code}]" in capsys.readouterr().err
-    assert content(directory) == before
+    assert read_files(directory) == before

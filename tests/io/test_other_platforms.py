@@ -1,4 +1,4 @@
-"""Other systems: what Linux has and they lack is taken away, and everything still works."""
+"""Other platforms: functions that only Linux has are removed, and everything still works."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from specc.io.atomic_write import write_file_atomically
 WITHOUT = """
 import builtins, collections, importlib, os, mmap, shutil, signal, sys
 Usage = collections.namedtuple("Usage", "total used free")
-shutil.disk_usage = lambda folder: Usage(10**12, 0, 10**12)  # Windows has one of its own
+shutil.disk_usage = lambda folder: Usage(10**12, 0, 10**12)  # Windows has its own implementation
 for name in ("O_CLOEXEC", "O_NONBLOCK", "O_NOFOLLOW", "O_DIRECTORY", "fchmod", "statvfs", "fstatvfs", "getuid",
              "geteuid", "getpgid", "killpg", "fork", "pread", "preadv", "pwrite", "sched_getaffinity", "mkfifo"):
     if hasattr(os, name):
@@ -46,7 +46,7 @@ for words in WORDS:
 LM = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1", "--set", "vocab=11"]
 
 
-def test_everything_works_without_what_posix_has(tmp_path: Path) -> None:
+def test_commands_without_posix_functions(tmp_path: Path) -> None:
     (tmp_path / ".specc-999999-0").write_bytes(b"left behind")
     words = [
         ["check", "gpt2", *LM],
@@ -69,7 +69,7 @@ def test_everything_works_without_what_posix_has(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    # a process that cannot be asked is taken to be there
+    # a process whose state is unknown counts as alive
     assert (tmp_path / ".specc-999999-0").exists()
 
 
@@ -88,7 +88,7 @@ def test_everything_works_without_what_posix_has(tmp_path: Path) -> None:
         "out. .",
     ],
 )
-def test_names_that_a_system_cannot_hold(
+def test_unportable_names_are_rejected(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -101,12 +101,12 @@ def test_names_that_a_system_cannot_hold(
 @pytest.mark.parametrize(
     "name", ["console.onnx", "com10.onnx", "a.con.onnx", ".hidden", "..", ".", "auxiliary"]
 )
-def test_names_that_every_system_can_hold(name: str) -> None:
+def test_portable_names(name: str) -> None:
     assert not output_paths.explain_unportable_name(name)
 
 
 @pytest.mark.parametrize("names", ["specc", "hf", "genai"])
-def test_no_two_names_of_a_package_differ_in_capitals_only(names: str, tmp_path: Path) -> None:
+def test_package_file_names_differ_when_case_folded(names: str, tmp_path: Path) -> None:
     parts = ["--graphs", "step", "--io-names", names] if names != "specc" else ["--graphs", "all"]
     out = tmp_path / "out"
     assert main(["compile", "gpt2", *LM, "--init", "1", *parts, "-o", str(out), "-q"]) == 0
@@ -115,29 +115,27 @@ def test_no_two_names_of_a_package_differ_in_capitals_only(names: str, tmp_path:
     assert not [name for name in found if output_paths.explain_unportable_name(name)]
 
 
-def test_a_file_that_is_open_elsewhere_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replacing_an_open_file_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times, really = [0], os.replace
 
-    def busy(source: Path, target: Path) -> None:
+    def replace_busy_file(source: Path, target: Path) -> None:
         times[0] += 1
         if times[0] < 3:
             raise PermissionError(errno.EACCES, "it is open")
         really(source, target)
 
-    monkeypatch.setattr(os, "replace", busy)
+    monkeypatch.setattr(os, "replace", replace_busy_file)
     monkeypatch.setattr(platform, "IS_WINDOWS", True)
     monkeypatch.setattr(platform, "RETRY_SECONDS", 0.0)
     write_file_atomically(tmp_path / "a.txt", [b"new"])
     assert (times[0], (tmp_path / "a.txt").read_bytes()) == (3, b"new")
-    # for ever is a message, and what was there stays
+    # a file that stays open causes an error and remains unchanged
     times[0] = -10
     with pytest.raises(Failed, match="E0812"):
         write_file_atomically(tmp_path / "a.txt", [b"newer"])
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_bytes() == b"new"
-    # elsewhere it is no matter of time
+    # other errors are not retried
     times[0] = 1
     monkeypatch.setattr(platform, "IS_WINDOWS", False)
     with pytest.raises(Failed, match="E0812"):
@@ -145,18 +143,18 @@ def test_a_file_that_is_open_elsewhere_is_tried_again(
     assert times[0] == 2
 
 
-def test_a_disk_without_second_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*given: object, **more: object) -> None:
+def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_not_permitted(*given: object, **more: object) -> None:
         raise OSError(errno.EPERM, "no such thing")
 
     (tmp_path / "a").write_bytes(b"kept")
-    monkeypatch.setattr(os, "link", none)
+    monkeypatch.setattr(os, "link", raise_not_permitted)
     platform.link_or_copy_file(tmp_path / "a", tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == b"kept"
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
-def test_lines_of_a_vocabulary_end_either_way(
+def test_vocabulary_line_endings(
     ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specc.diagnostics.source import Source

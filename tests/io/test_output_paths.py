@@ -1,6 +1,5 @@
-"""One rule for everything that is written, as a table: what lies at the path, with and
-without --force, by command.
-"""
+"""The rules for output paths, as a table: what exists at the path, with and without --force, for
+every command."""
 
 import os
 import stat
@@ -74,17 +73,16 @@ TABLE: dict[str, tuple[str, str]] = {
 """What lies there, and what becomes of it: without --force, and with it."""
 
 
-def lay(what: str, directory: Path, ending: str, mine: bytes, given: Path) -> Path | str:
-    """The path of the output, with that at it. `mine` is what specc wrote there before,
-    `given` an input.
-    """
+def prepare_path(what: str, directory: Path, ending: str, mine: bytes, given: Path) -> Path | str:
+    """Return the output path after creating the described situation. `mine` is the previous output
+    of specc, `given` an input."""
     if what.startswith("with a slash"):
         path = directory / f"out{ending}"
         if what.endswith("wrote"):
             path.write_bytes(mine)
         return f"{path}/." if "point" in what else f"{path}/"
     if what.startswith("back from nowhere to "):
-        found = lay(what[len("back from nowhere to ") :], directory, ending, mine, given)
+        found = prepare_path(what[len("back from nowhere to ") :], directory, ending, mine, given)
         name = Path(found).name
         return directory / "nowhere" / "at all" / ".." / ".." / name
     path, other = directory / f"out{ending}", directory / "other"
@@ -125,8 +123,8 @@ def lay(what: str, directory: Path, ending: str, mine: bytes, given: Path) -> Pa
     return given if what == "an input" else path
 
 
-def state(directory: Path) -> dict[str, object]:
-    """All that lies in a folder: contents, links, modes."""
+def snapshot_directory(directory: Path) -> dict[str, object]:
+    """Return contents, links and modes of all files in a directory."""
     found: dict[str, object] = {}
     for path in sorted(directory.rglob("*")):
         mode = path.lstat().st_mode
@@ -141,7 +139,8 @@ def state(directory: Path) -> dict[str, object]:
     return found
 
 
-def outcome(act: Callable[[], object]) -> str:
+def get_outcome(act: Callable[[], object]) -> str:
+    """Return the error code, or YES."""
     try:
         act()
     except Failed as failed:
@@ -150,9 +149,9 @@ def outcome(act: Callable[[], object]) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What specc writes, of each kind, by ending."""
-    directory = tmp_path_factory.mktemp("made")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the bytes of one output of specc per file suffix."""
+    directory = tmp_path_factory.mktemp("outputs")
     (directory / "m.specc").write_text(TEXT)
     np.save(directory / "x.npy", np.ones((1, 3, 4), np.float32))
     specc.compile(directory / "m.specc", directory / "m.onnx", init=0)
@@ -182,43 +181,43 @@ KINDS: dict[OutputKind, str] = {
 
 @pytest.mark.parametrize("force", [False, True], ids=["", "--force"])
 @pytest.mark.parametrize("what", TABLE)
-def test_the_rule_is_the_table(
-    what: str, force: bool, tmp_path: Path, made: dict[str, bytes]
+def test_table_of_output_paths(
+    what: str, force: bool, tmp_path: Path, outputs: dict[str, bytes]
 ) -> None:
-    """For every kind of output; a spec bears no mark, so that it is replaced by itself alone."""
+    """Check every kind of output. A spec has no signature of specc, so it can only replace
+    itself."""
     for kind, ending in KINDS.items():
         directory = tmp_path / ending
         directory.mkdir()
         given = directory / f"given{ending}"
         given.write_bytes(b"an input")
-        path = lay(what, directory, ending, made[ending], given)
-        before = state(directory)
+        path = prepare_path(what, directory, ending, outputs[ending], given)
+        before = snapshot_directory(directory)
         wanted = TABLE[what][force]
         unknown = "what specc wrote" in what and what.split()[0] not in ("the", "with")
         if kind is SPEC_OUTPUT and unknown:
-            assert outcome(
+            assert get_outcome(
                 lambda k=kind, p=path, g=given: resolve_output_path(p, k, inputs=[g], force=force)
             ) == (  # type: ignore[misc]
                 YES if force else "E0833"
             )
-        # what is above the file, writing tells
+        # a wrong parent directory is only found when the file is written
         if wanted == YES or not what.startswith("below"):
-            content = made[ending] if kind is SPEC_OUTPUT else b""
+            content = outputs[ending] if kind is SPEC_OUTPUT else b""
             assert (
-                outcome(
+                get_outcome(
                     lambda k=kind, p=path, g=given, c=content: resolve_output_path(
                         p, k, inputs=[g], force=force, content=c
                     )
                 )  # type: ignore[misc]
                 == wanted
             ), ending
-        assert state(directory) == before
+        assert snapshot_directory(directory) == before
 
 
-def commands(directory: Path) -> Iterator[tuple[str, str, list[str], Path]]:
-    """Every command that writes a file: its name, the ending, the words before the
-    path, and an input of it.
-    """
+def list_write_commands(directory: Path) -> Iterator[tuple[str, str, list[str], Path]]:
+    """Yield every command that writes a file: its name, the suffix, the arguments before the path,
+    and an input."""
     (directory / "m.specc").write_text(TEXT)
     np.save(directory / "x.npy", np.ones((1, 3, 4), np.float32))
     (directory / "v.txt").write_text("the 0.1 0.2\na 0.3 0.4\n")
@@ -258,22 +257,21 @@ SOME = ["nothing, in folders that are not there", "a file of someone else", "an 
     [SOME, pytest.param([*TABLE], marks=pytest.mark.slow)],
     ids=["some of the table", "all of it"],
 )
-def test_every_command_obeys_it(
-    cases: list[str], tmp_path: Path, made: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+def test_commands_follow_the_table(
+    cases: list[str], tmp_path: Path, outputs: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for n, (name, ending, words, given) in enumerate(commands(tmp_path)):
+    for n, (name, ending, words, given) in enumerate(list_write_commands(tmp_path)):
         for what in cases:
             for force in (False, True):
                 directory = tmp_path / f"{n} {what} {force}"
                 directory.mkdir()
                 if name == "convert a spec" and "specc wrote" in what:
-                    continue  # it knows none of its own again
+                    continue  # specs have no signature of specc
                 if what == "an input":
-                    # its ending is another one, which is the same refusal by another
-                    # way
+                    # its suffix differs, so another check rejects it
                     continue
-                path = lay(what, directory, ending, made.get(ending, b""), given)
-                before = state(directory)
+                path = prepare_path(what, directory, ending, outputs.get(ending, b""), given)
+                before = snapshot_directory(directory)
                 capsys.readouterr()
                 code = cli.main([*words, str(path), *(["--force"] if force else [])])
                 said = capsys.readouterr().err
@@ -286,7 +284,7 @@ def test_every_command_obeys_it(
                     assert not (directory / "nowhere").exists()
                 else:
                     assert f"error[{wanted}]" in said
-                    assert state(directory) == before, (name, what, force)
+                    assert snapshot_directory(directory) == before, (name, what, force)
 
 
 @pytest.mark.parametrize(
@@ -309,24 +307,20 @@ def test_every_command_obeys_it(
         if e not in k.endings
     ],
 )
-def test_an_ending_of_another_format_is_refused(
-    kind: OutputKind, name: str, tmp_path: Path
-) -> None:
+def test_suffix_of_another_format(kind: OutputKind, name: str, tmp_path: Path) -> None:
     for force in (False, True):
         with pytest.raises(Failed, match=r"E0816\]: .*"):
             resolve_output_path(tmp_path / name, kind, force=force)
 
 
-def test_what_is_recognized_is_of_that_kind_and_of_no_other(
-    tmp_path: Path, made: dict[str, bytes]
-) -> None:
+def test_signatures_identify_their_format_only(tmp_path: Path, outputs: dict[str, bytes]) -> None:
     tests = {
         ".onnx": file_signatures.is_specc_model,
         ".png": file_signatures.is_specc_png,
         ".npz": file_signatures.is_specc_arrays,
         ".safetensors": file_signatures.is_specc_weights,
     }
-    for ending, data in made.items():
+    for ending, data in outputs.items():
         (tmp_path / "file").write_bytes(data)
         assert [e for e, test in tests.items() if test(tmp_path / "file")] == [ending] * (
             ending in tests
@@ -340,7 +334,7 @@ def test_what_is_recognized_is_of_that_kind_and_of_no_other(
             )
 
 
-def test_a_mode_survives_and_a_link_stays(tmp_path: Path) -> None:
+def test_replacement_keeps_mode_and_symlink(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT)
     real = tmp_path / "deep" / "real.onnx"
     specc.compile(tmp_path / "m.specc", real, init=0, weights_as="copy")
@@ -359,9 +353,7 @@ def test_a_mode_survives_and_a_link_stays(tmp_path: Path) -> None:
     )
 
 
-def test_former_weights_stay_where_another_model_reads_them_or_specc_did_not_write_them(
-    tmp_path: Path,
-) -> None:
+def test_superseded_weights_that_are_kept(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0, weights_as="copy")
     (old,) = tmp_path.glob("m-*.data")
@@ -380,26 +372,27 @@ def test_former_weights_stay_where_another_model_reads_them_or_specc_did_not_wri
 
 @pytest.mark.parametrize("name", ["other.onnx", "M.ONNX", "m.onnx.bak", "m", "a\nb"])
 @pytest.mark.parametrize("package", [False, True])
-def test_weights_stay_where_any_model_reads_them(name: str, package: bool, tmp_path: Path) -> None:
-    """Under whatever name: an ending in capitals, a copy put aside; beside a single
-    model and in a package's folder.
-    """
+def test_weights_referenced_by_other_models_are_kept(
+    name: str, package: bool, tmp_path: Path
+) -> None:
+    """The other model may have an uppercase suffix or be a renamed copy, next to a single model or
+    in a package directory."""
     (tmp_path / "m.specc").write_text(TEXT)
     directory = tmp_path / "p"
 
-    def write(seed: int) -> None:
+    def compile_with_seed(seed: int) -> None:
         output, parts = (directory, ["score"]) if package else (directory / "m.onnx", [])
         specc.compile(tmp_path / "m.specc", output, init=seed, graphs=parts, weights_as="copy")
 
-    write(0)
+    compile_with_seed(0)
     (model,) = directory.glob("*.onnx")
     (old,) = directory.glob("*.data")
     (directory / name).write_bytes(model.read_bytes())
-    write(1)
+    compile_with_seed(1)
     assert old.exists()
     (directory / name).unlink()
-    write(0)
-    write(1)
+    compile_with_seed(0)
+    compile_with_seed(1)
     assert not old.exists()
 
 
@@ -416,23 +409,23 @@ def test_formatting_follows_a_link_and_keeps_the_mode(tmp_path: Path) -> None:
 def test_a_package_replaces_its_own_files_and_no_others(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT)
 
-    def write(**options: bool) -> str:
-        return outcome(
+    def compile_with_seed(**options: bool) -> str:
+        return get_outcome(
             lambda: specc.compile(
                 tmp_path / "m.specc", tmp_path / "a" / "p", init=0, graphs=["score"], **options
             )  # type: ignore[arg-type]
         )
 
-    assert write() == YES
+    assert compile_with_seed() == YES
     directory = tmp_path / "a" / "p"
     for name, content in (("specc.json", b'{"mine": 1}'), ("score.onnx", b"mine")):
         (directory / name).write_bytes(content)
-        assert write() == "E0833"
+        assert compile_with_seed() == "E0833"
         assert (directory / name).read_bytes() == content
-        assert write(force=True) == YES
+        assert compile_with_seed(force=True) == YES
         (directory / name).unlink()
         (directory / name).symlink_to(tmp_path / "m.specc")
-        assert write(force=True) == "E0811"
+        assert compile_with_seed(force=True) == "E0811"
         assert (tmp_path / "m.specc").read_text() == TEXT
         (directory / name).unlink()
-        assert write() == YES
+        assert compile_with_seed() == YES

@@ -48,7 +48,7 @@ main.entry()
         pytest.param("SIGINT", marks=pytest.mark.parity),
     ],
 )
-def test_a_signal_leaves_nothing(name: str, tmp_path: Path) -> None:
+def test_signal_removes_temporary_files(name: str, tmp_path: Path) -> None:
     number = getattr(signal, name)
     (tmp_path / "t").mkdir()
     process = subprocess.Popen(
@@ -71,13 +71,13 @@ def test_a_signal_leaves_nothing(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent to no process there")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 @pytest.mark.parametrize("loading", [True, False])
-def test_a_signal_that_became_another_exception(
+def test_signal_masked_by_an_import_error(
     name: str, loading: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As libraries in C have it whose initialization a signal stops."""
+    """C extensions that are interrupted during initialization raise ImportError."""
     number = getattr(signal, name)
 
-    def load(*_: object) -> int:
+    def interrupt_import(*_: object) -> int:
         try:
             os.kill(os.getpid(), number)
             time.sleep(10)
@@ -86,7 +86,9 @@ def test_a_signal_that_became_another_exception(
         return 0
 
     monkeypatch.setattr(platform, "RECEIVED_SIGNALS", [])
-    monkeypatch.setattr(list_command, "add_list_arguments" if loading else "run_list", load)
+    monkeypatch.setattr(
+        list_command, "add_list_arguments" if loading else "run_list", interrupt_import
+    )
     numbers = [signal.SIGINT, *(getattr(signal, n) for n in platform.SIGNAL_NAMES)]
     before = [signal.getsignal(n) for n in numbers]
     try:
@@ -101,7 +103,7 @@ def test_a_signal_that_became_another_exception(
     assert "no further output was written" in capsys.readouterr().err
 
 
-def test_where_there_can_be_none_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     with pytest.raises(Failed, match="E0810"), create_temporary_directory():

@@ -1,6 +1,5 @@
-"""What a killed process began is cleared by the next one that writes there, at once where
-it is known to be gone, and never while it may live.
-"""
+"""The next writer in a directory removes temporary files of killed processes, and never those of
+running processes."""
 
 import os
 import subprocess
@@ -33,8 +32,8 @@ LONG_AGO = atomic_write.STALE_SECONDS + 60
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """A process in the midst of writing `m.onnx`, with a folder for itself."""
+def writing_process(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Start a process that is writing `m.onnx` and has a temporary directory."""
     process = subprocess.Popen(
         [sys.executable, "-c", BUSY, str(tmp_path)],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -48,8 +47,8 @@ def busy(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
     process.stdout.close()
 
 
-def begun(directory: Path) -> set[str]:
-    """Names of what is not finished."""
+def list_temporary_files(directory: Path) -> set[str]:
+    """Return the names of unfinished files."""
     return {
         path.name
         for path in directory.iterdir()
@@ -57,68 +56,68 @@ def begun(directory: Path) -> set[str]:
     }
 
 
-def write_there(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a command does that writes into the folder, and needs one for itself."""
+def write_in_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a file to the directory and create a temporary directory in it."""
     monkeypatch.setattr("tempfile.tempdir", str(directory))
     write_file_atomically(directory / "a.bin", [b"x"])
     with create_temporary_directory():
         pass
 
 
-def test_a_killed_process_is_cleared_up_after_at_once(
-    tmp_path: Path, busy: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
+def test_files_of_a_killed_process_are_removed(
+    tmp_path: Path, writing_process: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = begun(tmp_path)
+    names = list_temporary_files(tmp_path)
     assert len(names) == 2
-    write_there(tmp_path, monkeypatch)
-    assert begun(tmp_path) == names, "it lives"
-    busy.kill()
-    busy.wait()
-    assert begun(tmp_path) == names
-    write_there(tmp_path, monkeypatch)
-    assert begun(tmp_path) == set()
+    write_in_directory(tmp_path, monkeypatch)
+    assert list_temporary_files(tmp_path) == names, "it lives"
+    writing_process.kill()
+    writing_process.wait()
+    assert list_temporary_files(tmp_path) == names
+    write_in_directory(tmp_path, monkeypatch)
+    assert list_temporary_files(tmp_path) == set()
 
 
-def gone() -> int:
-    """The number of a process that is no more."""
+def start_exited_process() -> int:
+    """Return the id of a process that has exited."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
-def elsewhere(place: str) -> str:
-    """Another place, as if the folder were shared."""
+def other_machine_id(place: str) -> str:
+    """Return another machine id, as in a shared directory."""
     return "0" * 8 if place != "0" * 8 else "1" * 8
 
 
-def name_of(place: str, pid: int) -> str:
+def make_temporary_name(place: str, pid: int) -> str:
     return f"specc-{place}-{pid}-0" if place else f"specc-{pid}-0"
 
 
 @pytest.mark.parametrize(
     ("where", "process", "age", "goes"),
     [
-        pytest.param(atomic_write.get_process_namespace, gone, 0, True, id="gone"),
+        pytest.param(atomic_write.get_process_namespace, start_exited_process, 0, True, id="gone"),
         pytest.param(atomic_write.get_process_namespace, os.getpid, LONG_AGO, False, id="living"),
         pytest.param(
-            lambda: elsewhere(atomic_write.get_process_namespace()),
-            gone,
+            lambda: other_machine_id(atomic_write.get_process_namespace()),
+            start_exited_process,
             60,
             False,
             id="elsewhere, young",
         ),
         pytest.param(
-            lambda: elsewhere(atomic_write.get_process_namespace()),
-            gone,
+            lambda: other_machine_id(atomic_write.get_process_namespace()),
+            start_exited_process,
             LONG_AGO,
             True,
             id="elsewhere, old",
         ),
-        pytest.param(str, gone, 60, False, id="of a former version, young"),
-        pytest.param(str, gone, LONG_AGO, True, id="of a former version, old"),
+        pytest.param(str, start_exited_process, 60, False, id="of a former version, young"),
+        pytest.param(str, start_exited_process, LONG_AGO, True, id="of a former version, old"),
     ],
 )
-def test_who_goes(
+def test_which_temporary_files_are_removed(
     where: Callable[[], str],
     process: Callable[[], int],
     age: float,
@@ -126,21 +125,21 @@ def test_who_goes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = name_of(where(), process())
+    name = make_temporary_name(where(), process())
     hidden, room = tmp_path / f".{name}", tmp_path / name
     hidden.write_bytes(b"half")
     room.mkdir()
     for path in (hidden, room):
         os.utime(path, (time.time() - age,) * 2)
-    write_there(tmp_path, monkeypatch)
+    write_in_directory(tmp_path, monkeypatch)
     assert (hidden.exists(), room.exists()) == (not goes, not goes)
 
 
-def test_what_is_named_otherwise_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pid = gone()
+def test_other_names_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = start_exited_process()
     others = [".specc-notes", f".specc-{pid}", f"my.specc-{pid}-0", f".specc-{pid}-0.gz"]
     for name in others:
         (tmp_path / name).write_bytes(b"")
         os.utime(tmp_path / name, (0, 0))
-    write_there(tmp_path, monkeypatch)
+    write_in_directory(tmp_path, monkeypatch)
     assert [name for name in others if (tmp_path / name).exists()] == others

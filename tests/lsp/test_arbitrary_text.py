@@ -1,6 +1,4 @@
-"""Whatever stands in an editor: an answer, or none, and never an exception; what ships
-has no errors.
-"""
+"""The server answers any editor content without an exception; built-in specs have no errors."""
 
 import random
 from pathlib import Path
@@ -36,8 +34,8 @@ PIECES = [
 ]
 
 
-def changed(text: str, chance: random.Random) -> str:
-    """A text as it is while somebody writes: pieces put in, taken out, and cut."""
+def edit_randomly(text: str, chance: random.Random) -> str:
+    """Insert, delete and truncate a text at random, as during typing."""
     for _ in range(chance.randint(0, 3)):
         start = chance.randrange(len(text) + 1)
         end = start + chance.choice([0, 1, 3, 20, 200])
@@ -47,8 +45,8 @@ def changed(text: str, chance: random.Random) -> str:
     return text[: chance.randrange(len(text) + 1)] if cut else text
 
 
-def everything(seed: int, names: tuple[str, ...]) -> None:
-    """Every feature at some characters of a text that is broken in some way."""
+def check_all_features(seed: int, names: tuple[str, ...]) -> None:
+    """Call every feature at some positions of a randomly edited spec."""
     chance = random.Random(seed)
     name = chance.choice(names)
     path = list_builtin_specs()[name]
@@ -56,7 +54,7 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
     text = path.read_text(encoding="utf-8")
     if not yaml and chance.random() < 0.4:
         text, yaml = print_yaml(read_spec_file(path, path.name)), True
-    text = changed(text, chance)
+    text = edit_randomly(text, chance)
     known = next(analyze_incrementally(Path("/nowhere") / ("a.yaml" if yaml else "a.specc"), text))
     for _ in range(8):
         offset = chance.randrange(len(text) + 1)
@@ -76,28 +74,28 @@ def everything(seed: int, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_no_text_is_too_broken(seed: int) -> None:
-    everything(seed, SMALL)
+def test_randomly_edited_small_specs(seed: int) -> None:
+    check_all_features(seed, SMALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1400))
-def test_no_text_of_any_spec_is_too_broken(seed: int) -> None:
-    everything(seed, tuple(list_builtin_specs()))
+def test_randomly_edited_specs(seed: int) -> None:
+    check_all_features(seed, tuple(list_builtin_specs()))
 
 
 @pytest.mark.parametrize("name", ["rnnsearch", "small_translator", "xor"])
-def test_what_ships_has_no_errors(name: str) -> None:
-    _no_errors(name)
+def test_built_in_sample_has_no_errors(name: str) -> None:
+    _check_no_errors(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_builtin_specs())
-def test_nothing_that_ships_has_errors(name: str) -> None:
-    _no_errors(name)
+def test_built_in_specs_have_no_errors(name: str) -> None:
+    _check_no_errors(name)
 
 
-def _no_errors(name: str) -> None:
+def _check_no_errors(name: str) -> None:
     path = list_builtin_specs()[name]
     known = analyze_document(path, path.read_text(encoding="utf-8"))
     assert [d.title for d in known.diagnostics if d.severity == "error"] == []
@@ -117,7 +115,7 @@ items:
 """
 
 
-def test_shapes_of_yaml_stand_at_the_end_of_lines() -> None:
+def test_yaml_inlay_hints_at_line_ends() -> None:
     known = analyze_document(Path("/nowhere/a.yaml"), YAML)
     lines = protocol.DocumentLines(YAML)
     whole = protocol.to_range(lines, 0, len(YAML))
@@ -137,7 +135,7 @@ graph g(x: float[b, d]) -> (y: float[b, d]) { return x * 1.0 / d }
 """
 
 
-def test_texts_of_a_spec_stay_texts_in_a_hover() -> None:
+def test_hover_escapes_markup() -> None:
     known = analyze_document(Path("/nowhere/a.specc"), HOSTILE)
     found = find_meaning(known, HOSTILE.index("/ d }") + 2)
     assert found is not None
@@ -147,7 +145,7 @@ def test_texts_of_a_spec_stay_texts_in_a_hover() -> None:
     assert "](http" not in text.replace("\\](http", "")
 
 
-def test_nothing_closes_a_fence() -> None:
+def test_fence_is_longer_than_fences_in_the_code() -> None:
     text = fence_code("a ```` b\n```\nc")
     fence = text.split("specc\n")[0]
     assert fence == "`" * 5

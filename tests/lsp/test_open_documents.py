@@ -1,4 +1,5 @@
-"""What the server keeps of texts: bugs are told, and the next text is read all the same."""
+"""Open documents of the server: internal errors are reported, and the next version of a document is
+analyzed."""
 
 import io
 import threading
@@ -20,22 +21,20 @@ GOOD = "specc 1\nmodel m\ndims b\ngraph g(x: float[b]) -> (y: float[b]) { return
 
 
 @pytest.mark.skipif(not find_spec("pygls"), reason="needs the extra lsp")
-def test_a_bug_is_told_and_the_server_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_server_survives_internal_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from specc.lsp.server import SpeccLanguageServer
 
     class Loop:
         def call_soon_threadsafe(self, call: Callable[..., None], *given: Any) -> None:
             call(*given)
 
-    def broken(path: Path, text: str, unsaved: object) -> Iterator[DocumentAnalysis]:
+    def raise_internal_error(path: Path, text: str, unsaved: object) -> Iterator[DocumentAnalysis]:
         raise RecursionError("too deep") if "bug" in text else StopIteration
 
     said: dict[int, list[str]] = {}
     server = SpeccLanguageServer()
     server.loop = cast(Any, Loop())
-    monkeypatch.setattr(desks, "analyze_incrementally", broken)
+    monkeypatch.setattr(desks, "analyze_incrementally", raise_internal_error)
     monkeypatch.setattr(
         server,
         "_publish",
@@ -53,13 +52,13 @@ def test_a_bug_is_told_and_the_server_goes_on(
     assert document.analysis.diagnostics == ()
 
 
-def test_a_newer_text_stops_the_reading_of_an_older(
+def test_newer_version_cancels_the_analysis(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     reads: list[str] = []
     inside, go = threading.Event(), threading.Event()
 
-    def slow(path: Path, text: str, unsaved: Any) -> Iterator[DocumentAnalysis]:
+    def analyze_slowly(path: Path, text: str, unsaved: Any) -> Iterator[DocumentAnalysis]:
         for known in (*analyze_incrementally(path, text, unsaved),) * 3:
             reads.append(text)
             inside.set()
@@ -67,7 +66,7 @@ def test_a_newer_text_stops_the_reading_of_an_older(
             yield known
 
     told: list[int] = []
-    monkeypatch.setattr(desks, "analyze_incrementally", slow)
+    monkeypatch.setattr(desks, "analyze_incrementally", analyze_slowly)
     desk = OpenDocuments(lambda uri, version: told.append(version), lambda *given: None)
     desk.set_text("u", tmp_path / "a.specc", GOOD, 1)
     assert inside.wait(10)
@@ -79,7 +78,7 @@ def test_a_newer_text_stops_the_reading_of_an_older(
 
 
 @pytest.mark.parametrize(("encoding", "column"), [("utf-8", 9), ("utf-16", 5), ("utf-32", 4)])
-def test_columns_are_counted_as_was_agreed(encoding: str, column: int) -> None:
+def test_columns_in_the_negotiated_encoding(encoding: str, column: int) -> None:
     lines = DocumentLines("one\r\n é𝔁\x0c|x\rthree\u2028", encoding)
     offset = lines.text.index("|")
     assert lines.place(offset) == (1, column - (encoding == "utf-8"))
@@ -88,12 +87,12 @@ def test_columns_are_counted_as_was_agreed(encoding: str, column: int) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
-def test_every_character_has_a_place_of_its_own(encoding: str) -> None:
+def test_positions_round_trip(encoding: str) -> None:
     text = "a𝔁\ud800\n\n\tb\r\nc\r"
     lines = DocumentLines(text, encoding)
     for offset in range(len(text) + 1):
         back = lines.offset(*lines.place(offset))
-        # between the two characters of a line end nothing stands
+        # no position lies between CR and LF
         assert back == offset or text[back:offset] == "\r"
     assert lines.offset(99, 99) == len(text)
     assert lines.offset(-1, -1) == 0
@@ -115,26 +114,26 @@ HEAD = "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, 
         ("return layer_norm(x, eps=1_000) @ w", "return layer_norm(x, eps=1000) @ w"),
     ],
 )
-def test_advice_becomes_an_edit_where_it_mends(wrong: str, right: str | None) -> None:
+def test_advice_becomes_a_quick_fix(wrong: str, right: str | None) -> None:
     known = analyze_document(Path("/nowhere/a.specc"), f"{HEAD}  {wrong}\n}}\n")
     fault = known.diagnostics[0]
     made = [edit.apply(known.source.text) for edit in find_quick_fixes(known, fault)]
     assert made == ([] if right is None else [f"{HEAD}  {right}\n}}\n"])
 
 
-def test_advice_that_does_not_mend_is_no_edit() -> None:
+def test_advice_that_fixes_nothing_is_no_quick_fix() -> None:
     text = f"{HEAD}  return x + reshape(x, [2])\n}}\n"
     known = analyze_document(Path("/nowhere/a.specc"), text)
     assert known.diagnostics[0].helps
     assert find_quick_fixes(known, known.diagnostics[0]) == []
 
 
-def test_a_message_that_is_too_long_is_the_end() -> None:
+def test_oversized_message_ends_the_input() -> None:
     given = BoundedInput(io.BytesIO(b"Content-Length: 9\r\n\r\nxxxxxxxxx" + b"y" * 9000))
     assert given.readline() == b"Content-Length: 9\r\n"
     assert given.readline() == b"\r\n"
     assert given.read(9) == b"x" * 9
-    # a header without an end is read in pieces
+    # a header without an end is read in chunks
     assert len(given.readline()) < 9000
     assert given.read(MAX_BYTES + 1) == b""
     assert given.readline() == b""

@@ -1,12 +1,11 @@
-"""Advice becomes an edit: of the messages in the golden files that say exactly what to
-write, an editor offers most as an edit that takes the message away.
-"""
+"""Quick fixes: most golden-file messages with exact advice produce an edit that removes the
+message."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.test_suggested_fixes import CASES, GOLDEN, guesses
+from cli.test_suggested_fixes import CASES, GOLDEN, find_guesses
 from support.golden_cases import split_sections, write_case_file
 from support.suggested_fixes import APPLIED_FIXES
 
@@ -15,7 +14,7 @@ from specc.lsp.document_analysis import DocumentAnalysis, analyze_incrementally
 from specc.lsp.fix_trial import FixEdit
 from specc.lsp.quick_fixes import find_quick_fixes
 
-EXACT = sorted({*APPLIED_FIXES, *(guess[0] for guess in guesses())})
+EXACT = sorted({*APPLIED_FIXES, *(guess[0] for guess in find_guesses())})
 """Cases of which a help says what to write."""
 NEVER = {
     "E0219-no-graph",
@@ -36,8 +35,8 @@ hears of them.
 """
 
 
-def specs_of(name: str, directory: Path) -> Iterator[Path]:
-    """The specs of a case, written into a folder with whatever else it has."""
+def write_case_specs(name: str, directory: Path) -> Iterator[Path]:
+    """Write the files of a case to a directory and yield its specs."""
     case, _ = CASES[name]
     spec = "spec.yaml" if name.endswith("yaml") else "spec.specc"
     files = [(spec, "", case)]
@@ -53,8 +52,8 @@ def specs_of(name: str, directory: Path) -> Iterator[Path]:
             yield directory / file
 
 
-def heard(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
-    """What an editor says of a text, each message once."""
+def find_diagnostics(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
+    """Yield each diagnostic of a spec once."""
     seen = set()
     for known in analyze_incrementally(path, path.read_text(encoding="utf-8")):
         for fault in known.diagnostics:
@@ -64,33 +63,33 @@ def heard(path: Path) -> Iterator[tuple[DocumentAnalysis, Diagnostic]]:
                 yield known, fault
 
 
-def offered(name: str, directory: Path) -> list[tuple[Path, Diagnostic, FixEdit]]:
-    """Every edit that is offered for the messages of a case."""
+def collect_quick_fixes(name: str, directory: Path) -> list[tuple[Path, Diagnostic, FixEdit]]:
+    """Return every quick fix for the messages of a case."""
     return [
         (path, fault, edit)
-        for path in specs_of(name, directory)
-        for known, fault in heard(path)
+        for path in write_case_specs(name, directory)
+        for known, fault in find_diagnostics(path)
         for edit in find_quick_fixes(known, fault)
     ]
 
 
-def check_helps(path: Path, fault: Diagnostic, edit: FixEdit) -> None:
-    """What was said is said no more, or less often, of the text with the edit."""
+def check_fix_helps(path: Path, fault: Diagnostic, edit: FixEdit) -> None:
+    """The edit removes the message or reduces its count."""
     text = path.read_text(encoding="utf-8")
     before, after = (
-        sum(d.count for _, d in list(_said(path, t)) if _same(d, fault))
+        sum(d.count for _, d in list(_find_all_diagnostics(path, t)) if _is_same_message(d, fault))
         for t in (text, edit.apply(text))
     )
     assert after < before, (fault.title, edit)
 
 
-def _said(path: Path, text: str) -> Iterator[tuple[int, Diagnostic]]:
-    """The messages of all graphs of a text."""
+def _find_all_diagnostics(path: Path, text: str) -> Iterator[tuple[int, Diagnostic]]:
+    """Yield the diagnostics of all graphs of a text."""
     for n, known in enumerate(analyze_incrementally(path, text)):
         yield from ((n, d) for d in known.diagnostics)
 
 
-def _same(one: Diagnostic, other: Diagnostic) -> bool:
+def _is_same_message(one: Diagnostic, other: Diagnostic) -> bool:
     return (one.code, one.title) == (other.code, other.title)
 
 
@@ -115,19 +114,19 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_each_way_of_writing_advice_down(name: str, tmp_path: Path) -> None:
-    edits = offered(name, tmp_path)
+def test_each_form_of_advice(name: str, tmp_path: Path) -> None:
+    edits = collect_quick_fixes(name, tmp_path)
     assert CLASSES[name] in [edit.title for _, _, edit in edits]
     for path, fault, edit in edits:
-        check_helps(path, fault, edit)
+        check_fix_helps(path, fault, edit)
 
 
 @pytest.mark.parity
-def test_most_exact_advice_is_an_edit_and_every_edit_helps(tmp_path: Path) -> None:
-    """A sweep of every golden file, of ten seconds or twenty."""
+def test_most_exact_advice_is_a_quick_fix(tmp_path: Path) -> None:
+    """Check every golden file in 10 to 20 seconds."""
     mended, names = set(), [n for n in EXACT if n not in NEVER]
     for name in names:
-        for path, fault, edit in offered(name, tmp_path / name):
-            check_helps(path, fault, edit)
+        for path, fault, edit in collect_quick_fixes(name, tmp_path / name):
+            check_fix_helps(path, fault, edit)
             mended.add(name)
     assert len(mended) > len(names) / 2, sorted({*names} - mended)

@@ -1,6 +1,5 @@
-"""The schema for editors is what the generator writes, takes every built-in spec, and
-refuses what a key or a type alone can say.
-"""
+"""The JSON Schema for editors equals the generator's output, accepts every built-in spec, and
+rejects wrong keys and types."""
 
 import json
 import re
@@ -51,19 +50,19 @@ def load_core_yaml(text: str) -> object:
     return yaml.load(text, CoreSchemaLoader)
 
 
-def faults(text: str) -> list[str]:
+def find_violations(text: str) -> list[str]:
     found = jsonschema.Draft7Validator(SCHEMA).iter_errors(load_core_yaml(text))
     return [f"{list(fault.absolute_path)}: {fault.message[:200]}" for fault in found]
 
 
-def wrong() -> list[object]:
-    """The specs in YAML of the golden cases of those codes."""
+def read_invalid_specs() -> list[object]:
+    """Return the YAML specs of the golden cases with those codes."""
     found = []
     for directory in ("errors", "errors-syntax"):
         for path in sorted((GOLDEN / directory).glob("*.txt")):
             case, _, told = path.read_text(encoding="utf-8").partition("\n----\n")
             codes = set(re.findall(r"error\[(E\d+)\]", told))
-            # of several codes one may be of what no schema sees
+            # among several codes there may be an error that no schema detects
             if codes and codes <= set(CODES) and path.stem != NAMED:
                 texts = [
                     t for t in re.split(r"^=== .*\n", case, flags=re.M) if t.startswith("specc: 1")
@@ -72,7 +71,7 @@ def wrong() -> list[object]:
     return found
 
 
-def test_it_is_a_schema_of_draft_7() -> None:
+def test_schema_is_draft_7() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
@@ -80,14 +79,14 @@ YAML = {name: path for name, path in list_builtin_specs().items() if path.suffix
 
 
 @pytest.mark.parametrize("name", YAML)
-def test_shipped_yaml_is_taken(name: str) -> None:
-    assert not faults(YAML[name].read_text(encoding="utf-8"))
+def test_built_in_yaml_is_valid(name: str) -> None:
+    assert not find_violations(YAML[name].read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["llama", "encoder_decoder", "llava"])
-def test_a_shipped_spec_turned_into_yaml_is_taken(name: str) -> None:
+def test_converted_sample_is_valid(name: str) -> None:
     path = list_builtin_specs()[name]
-    assert not faults(print_yaml(read_spec_file(path, path.name)))
+    assert not find_violations(print_yaml(read_spec_file(path, path.name)))
 
 
 @pytest.mark.slow
@@ -99,21 +98,21 @@ def test_a_shipped_spec_turned_into_yaml_is_taken(name: str) -> None:
     ],
     ids=lambda p: p.stem,
 )
-def test_any_spec_turned_into_yaml_is_taken(path: Path) -> None:
-    assert not faults(print_yaml(read_spec_file(path, path.name)))
+def test_every_converted_spec_is_valid(path: Path) -> None:
+    assert not find_violations(print_yaml(read_spec_file(path, path.name)))
 
 
-@pytest.mark.parametrize("text", wrong())
-def test_what_a_key_or_a_type_says_is_refused(text: str) -> None:
-    assert faults(text)
+@pytest.mark.parametrize("text", read_invalid_specs())
+def test_golden_errors_are_rejected(text: str) -> None:
+    assert find_violations(text)
 
 
-def test_there_are_such_cases() -> None:
-    assert len(wrong()) >= 5
+def test_golden_errors_exist() -> None:
+    assert len(read_invalid_specs()) >= 5
 
 
-def test_every_key_of_the_reader_is_in_it() -> None:
-    """A key that the language has got since is written into `docs.generators.json_schema`."""
+def test_schema_has_every_key_of_the_parser() -> None:
+    """Add a new key of the language to `docs.generators.json_schema`."""
     assert set(json_schema.TOP_KEYS) == set(json_schema.TOP_DOCS) == set(YAML_TOP_KEYS)
     assert set(json_schema.ITEM_SCHEMAS) == set(LISTED_ITEMS)
     assert set(json_schema.STATEMENT_DOCS) == set(STATEMENT_FORMS)
@@ -142,8 +141,8 @@ HEAD = "specc: 1\nmodel: m\n"
         "[]",
     ],
 )
-def test_a_slip_is_underlined(text: str) -> None:
-    assert faults(text)
+def test_mistakes_are_rejected(text: str) -> None:
+    assert find_violations(text)
     if "out: float" not in text:
         return
     with pytest.raises(Failed):
@@ -162,6 +161,6 @@ def test_a_slip_is_underlined(text: str) -> None:
         HEAD + "config:\nitems:\nweights:\n",
     ],
 )  # fmt: skip
-def test_nothing_that_may_be_meant_is_refused(text: str) -> None:
-    assert not faults(text)
+def test_valid_forms_are_accepted(text: str) -> None:
+    assert not find_violations(text)
     assert isinstance(parse_spec(Source("a.yaml", text)), ast.File)

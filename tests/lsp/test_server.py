@@ -1,4 +1,4 @@
-"""The language server as an editor meets it: a process, messages over pipes."""
+"""The language server as a process with messages over pipes."""
 
 import json
 import os
@@ -48,6 +48,7 @@ config:
 
 @pytest.fixture(scope="module")
 def editor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LspClient]:
+    """Start a server; close it at the end without errors."""
     made = LspClient(tmp_path_factory.mktemp("specs"))
     yield made
     assert made.close() == 0
@@ -63,21 +64,21 @@ def opened(editor: LspClient) -> Iterator[LspClient]:
     editor.published.clear()
 
 
-def hover(editor: LspClient, marked: str, name: str = "a.specc", text: str = SPEC) -> str:
+def request_hover(editor: LspClient, marked: str, name: str = "a.specc", text: str = SPEC) -> str:
     found = editor.request_at("hover", name, text, marked)
     return "" if found is None else str(found["contents"]["value"])
 
 
-def labels(found: Any) -> list[str]:
+def completion_labels(found: Any) -> list[str]:
     return [item["label"] for item in found["items"]]
 
 
-def everywhere(editor: LspClient, name: str) -> dict[str, Any]:
+def full_range(editor: LspClient, name: str) -> dict[str, Any]:
     whole = {"start": {"line": 0, "character": 0}, "end": {"line": 99, "character": 0}}
     return {"textDocument": {"uri": editor.uri(name)}, "range": whole}
 
 
-def test_a_fault_is_told_and_goes_away(opened: LspClient) -> None:
+def test_diagnostic_appears_and_disappears(opened: LspClient) -> None:
     opened.change("a.specc", SPEC.replace("twice(x)", "twise(x)"), 2)
     (said,) = opened.diagnostics("a.specc", 2)
     assert said["code"] == "E0204"
@@ -88,7 +89,7 @@ def test_a_fault_is_told_and_goes_away(opened: LspClient) -> None:
     assert opened.diagnostics("a.specc", 3) == []
 
 
-def test_columns_are_those_of_utf_16(opened: LspClient) -> None:
+def test_columns_in_utf_16(opened: LspClient) -> None:
     wide = SPEC.replace('"two maps"\n  y = linear(x, out', '"𝔁𝔁" y = linear(x, uot')
     opened.change("a.specc", wide, 2)
     (said,) = opened.diagnostics("a.specc", 2)
@@ -98,51 +99,53 @@ def test_columns_are_those_of_utf_16(opened: LspClient) -> None:
     assert units[start:end].decode("utf-16-le") == "uot"
 
 
-def test_hover_says_shapes_signatures_and_docs(opened: LspClient) -> None:
-    assert "`float[b, n, d]`" in hover(opened, "^h = twice")
-    assert "`float[b, n, 8]`" in hover(opened, "twice(^x)")
-    assert "two maps" in hover(opened, "h = tw^ice")
-    assert "the width" in hover(opened, "linear(x, out=^d)")
-    assert "eps=" in hover(opened, "^layer_norm")
-    assert "close rows" in hover(opened, "mask=^near")
-    assert "run-time length" in hover(opened, "dims b, ^n")
-    assert "decided" not in hover(opened, "^return layer_norm")
-    assert hover(opened, "model ^m") == ""
+def test_hover_shapes_signatures_and_docs(opened: LspClient) -> None:
+    assert "`float[b, n, d]`" in request_hover(opened, "^h = twice")
+    assert "`float[b, n, 8]`" in request_hover(opened, "twice(^x)")
+    assert "two maps" in request_hover(opened, "h = tw^ice")
+    assert "the width" in request_hover(opened, "linear(x, out=^d)")
+    assert "eps=" in request_hover(opened, "^layer_norm")
+    assert "close rows" in request_hover(opened, "mask=^near")
+    assert "run-time length" in request_hover(opened, "dims b, ^n")
+    assert "decided" not in request_hover(opened, "^return layer_norm")
+    assert request_hover(opened, "model ^m") == ""
 
 
-def test_definitions_are_found_here_and_in_std(opened: LspClient) -> None:
-    def line(marked: str) -> tuple[str, int]:
+def test_definitions_in_the_file_and_in_std(opened: LspClient) -> None:
+    def find_definition(marked: str) -> tuple[str, int]:
         found = opened.request_at("definition", "a.specc", SPEC, marked)
         return Path(found["uri"]).name, found["range"]["start"]["line"]
 
-    assert line("h = ^twice") == ("a.specc", 11)
-    assert line("mask=^near") == ("a.specc", 9)
-    assert line("attend(^h") == ("a.specc", 18)
-    assert line("linear(x, out=^d)") == ("a.specc", 4)
+    assert find_definition("h = ^twice") == ("a.specc", 11)
+    assert find_definition("mask=^near") == ("a.specc", 9)
+    assert find_definition("attend(^h") == ("a.specc", 18)
+    assert find_definition("linear(x, out=^d)") == ("a.specc", 4)
     text = SPEC.replace("near(3)", "causal")
     opened.change("a.specc", text, 2)
     found = opened.request_at("definition", "a.specc", text, "mask=^causal")
     assert found["uri"].endswith("/std/masks.specc")
 
 
-def test_completion_says_what_may_stand_there(opened: LspClient) -> None:
-    def offered(before: str, after: str, marked: str, version: int) -> list[str]:
+def test_completion_by_context(opened: LspClient) -> None:
+    def complete_after_edit(before: str, after: str, marked: str, version: int) -> list[str]:
         assert before in SPEC
         text = SPEC.replace(before, after)
         opened.change("a.specc", text, version)
-        return labels(opened.request_at("completion", "a.specc", text, marked))
+        return completion_labels(opened.request_at("completion", "a.specc", text, marked))
 
-    inside = offered("twice(x) @ maps", "twice(", "h = twice(^", 2)
+    inside = complete_after_edit("twice(x) @ maps", "twice(", "h = twice(^", 2)
     assert {"x", "linear", "d", "n"} <= set(inside)
     assert "block" not in inside
-    assert {"q", "mask", "scale"} <= set(offered("h, mask=near(3))", "h, ", "h, h, ^", 3))
-    items = offered("dims b, n\n", "dims b, n\n\n", "n\n^\n", 4)
+    assert {"q", "mask", "scale"} <= set(
+        complete_after_edit("h, mask=near(3))", "h, ", "h, h, ^", 3)
+    )
+    items = complete_after_edit("dims b, n\n", "dims b, n\n\n", "n\n^\n", 4)
     assert {"graph", "weights"} <= set(items)
     assert "h" not in items
-    types = offered("d: int = 8", "d: ", "d: ^ ", 5)
+    types = complete_after_edit("d: int = 8", "d: ", "d: ^ ", 5)
     assert {"int", "float", "choice"} <= set(types)
     assert "linear" not in types
-    begun = offered("h = twice", "h = twi", "h = twi^", 6)
+    begun = complete_after_edit("h = twice", "h = twi", "h = twi^", 6)
     assert "twice" in begun
 
 
@@ -161,72 +164,76 @@ def test_completion_inside_items(editor: LspClient, item: str, word: str) -> Non
     assert editor.open("d.specc", SPEC) == []
     text = SPEC + "\n" + item.replace("^", "")
     editor.change("d.specc", text, 2)
-    found = labels(editor.request_at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0]))
+    found = completion_labels(
+        editor.request_at("completion", "d.specc", text, "}\n\n" + item.split("\n}")[0])
+    )
     assert word in found
     editor.published.clear()
 
 
-def test_a_block_that_grows_keeps_its_names(opened: LspClient) -> None:
+def test_completion_in_an_unfinished_block(opened: LspClient) -> None:
     grown = SPEC.replace(
         "  return layer_norm(a, eps=1e-5) @ norm\n}\n", "  # so\n" * 20 + "  return layer_norm("
     )
     opened.change("a.specc", grown, 2)
-    found = labels(opened.request_at("completion", "a.specc", grown, "layer_norm(^"))
+    found = completion_labels(opened.request_at("completion", "a.specc", grown, "layer_norm(^"))
     assert {"h", "a", "x"} <= set(found)
-    # names before words
+    # local names before built-in functions
     assert found.index("h") < found.index("not")
 
 
-def test_completion_of_yaml(editor: LspClient) -> None:
+def test_completion_in_yaml(editor: LspClient) -> None:
     assert editor.open("b.yaml", YAML, "yaml") == []
     text = YAML + "  \n"
     editor.change("b.yaml", text, 2)
     assert {"hidden", "score", "vocab"} <= set(
-        labels(editor.request_at("completion", "b.yaml", text, "local_p\n  ^\n"))
+        completion_labels(editor.request_at("completion", "b.yaml", text, "local_p\n  ^\n"))
     )
-    assert "local_m" in labels(
+    assert "local_m" in completion_labels(
         editor.request_at("completion", "b.yaml", text, "attention_type: ^local_p")
     )
     text = YAML.replace("luong", "lu")
     editor.change("b.yaml", text, 3)
-    assert "luong" in labels(editor.request_at("completion", "b.yaml", text, "extends: lu^"))
+    assert "luong" in completion_labels(
+        editor.request_at("completion", "b.yaml", text, "extends: lu^")
+    )
 
 
-def test_a_block_of_yaml_that_grows_keeps_its_names(editor: LspClient) -> None:
+def test_completion_in_an_unfinished_yaml_block(editor: LspClient) -> None:
     text = "specc: 1\nmodel: m\ndims: [b, n]\nitems:\n  - graph: g\n    in: {x: 'float[b, n]'}\n    out: {y: 'float[b, n]'}\n    do:\n      - h: relu(x)\n      - return: h\n"
     assert editor.open("e.yaml", text, "yaml") == []
     grown = text.replace("      - return: h\n", "      # so\n" * 20 + "      - z: layer_norm(h, ")
     editor.change("e.yaml", grown, 2)
-    found = labels(editor.request_at("completion", "e.yaml", grown, "layer_norm(h, ^"))
+    found = completion_labels(editor.request_at("completion", "e.yaml", grown, "layer_norm(h, ^"))
     assert {"h", "x", "eps"} <= set(found)
-    assert hover(editor, "^graph: g", "e.yaml", text)
+    assert request_hover(editor, "^graph: g", "e.yaml", text)
 
 
-def test_yaml_has_messages_hovers_definitions_and_format(editor: LspClient) -> None:
+def test_yaml_features(editor: LspClient) -> None:
     wrong = YAML.replace("embed_dim:", "embde_dim:")
     (said,) = editor.open("c.yaml", wrong, "yaml")
     assert said["code"] == "E0201"
     assert said["range"]["start"] == {"line": 4, "character": 2}
     (action,) = editor.request(
-        "textDocument/codeAction", {**everywhere(editor, "c.yaml"), "context": {"diagnostics": []}}
+        "textDocument/codeAction", {**full_range(editor, "c.yaml"), "context": {"diagnostics": []}}
     )
     (edit,) = action["edit"]["changes"][editor.uri("c.yaml")]
     assert (edit["newText"], edit["range"]["start"]) == ("embed_dim", {"line": 4, "character": 2})
     editor.change("c.yaml", YAML, 2)
     assert editor.diagnostics("c.yaml", 2) == []
-    assert "choice(" in hover(editor, "attention^_type", "c.yaml", YAML)
+    assert "choice(" in request_hover(editor, "attention^_type", "c.yaml", YAML)
     found = editor.request_at("definition", "c.yaml", YAML, "extends: lu^ong")
     assert found["uri"].endswith("/models/luong.specc")
     editor.change("c.yaml", YAML.replace("embed_dim: 8", "embed_dim:    8"), 3)
     (whole,) = editor.request(
         "textDocument/formatting",
-        {**everywhere(editor, "c.yaml"), "options": {"tabSize": 2, "insertSpaces": True}},
+        {**full_range(editor, "c.yaml"), "options": {"tabSize": 2, "insertSpaces": True}},
     )
     assert "embed_dim: 8\n" in whole["newText"]
 
 
-def test_shapes_stand_behind_names(opened: LspClient) -> None:
-    found = opened.request("textDocument/inlayHint", everywhere(opened, "a.specc"))
+def test_inlay_hints(opened: LspClient) -> None:
+    found = opened.request("textDocument/inlayHint", full_range(opened, "a.specc"))
     said = {(h["position"]["line"], h["position"]["character"]): h["label"] for h in found}
     assert said == {
         (13, 3): ": float[b, n, d]",
@@ -235,8 +242,8 @@ def test_shapes_stand_behind_names(opened: LspClient) -> None:
     }
 
 
-def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: LspClient) -> None:
-    ask = {**everywhere(opened, "a.specc"), "options": {"tabSize": 2, "insertSpaces": True}}
+def test_formatting(opened: LspClient) -> None:
+    ask = {**full_range(opened, "a.specc"), "options": {"tabSize": 2, "insertSpaces": True}}
     assert opened.request("textDocument/formatting", ask) == []
     opened.change("a.specc", SPEC.replace("  d: int = 8", "d:int=8"), 2)
     (edit,) = opened.request("textDocument/formatting", ask)
@@ -245,10 +252,10 @@ def test_format_is_that_of_fmt_and_nothing_for_a_broken_text(opened: LspClient) 
     assert opened.request("textDocument/formatting", ask) is None
 
 
-def test_a_mend_is_an_edit_that_mends(opened: LspClient) -> None:
+def test_code_action_fixes_the_error(opened: LspClient) -> None:
     wrong = SPEC.replace("near(3)", "naer(3)")
     opened.change("a.specc", wrong, 2)
-    ask = {**everywhere(opened, "a.specc"), "context": {"diagnostics": []}}
+    ask = {**full_range(opened, "a.specc"), "context": {"diagnostics": []}}
     (action,) = opened.request("textDocument/codeAction", ask)
     (edit,) = action["edit"]["changes"][opened.uri("a.specc")]
     line = wrong.split("\n")[edit["range"]["start"]["line"]]
@@ -256,7 +263,7 @@ def test_a_mend_is_an_edit_that_mends(opened: LspClient) -> None:
     assert line[:start] + edit["newText"] + line[end:] == SPEC.split("\n")[19]
 
 
-def test_results_of_an_older_text_are_dropped(opened: LspClient) -> None:
+def test_stale_results_are_dropped(opened: LspClient) -> None:
     opened.published.clear()
     for version in range(2, 12):
         opened.change("a.specc", SPEC + "#" * version + "\n}" * (version % 2), version)
@@ -266,14 +273,14 @@ def test_results_of_an_older_text_are_dropped(opened: LspClient) -> None:
     assert versions[-1] == 11
 
 
-def test_the_outline(opened: LspClient) -> None:
+def test_document_symbols(opened: LspClient) -> None:
     found = opened.request(
         "textDocument/documentSymbol", {"textDocument": {"uri": opened.uri("a.specc")}}
     )
     assert [s["name"] for s in found] == ["config", "near", "twice", "g"]
 
 
-def test_a_text_uses_others_as_they_stand_in_the_editor(editor: LspClient) -> None:
+def test_unsaved_imports(editor: LspClient) -> None:
     blocks = "specc 1\nmodel blocks\ndims b, n\nblock half(x: float[b, n]) -> float[b, n] { return x / 2.0 }\ngraph g(x: float[b, n]) -> (y: float[b, n]) { return half(x) }\n"
     user = 'specc 1\nmodel user\nuse "blocks.specc" as v\ndims b, n\ngraph g(x: float[b, n]) -> (y: float[b, n]) {\n  return v.half(x)\n}\n'
     (missing,) = editor.open("user.specc", user)
@@ -301,7 +308,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_text_ends_the_server(editor: LspClient, name: str) -> None:
+def test_server_survives_any_text(editor: LspClient, name: str) -> None:
     ending = "yaml" if "yaml" in name else "specc"
     said = editor.open(f"{name.replace(' ', '_')}.{ending}", HOSTILE[name], ending)
     assert name == "long" or said
@@ -328,7 +335,7 @@ def test_no_text_ends_the_server(editor: LspClient, name: str) -> None:
         "file:///tmp/%ff.specc",
     ],
 )
-def test_no_address_ends_the_server(editor: LspClient, uri: str) -> None:
+def test_server_survives_any_uri(editor: LspClient, uri: str) -> None:
     editor.notify(
         "textDocument/didOpen",
         {"textDocument": {"uri": uri, "languageId": "specc", "version": 1, "text": SPEC}},
@@ -339,9 +346,9 @@ def test_no_address_ends_the_server(editor: LspClient, uri: str) -> None:
     )
 
 
-def test_yaml_that_is_no_spec_is_left_alone(editor: LspClient) -> None:
+def test_other_yaml_files_are_ignored(editor: LspClient) -> None:
     assert editor.open("compose.yaml", "services: {a: 1}\n", "yaml") == []
-    assert hover(editor, "ser^vices", "compose.yaml", "services: {a: 1}\n") == ""
+    assert request_hover(editor, "ser^vices", "compose.yaml", "services: {a: 1}\n") == ""
 
 
 @pytest.mark.parametrize(
@@ -349,7 +356,7 @@ def test_yaml_that_is_no_spec_is_left_alone(editor: LspClient) -> None:
     [b"{", b"[]", b"null", b'{"jsonrpc": "2.0"}', b'{"jsonrpc": "2.0", "id": 1, "method": 3}', b"\xff\xfe",
      json.dumps({"jsonrpc": "2.0", "method": "textDocument/didChange", "params": {"textDocument": 7}}).encode()],
 )  # fmt: skip
-def test_no_message_ends_the_server(editor: LspClient, body: bytes) -> None:
+def test_server_survives_malformed_messages(editor: LspClient, body: bytes) -> None:
     editor.send(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
     editor.send_request(
         "textDocument/hover",
@@ -358,13 +365,13 @@ def test_no_message_ends_the_server(editor: LspClient, body: bytes) -> None:
             "position": {"line": 0, "character": 0},
         },
     )
-    editor.errors = b""  # it says so in its log
+    editor.errors = b""  # the log reports the malformed message
 
 
-def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
+def test_server_exits_with_the_editor(tmp_path: Path) -> None:
     editor = LspClient(tmp_path, encodings=["utf-8"])
     assert editor.ready["capabilities"]["positionEncoding"] == "utf-8"
-    # a text that takes long to check is under way
+    # a long check is running
     text = (Path(__file__).parents[2] / "specs" / "models" / "t5.specc").read_text(encoding="utf-8")
     editor.notify(
         "textDocument/didOpen",
@@ -384,7 +391,7 @@ def test_an_editor_that_goes_away_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", pytest.param(b"hello\n", marks=pytest.mark.parity)])
-def test_where_nobody_speaks_it_says_so(said: bytes) -> None:
+def test_stdin_closed_before_the_first_message(said: bytes) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "specc", "lsp"],
         input=said,

@@ -1,4 +1,4 @@
-"""The grammar of colors has every word of the language, and the extension is whole."""
+"""The TextMate grammar highlights every keyword of the language, and the extension is complete."""
 
 import json
 import re
@@ -27,16 +27,15 @@ USES = {
 """How words are used that begin no item and no statement."""
 
 
-def scopes(line: str) -> Iterator[tuple[str, str]]:
-    """The words of a line with the scope of the first pattern that takes each: what an
-    editor does with a grammar whose patterns stay on one line.
-    """
+def find_scopes(line: str) -> Iterator[tuple[str, str]]:
+    """Yield the tokens of a line with the scope of the first matching pattern, as an editor does
+    for single-line patterns."""
     at = 0
     while at < len(line):
         found = [
             (m.start(), n, m)
             for n, p in enumerate(GRAMMAR["patterns"])
-            if (m := _match(p, line, at))
+            if (m := _match_pattern(p, line, at))
         ]
         if not found:
             return
@@ -51,14 +50,14 @@ def scopes(line: str) -> Iterator[tuple[str, str]]:
         at = max(match.end(), start + 1)
 
 
-def _match(pattern: Any, line: str, at: int) -> "re.Match[str] | None":
+def _match_pattern(pattern: Any, line: str, at: int) -> "re.Match[str] | None":
     return re.compile(pattern.get("match") or '"(?:\\\\.|[^"])*"').search(line, at)
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_every_word_of_the_language_is_colored_as_one(word: str) -> None:
+def test_every_keyword_is_highlighted(word: str) -> None:
     line = USES.get(word, f"{word} name(x) {{")
-    found = dict(scopes(line))
+    found = dict(find_scopes(line))
     assert found[word].startswith(("keyword", "support.type")), found
 
 
@@ -76,11 +75,11 @@ def test_every_word_of_the_language_is_colored_as_one(word: str) -> None:
         ("mask near(n) = i - j < n", "near", "entity.name.function"),
     ],
 )
-def test_names_are_names(line: str, word: str, scope: str) -> None:
-    assert dict(scopes(line))[word].startswith(scope)
+def test_scopes_of_names(line: str, word: str, scope: str) -> None:
+    assert dict(find_scopes(line))[word].startswith(scope)
 
 
-def test_what_the_extension_names_is_there() -> None:
+def test_extension_files_exist() -> None:
     package = json.loads((EXTENSION / "package.json").read_text(encoding="utf-8"))
     there = package["contributes"]
     files = [
