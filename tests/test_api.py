@@ -1,4 +1,4 @@
-"""The Python interface takes what a Python user gives it, and refuses the rest with a code."""
+"""The Python API: accepted argument types, and error codes for all others."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ SMALL = {
 }
 
 
-def test_values_nest_as_in_an_instance(tmp_path: Path) -> None:
+def test_nested_config_values(tmp_path: Path) -> None:
     made = specc.compile("encoder_decoder", tmp_path / "m.onnx", init=0, set=SMALL)
     assert made.model.config["encoder"]["layers"] == 1  # type: ignore[index]
 
 
-def test_a_text_is_an_expression() -> None:
+def test_strings_are_expressions() -> None:
     given = SMALL | {
         "decoder": {"layers": 1, "attention": {"mask": "causal & window(8)"}},
         "norm": "pre",
@@ -31,35 +31,35 @@ def test_a_text_is_an_expression() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1, 2}, b"4"])
-def test_values_without_a_form_in_the_language_are_refused(value: object) -> None:
+def test_unsupported_config_values(value: object) -> None:
     with pytest.raises(specc.Failed, match="E0203"):
         specc.check("vit", set={"d": value})
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_config_values() -> None:
     found = specc.check("vit", set={"layers": np.int64(3), "eps": np.float32(0.5)})
     assert found.model is not None
     assert found.model.config["layers"] == 3
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_has_64_bits(seed: int, tmp_path: Path) -> None:
+def test_seed_range(seed: int, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match="E0525"):
         specc.compile("vit", tmp_path / "m.onnx", init=seed)
 
 
-def test_weights_come_from_one_place(tmp_path: Path) -> None:
+def test_init_and_weights_conflict(tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match="E0525"):
         specc.compile("digits", tmp_path / "m.onnx", init=0, weights=tmp_path)
 
 
-def test_checking_gives_the_model_and_what_was_tried() -> None:
+def test_check_result() -> None:
     found = specc.check("gpt2")
     assert found.model is not None
     assert {tuple(t.trial_values) for t in found.trials} >= {("layers",)}
 
 
-def test_a_wrong_spec_says_so() -> None:
+def test_unknown_spec() -> None:
     with pytest.raises(specc.Failed) as failed:
         specc.check("gpt3")
     assert failed.value.diagnostics[0].code == "E0222"
@@ -76,13 +76,13 @@ generate text of ids from logits { stop = 4 }
 """
 
 
-def writes(directory: Path) -> Path:
+def write_generative_spec(directory: Path) -> Path:
     (directory / "m.specc").write_text(WRITES, encoding="utf-8")
     return directory / "m.specc"
 
 
-def test_parts_are_named_as_on_the_command_line(tmp_path: Path) -> None:
-    made = specc.compile(writes(tmp_path), tmp_path / "all", init=0, graphs="all")
+def test_graphs_argument(tmp_path: Path) -> None:
+    made = specc.compile(write_generative_spec(tmp_path), tmp_path / "all", init=0, graphs="all")
     assert {"score.onnx", "step.onnx", "generate.onnx"} <= {p.name for p, _ in made.files}
     some = specc.compile(tmp_path / "m.specc", tmp_path / "some", init=0, graphs="step,score")
     assert "generate.onnx" not in {p.name for p, _ in some.files}
@@ -91,11 +91,11 @@ def test_parts_are_named_as_on_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "parts", ["scores", ["step", "x"], 5, [5], "", ["all"], b"step", {"step": 1}]
 )
-def test_parts_that_there_are_not_are_refused(parts: object, tmp_path: Path) -> None:
-    if parts == "":  # nothing said is no package
+def test_invalid_graphs(parts: object, tmp_path: Path) -> None:
+    if parts == "":  # an empty string selects no package
         return
     with pytest.raises(specc.Failed, match="E0754"):
-        specc.compile(writes(tmp_path), tmp_path / "x", init=0, graphs=parts)  # type: ignore[arg-type]
+        specc.compile(write_generative_spec(tmp_path), tmp_path / "x", init=0, graphs=parts)  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
 
@@ -105,12 +105,14 @@ def test_parts_that_there_are_not_are_refused(parts: object, tmp_path: Path) -> 
      ({"num_beams": 10**9}, "generate", "E0732"), ({"start": 5}, "generate", "E0732"), ({"stop": [1, 5]}, "all", "E0732"),
      ({"num_beams": 2, "temperature": 0.5}, "generate", "E0733"), ({"width": 2}, "all", "E0731")],
 )  # fmt: skip
-def test_settings_that_mean_nothing_are_refused(
-    settings: object, parts: str, code: str, tmp_path: Path
-) -> None:
+def test_invalid_generation_config(settings: object, parts: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match=code):
         specc.compile(
-            writes(tmp_path), tmp_path / "x", init=0, graphs=parts, generation_config=settings
+            write_generative_spec(tmp_path),
+            tmp_path / "x",
+            init=0,
+            graphs=parts,
+            generation_config=settings,
         )  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()
 
@@ -121,7 +123,7 @@ def test_settings_that_mean_nothing_are_refused(
      ("opset", "20"), ("opset", 17.0), ("taps", "a"), ("taps", [1]), ("set", [("a", 1)]), ("graph", 5), ("io_names", 3),
      ("target", None), ("weights_as", 1), ("weights_as", "lnik"), ("force", "no"), ("inline_defaults", 1)],
 )  # fmt: skip
-def test_an_argument_of_another_kind_is_named(argument: str, value: object, tmp_path: Path) -> None:
+def test_wrong_argument_types(argument: str, value: object, tmp_path: Path) -> None:
     given: dict[str, object] = {"spec": "xor", "output": tmp_path / "x.onnx", "init": 0}
     given[argument] = value
     with pytest.raises(specc.Failed, match=rf"E0820\]: `{argument}`"):
@@ -130,26 +132,26 @@ def test_an_argument_of_another_kind_is_named(argument: str, value: object, tmp_
 
 
 @pytest.mark.parametrize("path", [None, 5, b"xor", ["xor"]])
-def test_what_is_no_path_is_not_opened(path: object) -> None:
+def test_invalid_paths(path: object) -> None:
     for ask in (specc.check, specc.load):
         with pytest.raises(specc.Failed, match="E0820"):
             ask(path)  # type: ignore[operator]
 
 
-def test_a_number_of_numpy_is_a_whole_number(tmp_path: Path) -> None:
+def test_numpy_integers(tmp_path: Path) -> None:
     specc.compile("xor", tmp_path / "x.onnx", init=np.int64(3), opset=np.int32(20))
     assert (tmp_path / "x.onnx").exists()
 
 
-def test_a_masked_array_does_not_lose_its_mask(tmp_path: Path) -> None:
+def test_masked_arrays_are_rejected(tmp_path: Path) -> None:
     specc.compile("xor", tmp_path / "x.onnx")
     masked = np.ma.array(np.ones((1, 2), np.float32), mask=[[True, False]])
     with pytest.raises(specc.Failed, match=r"E0907.*masked"):
         specc.load(tmp_path / "x.onnx").run(x=masked)
 
 
-def test_a_pad_that_is_no_token_of_the_model_is_refused(tmp_path: Path) -> None:
-    spec = writes(tmp_path)
+def test_invalid_pad_token(tmp_path: Path) -> None:
+    spec = write_generative_spec(tmp_path)
     specc.compile(spec, tmp_path / "x", init=0, graphs="step")
     with pytest.raises(specc.Failed, match=r"E0732.*pad"):
         specc.load(tmp_path / "x").generate([[1]], pad=99)

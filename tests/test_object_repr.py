@@ -1,6 +1,4 @@
-"""What is public says of itself in a line, and in a notebook in an escaped table; a model
-is closed, shared by threads, and run on batches.
-"""
+"""Public objects: one-line repr and escaped HTML tables; closing models, threads, and batches."""
 
 import doctest
 import pickle
@@ -32,8 +30,8 @@ generate text of ids from logits { stop = 4  max_tokens = 6 }
 """
 
 
-class Reader(HTMLParser):
-    """Counts what is opened and closed."""
+class TagCounter(HTMLParser):
+    """Check that tags are balanced and collect their names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +48,7 @@ class Reader(HTMLParser):
 
 
 def check_html(text: str) -> None:
-    reader = Reader()
+    reader = TagCounter()
     reader.feed(text)
     reader.close()
     assert not reader.open
@@ -72,8 +70,8 @@ def model(directory: Path) -> Model:
 
 
 @pytest.fixture(scope="module")
-def public(directory: Path) -> list[object]:
-    """One of everything that a caller gets."""
+def public_objects(directory: Path) -> list[object]:
+    """One object of every public type."""
     package, digits = specc.load(directory / "package"), specc.load(directory / "digits.onnx")
     writing = package.generate([[1, 2]])
     compiled = specc.compile("bert", directory / "b.onnx", init=0, set={"layers": 1, "d": 8, "heads": 2, "hidden": 8, "vocab": 9})  # fmt: skip
@@ -88,16 +86,16 @@ def public(directory: Path) -> list[object]:
     ]  # fmt: skip
 
 
-def test_everything_public_says_what_it_is_in_a_line(public: list[object]) -> None:
-    for value in public:
+def test_repr_is_one_line(public_objects: list[object]) -> None:
+    for value in public_objects:
         line = repr(value)
         assert len(line) < 200, line
         assert line.startswith("<specc "), line
         assert line.isprintable()
 
 
-def test_a_notebook_shows_an_escaped_table(public: list[object]) -> None:
-    shown = [v for v in public if "_repr_html_" in dir(v)]
+def test_html_repr_is_escaped(public_objects: list[object]) -> None:
+    shown = [v for v in public_objects if "_repr_html_" in dir(v)]
     assert len(shown) >= 7
     for value in shown:
         made = value._repr_html_()  # type: ignore[attr-defined]
@@ -105,7 +103,7 @@ def test_a_notebook_shows_an_escaped_table(public: list[object]) -> None:
         assert len(made) < 20_000
 
 
-def test_what_files_say_is_escaped() -> None:
+def test_hostile_text_is_escaped() -> None:
     assert len(format_repr(HOSTILE)) == MAX_REPR_LENGTH
     assert format_repr(HOSTILE).isprintable()
     made = render_html_table(HOSTILE, [(HOSTILE, HOSTILE), ("empty", "")] * 60)
@@ -114,13 +112,13 @@ def test_what_files_say_is_escaped() -> None:
     assert "20 more" in made
 
 
-def test_what_a_model_is_like_stands_in_its_line(directory: Path) -> None:
+def test_model_repr(directory: Path) -> None:
     assert repr(specc.load(directory / "digits.onnx")) == (
         "<specc model digits, classify: pixel_values f32[batch, 1, 8, 8] -> logits f32[batch, 10], cpu>"
     )
 
 
-def test_a_fault_is_told_whole() -> None:
+def test_error_text() -> None:
     text = WRITER.replace("linear(h", "linaer(h")
     with pytest.raises(specc.Failed) as failed:
         specc.check(text)
@@ -131,8 +129,8 @@ def test_a_fault_is_told_whole() -> None:
     assert "did you mean `linear`" in said
 
 
-def test_a_fault_of_yaml_is_told_in_yaml(tmp_path: Path) -> None:
-    """As the command line does."""
+def test_error_text_of_yaml(tmp_path: Path) -> None:
+    """The text equals that of the command line."""
     (tmp_path / "m.yaml").write_text("specc: 1\nmodel: m\nextends: vit\nconfig:\n  lyers: 2\n")
     with pytest.raises(specc.Failed) as failed:
         specc.check(tmp_path / "m.yaml")
@@ -153,9 +151,7 @@ def test_help_shows_the_public_names() -> None:
         specc.chekc  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_examples_of_the_docstrings_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_docstring_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for module in (specc, api):
         tried = doctest.testmod(module, optionflags=doctest.ELLIPSIS, extraglobs={"specc": specc})
@@ -163,7 +159,7 @@ def test_the_examples_of_the_docstrings_run(
         assert not tried.failed
 
 
-def test_a_missing_package_is_said_in_words() -> None:
+def test_missing_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; import specc_torch"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert told.stderr.splitlines()[-1].startswith("ModuleNotFoundError: error[E0801]")
@@ -188,7 +184,7 @@ HEAVY = {
 @pytest.mark.parametrize(
     "words", [["-m", "specc", "--help"], ["-c", "import specc; dir(specc); specc.__version__"]]
 )
-def test_what_asks_for_nothing_loads_nothing(words: list[str]) -> None:
+def test_light_commands_import_no_heavy_module(words: list[str]) -> None:
     told = subprocess.run(
         [sys.executable, "-X", "importtime", *words], capture_output=True, text=True, check=True
     )
@@ -200,7 +196,7 @@ def test_what_asks_for_nothing_loads_nothing(words: list[str]) -> None:
 # ---- A spec as its text
 
 
-def test_a_text_is_a_spec_like_its_file(tmp_path: Path) -> None:
+def test_spec_text_equals_spec_file(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(WRITER)
     specc.compile(WRITER, tmp_path / "text.onnx", init=3)
     specc.compile(tmp_path / "m.specc", tmp_path / "file.onnx", init=3)
@@ -209,13 +205,13 @@ def test_a_text_is_a_spec_like_its_file(tmp_path: Path) -> None:
     assert all(np.array_equal(one[n], other[n]) for n in one)
 
 
-def test_the_text_of_an_instance_is_one() -> None:
+def test_spec_text_of_an_instance() -> None:
     found = specc.check("specc: 1\nmodel: mine\nextends: vit\nconfig: {layers: 2}\n")
     assert found.model is not None
     assert found.model.config["layers"] == 2
 
 
-def test_a_text_sees_files_from_where_it_is_said(
+def test_spec_text_resolves_paths_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -229,7 +225,7 @@ def test_a_text_sees_files_from_where_it_is_said(
 # ---- Closing
 
 
-def test_a_model_is_closed_behind_its_block(directory: Path) -> None:
+def test_model_is_closed_after_with(directory: Path) -> None:
     pixels = np.zeros((1, 1, 8, 8), np.float32)
     with specc.load(directory / "digits.onnx") as model:
         assert model.run(pixel_values=pixels)
@@ -243,7 +239,7 @@ def test_a_model_is_closed_behind_its_block(directory: Path) -> None:
     model.close()
 
 
-def test_a_package_is_closed_and_a_text_that_was_begun_ends(directory: Path) -> None:
+def test_closing_a_package_ends_its_streams(directory: Path) -> None:
     with specc.load(directory / "package") as model:
         whole = model.generate([[1, 2]]).results()[0][0].tokens
         begun = model.generate([[1, 2]])
@@ -253,7 +249,7 @@ def test_a_package_is_closed_and_a_text_that_was_begun_ends(directory: Path) -> 
         model.generate([[1]])
 
 
-def test_a_block_that_fails_is_closed_too(directory: Path) -> None:
+def test_model_is_closed_after_an_exception(directory: Path) -> None:
     with pytest.raises(ZeroDivisionError), specc.load(directory / "digits.onnx") as model:
         _ = 1 / 0
     assert model.closed
@@ -262,7 +258,7 @@ def test_a_block_that_fails_is_closed_too(directory: Path) -> None:
 # ---- Batches
 
 
-def test_batches_are_run_when_they_are_asked_for(model: Model) -> None:
+def test_batches_are_run_lazily(model: Model) -> None:
     taken = []
 
     def batches():
@@ -278,7 +274,7 @@ def test_batches_are_run_when_they_are_asked_for(model: Model) -> None:
     assert len(list(results)) == 2
 
 
-def test_a_fault_names_its_batch(model: Model) -> None:
+def test_error_names_the_batch(model: Model) -> None:
     results = model.run([{"ids": [[1]]}, {"ids": [[9]]}])
     next(results)
     with pytest.raises(specc.Failed, match=r"E0913[\s\S]*batch 2"):
@@ -286,7 +282,7 @@ def test_a_fault_names_its_batch(model: Model) -> None:
 
 
 @pytest.mark.parametrize("given", [{"ids": [[1]]}, np.ones((1, 2)), "text", 5, [[1, 2]], None])
-def test_what_is_no_batch_is_refused(model: Model, given: object) -> None:
+def test_invalid_batches(model: Model, given: object) -> None:
     with pytest.raises(specc.Failed, match="E0910"):
         list(model.run(given))  # type: ignore[arg-type]
 
@@ -295,7 +291,7 @@ def test_what_is_no_batch_is_refused(model: Model, given: object) -> None:
 
 
 def test_threads_share_a_model(model: Model, directory: Path) -> None:
-    """Each thread gets what it would get alone, of results and of texts."""
+    """Each thread gets the results and sequences that it gets alone."""
     digits = specc.load(directory / "digits.onnx")
     rng = np.random.default_rng(0)
     pixels = rng.normal(size=(24, 1, 1, 8, 8)).astype(np.float32)
@@ -310,7 +306,7 @@ def test_threads_share_a_model(model: Model, directory: Path) -> None:
             assert texts == written
 
 
-def test_threads_compile_and_check_at_once(tmp_path: Path) -> None:
+def test_concurrent_compile_and_check(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = pool.map(lambda n: specc.compile("xor", tmp_path / f"{n}.onnx"), range(8))
         checked = pool.map(lambda name: specc.check(name), ["rnn_encdec", "xor", "elman"])
@@ -320,7 +316,7 @@ def test_threads_compile_and_check_at_once(tmp_path: Path) -> None:
     assert len(contents) == 1
 
 
-def test_a_fault_can_be_sent_to_another_process() -> None:
+def test_errors_can_be_pickled() -> None:
     with pytest.raises(specc.Failed) as failed:
         specc.check("gpt3")
     assert str(pickle.loads(pickle.dumps(failed.value))) == str(failed.value)

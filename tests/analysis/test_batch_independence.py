@@ -1,6 +1,5 @@
-"""When the rows of a batch are said to stay apart, and whether they do: each example
-alone gives the same.
-"""
+"""Batch independence: the analysis against a comparison of each batch element alone and in a
+batch."""
 
 from pathlib import Path
 
@@ -22,7 +21,7 @@ graph g(x: float[batch, n, 4]) -> (y: float[{shape}]) {{
 N = 3
 
 
-def graph_of(directory: Path, body: str, shape: str = "batch, n, 4") -> Graph:
+def elaborate_body(directory: Path, body: str, shape: str = "batch, n, 4") -> Graph:
     text = SPEC.format(
         shape=shape, body=body.replace("; ", "\n  ").replace("{ ", "{\n").replace(" }", "\n}")
     )
@@ -30,8 +29,8 @@ def graph_of(directory: Path, body: str, shape: str = "batch, n, 4") -> Graph:
     return elaborate_spec(open_spec(str(directory / "m.specc"))).graph
 
 
-def alone_is_the_same(graph: Graph) -> bool:
-    """Whether each example of three gives alone what it gives among the others."""
+def are_elements_independent(graph: Graph) -> bool:
+    """Return True if each of three batch elements gives the same result alone."""
     x = np.random.default_rng(0).normal(size=(3, N, 4))
     together = specc_numpy.evaluate_graph(graph, {"x": x}, {})["y"]
     alone = [specc_numpy.evaluate_graph(graph, {"x": x[n : n + 1]}, {})["y"] for n in range(3)]
@@ -59,10 +58,10 @@ def alone_is_the_same(graph: Graph) -> bool:
     ],
     ids=["merged", "norm", "twice", "attention", "windows", "loop"],
 )
-def test_blocks_of_examples_stay_apart(body: str, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, body)
+def test_independent_elements(body: str, tmp_path: Path) -> None:
+    graph = elaborate_body(tmp_path, body)
     assert check_batch_independence(graph, "batch") == []
-    assert alone_is_the_same(graph)
+    assert are_elements_independent(graph)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +92,21 @@ def test_blocks_of_examples_stay_apart(body: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_mixes_is_told_and_does(body: str, op: str, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, body)
+def test_dependent_elements_are_reported(body: str, op: str, tmp_path: Path) -> None:
+    graph = elaborate_body(tmp_path, body)
     assert [d.title.split("`")[1] for d in check_batch_independence(graph, "batch")] == [op]
-    assert not alone_is_the_same(graph)
+    assert not are_elements_independent(graph)
 
 
-def test_a_body_that_meets_other_examples_is_told_where_it_does(tmp_path: Path) -> None:
+def test_warning_points_into_the_loop_body(tmp_path: Path) -> None:
     loop = "scan r in x along n carry h { h = r + insert(sum(h, axis=0), axis=0) }"
     body = f"h = zeros(shape=[batch, 4]); {loop}; return x + insert(h, axis=1)"
-    graph = graph_of(tmp_path, body)
+    graph = elaborate_body(tmp_path, body)
     (warning,) = check_batch_independence(graph, "batch")
     assert warning.primary
     assert warning.primary.span.text == "sum(h, axis=0)"
-    assert not alone_is_the_same(graph)
+    assert not are_elements_independent(graph)
 
 
-def test_the_batch_is_the_first_axis_of_every_input(tmp_path: Path) -> None:
-    assert find_batch_symbol(graph_of(tmp_path, "return x")) == "batch"
+def test_batch_symbol(tmp_path: Path) -> None:
+    assert find_batch_symbol(elaborate_body(tmp_path, "return x")) == "batch"

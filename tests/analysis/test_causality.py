@@ -1,4 +1,4 @@
-"""What is said of a model that cannot be generated: the op at fault, in its own words."""
+"""Causality errors: the op, its position and the reason."""
 
 from collections.abc import Callable
 
@@ -22,26 +22,26 @@ SOURCE = Source("decoder.specc", "target: f32[batch, tgt]\ny = op(target)\n")
 DECLARED, ASKED = Span(SOURCE, 0, 6), Span(SOURCE, 24, 38)
 
 
-def start() -> tuple[Builder, Value]:
+def make_builder() -> tuple[Builder, Value]:
     build = Builder()
     return build, build.input("target", Input(Type.of("f32", B, T, 4), span=DECLARED))
 
 
-def faults(build: Builder, output: Value) -> list[Diagnostic]:
-    return check_causality(finish(build, output), "tgt", "target", ["logits"])
+def get_causality_errors(build: Builder, output: Value) -> list[Diagnostic]:
+    return check_causality(finish_graph(build, output), "tgt", "target", ["logits"])
 
 
-def finish(build: Builder, output: Value) -> Graph:
+def finish_graph(build: Builder, output: Value) -> Graph:
     return build.finish("main", {"logits": output})
 
 
-def rows(build: Builder, x: Value) -> tuple[Value, Value]:
-    """`i` as [q 1] and `j` as [1 k]."""
+def make_grid_indices(build: Builder, x: Value) -> tuple[Value, Value]:
+    """Return `i` as [q 1] and `j` as [1 k]."""
     extent = build.one(ops.Extent(1), x)
     return build.one(ops.Insert(1), extent), build.one(ops.Insert(0), extent)
 
 
-def attention(build: Builder, x: Value, mask: Value | None) -> Value:
+def apply_attention(build: Builder, x: Value, mask: Value | None) -> Value:
     while mask and mask.type.rank < 4:
         mask = build.one(ops.Insert(0), mask)
     heads = build.one(ops.Insert(1), x)
@@ -49,20 +49,20 @@ def attention(build: Builder, x: Value, mask: Value | None) -> Value:
     return build.one(ops.Squeeze(1), out)
 
 
-def test_a_causal_attention_is_proved_and_its_field_is_the_window() -> None:
-    build, x = start()
-    i, j = rows(build, x)
+def test_causal_window_is_proved() -> None:
+    build, x = make_builder()
+    i, j = make_grid_indices(build, x)
     near = build.one(
         ops.Compare("lt"), build.one(ops.Arith("sub"), i, j), build.one(ops.Constant(3, "i64"))
     )
-    y = attention(build, x, build.one(ops.And(), build.one(ops.Compare("le"), j, i), near))
-    assert faults(build, y) == []
-    assert str(trace_time_dataflow(finish(build, y), "tgt").get_state(y).axes[1]) == "[0, 2]"
+    y = apply_attention(build, x, build.one(ops.And(), build.one(ops.Compare("le"), j, i), near))
+    assert get_causality_errors(build, y) == []
+    assert str(trace_time_dataflow(finish_graph(build, y), "tgt").get_state(y).axes[1]) == "[0, 2]"
 
 
-def test_an_attention_without_a_mask() -> None:
-    build, x = start()
-    (fault,) = faults(build, attention(build, x, None))
+def test_attention_without_a_mask() -> None:
+    build, x = make_builder()
+    (fault,) = get_causality_errors(build, apply_attention(build, x, None))
     assert fault.code == "E0712"
     assert fault.title == (
         "`logits` cannot be generated along `tgt`: without a mask every position attends to later ones"
@@ -72,31 +72,33 @@ def test_an_attention_without_a_mask() -> None:
     assert fault.others[-1].span == DECLARED
 
 
-def test_a_mask_that_is_one_too_wide_says_by_how_much() -> None:
-    build, x = start()
-    i, j = rows(build, x)
+def test_mask_with_one_later_position() -> None:
+    build, x = make_builder()
+    i, j = make_grid_indices(build, x)
     ahead = build.one(ops.Arith("add"), i, build.one(ops.Constant(1, "i64")))
-    (fault,) = faults(build, attention(build, x, build.one(ops.Compare("le"), j, ahead)))
+    (fault,) = get_causality_errors(
+        build, apply_attention(build, x, build.one(ops.Compare("le"), j, ahead))
+    )
     assert fault.title.endswith("its mask lets a position attend to 1 later position")
     assert fault.notes == ("q - k can be as low as -1 here",)
     assert fault.helps == ("add `& causal` to the mask",)
 
 
-def body() -> Graph:
+def make_loop_body() -> Graph:
     inner = Builder()
     row, carry = (inner.input(n, Input(Type.of("f32", B, 4))) for n in ("x", "c"))
     after = inner.one(ops.Arith("add"), row, carry)
     return inner.finish("body", {"c": after, "y": after})
 
 
-def scanned(build: Builder, x: Value, reverse: bool) -> Value:
+def apply_scan(build: Builder, x: Value, reverse: bool) -> Value:
     zero = build.one(ops.Constant(0.0, "f32"))
     first = build.one(ops.Expand(0, B), build.one(ops.Insert(0), zero))
     wide = build.one(ops.Expand(1, Dim.of(4)), build.one(ops.Insert(1), first))
-    return build.add(ops.Scan(body(), 1, 1, 1, reverse=reverse), x, wide)[1]
+    return build.add(ops.Scan(make_loop_body(), 1, 1, 1, reverse=reverse), x, wide)[1]
 
 
-def widened(build: Builder, x: Value, row: Value) -> Value:
+def add_broadcast(build: Builder, x: Value, row: Value) -> Value:
     return build.one(ops.Arith("add"), x, build.one(ops.Insert(1), row))
 
 
@@ -113,13 +115,13 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
     ),
     "the newest position is added back to earlier ones": (
         "E0713",
-        lambda b, x: widened(b, x, b.one(ops.Last(1), x)),
+        lambda b, x: add_broadcast(b, x, b.one(ops.Last(1), x)),
     ),
     "this is the final length of `tgt`, which is unknown during generation": (
         "E0714",
         lambda b, x: b.one(ops.Arith("mul"), x, b.one(ops.Cast("f32"), b.one(ops.Size(T)))),
     ),
-    "this scan runs backwards": ("E0715", lambda b, x: scanned(b, x, True)),
+    "this scan runs backwards": ("E0715", lambda b, x: apply_scan(b, x, True)),
     "it contains values for later positions": (
         "E0712",
         lambda b, x: b.one(ops.MatMul(), b.one(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
@@ -136,10 +138,10 @@ CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
 
 
 @pytest.mark.parametrize("what", CASES)
-def test_each_kind_of_leak_has_its_words(what: str) -> None:
+def test_message_of_each_kind_of_leak(what: str) -> None:
     code, make = CASES[what]
-    build, x = start()
-    (fault,) = faults(build, make(build, x))
+    build, x = make_builder()
+    (fault,) = get_causality_errors(build, make(build, x))
     assert fault.code == code
     assert fault.title == f"`logits` cannot be generated along `tgt`: {what}"
 
@@ -151,49 +153,49 @@ def test_each_kind_of_leak_has_its_words(what: str) -> None:
         lambda b, x: b.one(ops.Delay(1, 1, 0.0), x),
         lambda b, x: b.one(ops.CumSum(1), x),
         lambda b, x: b.one(ops.LayerNorm(1e-5), x, None, None),
-        lambda b, x: scanned(b, x, False),
+        lambda b, x: apply_scan(b, x, False),
     ],
 )
-def test_what_is_causal_is_proved(make: Callable[[Builder, Value], Value]) -> None:
-    build, x = start()
-    assert faults(build, make(build, x)) == []
+def test_causal_graphs_are_proved(make: Callable[[Builder, Value], Value]) -> None:
+    build, x = make_builder()
+    assert get_causality_errors(build, make(build, x)) == []
 
 
-def test_peeking_ahead_is_refused_although_a_delay_makes_up_for_it() -> None:
-    build, x = start()
+def test_lookahead_compensated_by_a_delay() -> None:
+    build, x = make_builder()
     w = build.input("w", Input(Type.of("f32", 4, 4, 2)))
     peek = build.one(make_sequence_conv(2, 1, 1), x, w, None)
-    (fault,) = faults(build, build.one(ops.Delay(1, 1, 0.0), peek))
+    (fault,) = get_causality_errors(build, build.one(ops.Delay(1, 1, 0.0), peek))
     assert fault.title.endswith("this convolution reads 1 later position")
     assert "a later `delay` compensates for this" in fault.notes[0]
 
 
-def test_an_output_that_does_not_depend_on_the_growing_input() -> None:
-    build, _ = start()
+def test_output_independent_of_the_time_axis() -> None:
+    build, _ = make_builder()
     other = build.input("other", Input(Type.of("f32", B, 4)))
-    (fault,) = faults(build, build.one(ops.Pointwise("tanh"), other))
+    (fault,) = get_causality_errors(build, build.one(ops.Pointwise("tanh"), other))
     assert (fault.code, fault.title.endswith("it does not depend on `target`")) == ("E0716", True)
 
 
-def test_an_attention_map_is_causal_when_its_mask_is() -> None:
-    build, x = start()
-    i, j = rows(build, x)
+def test_attention_weights_of_a_causal_mask() -> None:
+    build, x = make_builder()
+    i, j = make_grid_indices(build, x)
     heads = build.one(ops.Insert(1), x)
     mask = build.one(ops.Insert(0), build.one(ops.Insert(0), build.one(ops.Compare("le"), j, i)))
-    assert faults(build, build.add(ops.Attend(1.0), heads, heads, heads, mask)[1]) == []
-    (fault,) = faults(build, build.one(ops.Einsum("b q d, b k d -> b q k"), x, x))
+    assert (
+        get_causality_errors(build, build.add(ops.Attend(1.0), heads, heads, heads, mask)[1]) == []
+    )
+    (fault,) = get_causality_errors(build, build.one(ops.Einsum("b q d, b k d -> b q k"), x, x))
     assert fault.title.endswith("it contains values for later positions")
 
 
-def test_the_growing_axis_is_the_one_behind_the_batch() -> None:
-    build, x = start()
-    assert find_time_symbol(finish(build, x), "target") == "tgt"
+def test_time_axis_follows_the_batch_axis() -> None:
+    build, x = make_builder()
+    assert find_time_symbol(finish_graph(build, x), "target") == "tgt"
 
 
-def test_what_the_proof_did_not_look_through_is_said_to_be_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of a mask too long to look through nothing is claimed."""
+def test_mask_beyond_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask with too many nodes is reported as not analyzed."""
     b = Builder()
     x = b.input("x", Input(Type.of("f32", Dim.symbol("b"), T, 4)))
     rows = b.one(ops.Extent(1), x)

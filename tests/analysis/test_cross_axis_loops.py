@@ -1,6 +1,5 @@
-"""A loop along another axis works on the rows of a step as on all: nothing in its body
-holds how many there are.
-"""
+"""Loops along another axis in decode steps: their bodies do not depend on the number of
+positions."""
 
 from pathlib import Path
 
@@ -35,7 +34,7 @@ WAVES = "insert(sinusoid(positions(y), dim=4, layout=halves), axis=0)"
 CELL = "insert(insert(cell, axis=1), axis=2)"
 
 
-def graph_of(directory: Path, body: str) -> Graph:
+def elaborate_body(directory: Path, body: str) -> Graph:
     body = body.replace("{ ", "{\n").replace(" }", "\n}")
     text = SPEC.format(body=body, wide="wide" if "wide" in body else "4")
     (directory / "m.specc").write_text(text, encoding="utf-8")
@@ -48,20 +47,18 @@ def graph_of(directory: Path, body: str) -> Graph:
         (f"y = tanh(y + insert(row, axis=1) * insert({AT}, axis=1))", lambda y, r, i: np.tanh(y + r * i)),
         (
             f"y = y * insert(row, axis=1) + {WAVES} * insert({AT}, axis=1)",
-            lambda y, r, i: y * r + waves(i) * i,
+            lambda y, r, i: y * r + compute_sinusoid(i) * i,
         ),
         (
             f"scan cell in row along wide carry y {{ y = 0.5 * y + {CELL} * "
             f"insert({AT}, axis=1) }}",
-            lambda y, r, i: nested(y, r, i),
+            lambda y, r, i: run_nested_loop(y, r, i),
         ),
     ],
     ids=["tanh", "sinusoid", "nested"],
 )  # fmt: skip
-def test_row_numbers_of_the_growing_axis_do_not_begin_anew(
-    body: str, by_hand: object, tmp_path: Path
-) -> None:
-    graph = graph_of(tmp_path, body)
+def test_position_ids_continue_across_steps(body: str, by_hand: object, tmp_path: Path) -> None:
+    graph = elaborate_body(tmp_path, body)
     assert find_graph_errors(graph) == []
     assert check_causality(graph, "seq", "x", ["y"]) == []
     rng = np.random.default_rng(0)
@@ -75,19 +72,19 @@ def test_row_numbers_of_the_growing_axis_do_not_begin_anew(
         np.testing.assert_allclose(np.concatenate(made, axis=1), wanted, rtol=1e-12)
 
 
-def waves(i: np.ndarray) -> np.ndarray:
+def compute_sinusoid(i: np.ndarray) -> np.ndarray:
     angles = i * 10000.0 ** (-np.arange(2) / 2)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
 
 
-def nested(y: np.ndarray, row: np.ndarray, i: np.ndarray) -> np.ndarray:
+def run_nested_loop(y: np.ndarray, row: np.ndarray, i: np.ndarray) -> np.ndarray:
     for n in range(4):
         y = 0.5 * y + row[:, :, n : n + 1] * i
     return y
 
 
-class Body:
-    """A loop over `src` that carries `y: f64[batch, seq, 3]`, its body built by hand."""
+class LoopBody:
+    """A hand-built loop over `src` that carries `y: f64[batch, seq, 3]`."""
 
     def __init__(self) -> None:
         self.type = Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)
@@ -96,7 +93,7 @@ class Body:
         self.carry = self.inner.input("y", Input(self.type))
 
     def scan(self, after: Value) -> Graph:
-        """The graph of the loop over `memory`."""
+        """Return the graph of the loop over `memory`."""
         outer = Builder()
         x = outer.input("x", Input(self.type))
         memory = outer.input(
@@ -106,15 +103,15 @@ class Body:
         return outer.finish("g", {"y": outer.one(op, memory, x)})
 
     def faults(self, after: Value) -> list[str]:
-        """What the proof says of it."""
+        """Return the causality errors."""
         return [
             f"{d.code} {d.title.partition(': ')[2]}"
             for d in check_causality(self.scan(after), "seq", "x", ["y"])
         ]
 
 
-def test_a_body_that_makes_row_numbers_is_refused_and_is_no_sound_graph() -> None:
-    body = Body()
+def test_position_ids_inside_a_body() -> None:
+    body = LoopBody()
     at = body.inner.one(ops.Cast("f64"), body.inner.one(ops.Extent(1), body.carry))
     after = body.inner.one(ops.Arith("add"), body.carry, body.inner.one(ops.Insert(1), at))
     why = "position ids are computed inside this loop and would restart in every step"
@@ -123,9 +120,10 @@ def test_a_body_that_makes_row_numbers_is_refused_and_is_no_sound_graph() -> Non
     assert "the body of a loop computes position indices" in fault
 
 
-def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None:
-    """Added up, the two are row for row; but the row between does not exist yet."""
-    body = Body()
+def test_compensated_lookahead_inside_a_body() -> None:
+    """Each result position depends on its own position only, but the intermediate position does not
+    exist yet."""
+    body = LoopBody()
     weight = body.inner.input("w", Input(Type.of("f64", 3, 3, 2)))
     ahead = body.inner.one(make_sequence_conv(2, 1, 1), body.carry, weight, None)
     after = body.inner.one(ops.Delay(1, 1, 0.0), ahead)
@@ -137,10 +135,9 @@ def test_what_is_looked_at_ahead_and_put_back_inside_a_body_is_refused() -> None
     assert [d.code for d in check_causality(graph, "seq", "y", ["y"])] == ["E0711"]
 
 
-def test_rows_that_a_body_makes_itself_are_seen() -> None:
-    """As many copies of a row as the text is long, summed: the final length, though no
-    operand has the axis.
-    """
+def test_time_axis_created_inside_a_body() -> None:
+    """The body sums one copy of a value per position: it depends on the final length, although no
+    operand has the axis."""
     inner = Builder()
     row, carry = (
         inner.input(n, Input(Type.of("f64", Dim.symbol("batch"), 3))) for n in ("row", "h")

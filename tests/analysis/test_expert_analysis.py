@@ -1,6 +1,5 @@
-"""What is known of rows that were sent to experts: each is made of itself alone, those
-that are not kept are zero, and the work is that of the experts it goes to.
-"""
+"""Mixture-of-experts routing: tokens are independent, masked tokens are zero, and the cost counts
+the selected experts."""
 
 from pathlib import Path
 
@@ -33,7 +32,7 @@ ROUTE = (
 )
 
 
-def graph_of(
+def elaborate_route(
     directory: Path, result: str, rows: str = "seq, ", scored: str = "x", **sets: int
 ) -> Graph:
     path = directory / "m.specc"
@@ -42,38 +41,40 @@ def graph_of(
     return elaborate_spec(open_spec(str(path), sets=given)).graph
 
 
-def test_rows_of_a_text_and_of_a_batch_stay_apart(tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, f"return {ROUTE.format('')}")
+def test_tokens_are_independent(tmp_path: Path) -> None:
+    graph = elaborate_route(tmp_path, f"return {ROUTE.format('')}")
     assert not check_batch_independence(graph, "batch")
     assert not check_padding(graph)
     assert not check_causality(graph, "seq", "ids", ["y"])
 
 
-def test_who_is_chosen_by_later_rows_cannot_be_written(tmp_path: Path) -> None:
-    """The numbers of experts are read like any other operand."""
+def test_routing_by_later_tokens_is_not_causal(tmp_path: Path) -> None:
+    """The expert indices are an operand like any other."""
     mean = "x + insert(mean(x, axis=1), axis=1)"
-    graph = graph_of(tmp_path, f"return {ROUTE.format('')}", scored=mean)
+    graph = elaborate_route(tmp_path, f"return {ROUTE.format('')}", scored=mean)
     codes = [d.code for d in check_causality(graph, "seq", "ids", ["y"])]
     assert codes
     assert set(codes) == {"E0711"}
 
 
 @pytest.mark.parametrize(("keep", "clean"), [(", keep=keep", True), ("", False)])
-def test_rows_that_are_not_kept_are_zero(keep: str, clean: bool, tmp_path: Path) -> None:
+def test_masked_tokens_are_zero(keep: str, clean: bool, tmp_path: Path) -> None:
     result = f"return sum({ROUTE.format(keep)}, axis=1)"
-    graph = graph_of(tmp_path, result, rows="")
+    graph = elaborate_route(tmp_path, result, rows="")
     assert [d.code for d in check_padding(graph)] == ([] if clean else ["W0601"])
 
 
 @pytest.mark.parametrize("experts", [2, 8, 512])
-def test_the_work_is_that_of_the_experts_of_a_row(experts: int, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, f"return {ROUTE.format('')}", experts=experts)
+def test_cost_counts_the_selected_experts(experts: int, tmp_path: Path) -> None:
+    graph = elaborate_route(tmp_path, f"return {ROUTE.format('')}", experts=experts)
     (node,) = (n for n, _ in graph.nodes if n.op.name == "route")
     rows = Dim.symbol("batch") * Dim.symbol("seq")
     assert count_multiply_adds(node) == rows * 2 * (3 * 4 * 6)
 
 
-def test_a_spec_is_as_long_whatever_the_number_of_experts(tmp_path: Path) -> None:
-    few, many = (graph_of(tmp_path, f"return {ROUTE.format('')}", experts=n) for n in (2, 4096))
+def test_graph_size_does_not_depend_on_the_number_of_experts(tmp_path: Path) -> None:
+    few, many = (
+        elaborate_route(tmp_path, f"return {ROUTE.format('')}", experts=n) for n in (2, 4096)
+    )
     assert len(few.nodes) == len(many.nodes)
     assert len(few.parameters) == len(many.parameters)

@@ -1,6 +1,4 @@
-"""Defaults of inputs are proved too: what they gave for the rows that are there stays
-when more come.
-"""
+"""Default inputs must not change for existing positions when later positions arrive."""
 
 from pathlib import Path
 
@@ -27,7 +25,7 @@ ROWS, ONCE = (
 )
 
 
-def model_of(directory: Path, inputs: str, more: str) -> ModelDefinition:
+def elaborate_with_input(directory: Path, inputs: str, more: str) -> ModelDefinition:
     (directory / "m.specc").write_text(SPEC.format(inputs=inputs, more=more), encoding="utf-8")
     return elaborate_spec(open_spec(str(directory / "m.specc")))
 
@@ -36,7 +34,7 @@ CASES = [
     ("a: int[batch, seq] = cumsum(ids, axis=1)", ROWS.format("a"), True),
     ("a: keep[batch, seq] = ids != 0", ROWS.format("cast(a, to=int)"), True),
     ("a: int[batch, seq] = b + 1, b: int[batch, seq] = 2 * ids", ROWS.format("a"), True),
-    ("a: int[batch, seq] = flip(ids, axis=1)", "", True),  # nobody reads it
+    ("a: int[batch, seq] = flip(ids, axis=1)", "", True),  # unused
     ("a: int[batch, seq] = flip(ids, axis=1)", ROWS.format("a"), False),
     ("a: int[batch, seq] = b + 1, b: int[batch, seq] = flip(ids, axis=1)", ROWS.format("a"), False),
     ("a: int[batch] = sum(ids, axis=1)", ONCE.format("a"), False),
@@ -48,10 +46,8 @@ CASES = [
 
 
 @pytest.mark.parametrize(("inputs", "more", "holds"), CASES)
-def test_a_default_that_changes_is_refused(
-    inputs: str, more: str, holds: bool, tmp_path: Path
-) -> None:
-    model = model_of(tmp_path, inputs, more)
+def test_unstable_defaults_are_errors(inputs: str, more: str, holds: bool, tmp_path: Path) -> None:
+    model = elaborate_with_input(tmp_path, inputs, more)
     found = analyze_graph(model.graph, "ids", "logits", model.defaults)
     assert [d.code for d in found.errors] == ([] if holds else ["E0718"])
     assert all(d.primary for d in found.errors)
@@ -60,11 +56,11 @@ def test_a_default_that_changes_is_refused(
         and model.defaults
         and "ids" in resolve_absent_inputs(model.defaults, ["a", "b"]).inputs
     ):
-        assert stays(model) == holds
+        assert is_default_stable(model) == holds
 
 
-def stays(model: ModelDefinition) -> bool:
-    """Whether the default of `a` gives for 3 and 4 rows of a text what it gives for all 5."""
+def is_default_stable(model: ModelDefinition) -> bool:
+    """Return True if the default of `a` for 3 and 4 positions is a prefix of that for 5."""
     assert model.defaults
     ids = np.array([[3, 1, 4, 1, 5]])
     alone = resolve_absent_inputs(model.defaults, tuple(model.defaults.outputs))

@@ -1,4 +1,4 @@
-"""Lengths are limited by the tables that positions are gathered from."""
+"""Position embeddings limit lengths."""
 
 from specc.analysis.length_limits import find_length_limits
 from specc.diagnostics.source import Source
@@ -14,8 +14,8 @@ graph g(x: float[batch, n, 4]) -> (y: float[batch, n, 4]) {
 """
 
 
-def test_a_part_of_a_gathered_table() -> None:
-    """Positions gathered from the first eight rows of a table: eight, of which it is named."""
+def test_slice_of_a_gathered_table() -> None:
+    """Positions gathered from the first eight rows of a table limit the length to eight."""
     graph = elaborate_spec(open_spec(Source("m.specc", SPEC))).graph
     (limit,) = find_length_limits(graph).values()
     assert (limit.symbol, limit.max_length, limit.table_name) == ("n", 8, "table")

@@ -1,4 +1,4 @@
-"""What `show` counts of attention that looks at a neighborhood, and what is said of it."""
+"""Cost of local attention in `show`, and its explanation."""
 
 from pathlib import Path
 
@@ -13,47 +13,45 @@ WIDE = 4 * (8 + 6)
 """Multiply-adds of a query and a key, over all heads."""
 
 
-def counted(setup: LocalAttentionCase, **at: int) -> tuple[Dim, Dim]:
-    """What is executed, and what all at once would be."""
+def count_work(setup: LocalAttentionCase, **at: int) -> tuple[Dim, Dim]:
+    """Return the work of the blocked and of the dense attention."""
     root = summarize_graph(setup.graph(), at)
     return root.sum_parts("multiply_adds") - root.sum_parts("saved_multiply_adds"), root.sum_parts(
         "multiply_adds"
     )
 
 
-def test_a_window_counts_the_keys_of_its_blocks() -> None:
-    # blocks of 32 queries over 32 + 63 keys
-    executed, whole = counted(LocalAttentionCase(low=0, high=63))
+def test_window_cost() -> None:
+    # 32 queries per block over 32 + 63 keys
+    executed, whole = count_work(LocalAttentionCase(low=0, high=63))
     assert executed == WIDE * BATCH * SEQ * 95
     assert whole == WIDE * BATCH * SEQ * SEQ
 
 
-def test_one_side_counts_half() -> None:
-    executed, _ = counted(LocalAttentionCase(low=0, high=None))
+def test_causal_attention_costs_half() -> None:
+    executed, _ = count_work(LocalAttentionCase(low=0, high=None))
     assert executed == WIDE * BATCH * SEQ * floor_divide_dims(SEQ + 128, 2)
 
 
-def test_a_length_that_is_told_decides() -> None:
+def test_given_length_selects_the_form() -> None:
     window = LocalAttentionCase(low=0, high=63)
     for rows, saved_work in ((192, False), (193, True)):
-        executed, whole = counted(window, seq=rows)
+        executed, whole = count_work(window, seq=rows)
         assert (executed != whole) == saved_work
 
 
-def test_show_has_both_columns_only_where_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_omits_equal_columns(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=1"]
     assert main(["show", "gpt2", *small]) == 0
     assert "if dense" in capsys.readouterr().out
     assert main(["show", "gpt2", *small, "--dims", "batch=1,seq=100"]) == 0
     assert "if dense" not in capsys.readouterr().out
-    # its table of positions has too few rows
+    # its position embedding is too short for blocked attention
     assert main(["show", "gpt2", *small, "--set", "context=512"]) == 0
     assert "if dense" not in capsys.readouterr().out
 
 
-def test_explain_says_the_form_of_each_attention_and_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_attention_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--set", "d=16", "--set", "heads=2", "--set", "layers=3", "--init", "0"]
     model = str(tmp_path / "m.onnx")
     assert main(["compile", "gpt2", *small, "-o", model, "--explain"]) == 0

@@ -1,4 +1,4 @@
-"""Masks collapse to an interval of `q - k`."""
+"""Band of a mask: the interval of `q - k` in which it can be true."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ from specc.ir.types import Type
 T = Dim.symbol("seq")
 
 
-class Rows:
-    """A builder with `i`, `j` and a few ways to combine them."""
+class GridBuilder:
+    """A builder with grid indices `i` and `j` and functions of them."""
 
     def __init__(self) -> None:
         self.build = Builder()
@@ -46,7 +46,7 @@ class Rows:
         return self.arith("sub", self.i, self.j)
 
 
-MASKS: dict[str, Callable[[Rows], Value]] = {
+MASKS: dict[str, Callable[[GridBuilder], Value]] = {
     "[0, ∞]": lambda r: r.causal(),
     "[1, ∞]": lambda r: r.compare("gt", r.i, r.j),
     "[-∞, ∞]": lambda r: r.keep,
@@ -67,13 +67,13 @@ MASKS: dict[str, Callable[[Rows], Value]] = {
 
 
 @pytest.mark.parametrize("expected", MASKS)
-def test_the_band_of_a_mask(expected: str) -> None:
-    rows = Rows()
+def test_mask_bands(expected: str) -> None:
+    rows = GridBuilder()
     assert str(find_band_interval(MASKS[expected](rows), 0, 1)) == expected
 
 
-def test_it_is_seen_through_new_axes_and_reordered_ones() -> None:
-    rows = Rows()
+def test_bands_through_insert_and_transpose() -> None:
+    rows = GridBuilder()
     mask = rows.build.one(ops.Insert(0), rows.causal())
     assert str(find_band_interval(mask, 1, 2)) == "[0, ∞]"
     turned = rows.build.one(ops.Transpose((1, 0)), rows.causal())
@@ -81,8 +81,8 @@ def test_it_is_seen_through_new_axes_and_reordered_ones() -> None:
     assert str(find_band_interval(turned, 1, 0)) == "[0, ∞]"
 
 
-def test_weights_have_the_band_of_their_mask() -> None:
-    rows = Rows()
+def test_attention_weights_have_the_band_of_their_mask() -> None:
+    rows = GridBuilder()
     scores = rows.build.one(ops.Cast("f32"), rows.apart())
     weights = rows.build.one(ops.MaskedSoftmax(), scores, rows.causal())
     assert str(find_band_interval(weights, 0, 1)) == "[0, ∞]"
@@ -95,15 +95,15 @@ def test_weights_have_the_band_of_their_mask() -> None:
     )
 
 
-def test_data_and_fractions_prove_nothing() -> None:
-    rows = Rows()
+def test_unbounded_bands() -> None:
+    rows = GridBuilder()
     half = rows.compare("le", rows.build.one(ops.Cast("f64"), rows.apart()), rows.number(0.5))
     assert str(find_band_interval(half, 0, 1)) == "[-∞, ∞]"
 
 
-def test_each_value_of_a_mask_is_looked_at_once() -> None:
-    """Three hundred `and`s, each of which reads the one before twice."""
-    rows = Rows()
+def test_shared_nodes_are_analyzed_once() -> None:
+    """Each of 300 `and` nodes reads the previous one twice."""
+    rows = GridBuilder()
     mask = rows.causal()
     for _ in range(300):
         late = rows.build.one(ops.Or(), mask, rows.build.one(ops.Not(), mask))
@@ -111,9 +111,9 @@ def test_each_value_of_a_mask_is_looked_at_once() -> None:
     assert str(find_band_interval(mask, 0, 1)) == "[0, ∞]"
 
 
-def test_where_upon_where_takes_steps_in_proportion() -> None:
-    """A search by halving: both ends of the next interval read the last twice."""
-    rows = Rows()
+def test_nested_where_takes_linear_time() -> None:
+    """A binary search, whose interval ends read the previous ones twice."""
+    rows = GridBuilder()
     seen = rows.causal()
     low: Value = rows.build.one(ops.Cast("f64"), rows.apart())
     high = rows.arith("mul", low, rows.number(2.0))
@@ -134,8 +134,8 @@ def test_where_upon_where_takes_steps_in_proportion() -> None:
     assert query_key_grids.MAX_TRAVERSAL_STEPS - budget.remaining_steps < 5_000
 
 
-def test_what_was_not_looked_through_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Rows()
+def test_search_limit_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = GridBuilder()
     mask = rows.causal()
     for width in range(400):
         near = rows.compare("lt", rows.apart(), rows.number(width))

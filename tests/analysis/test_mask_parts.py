@@ -1,4 +1,4 @@
-"""Masks taken apart: what is not in a part is not seen."""
+"""Decomposition of masks: a position outside all parts is masked out."""
 
 import random
 
@@ -16,8 +16,8 @@ from specc.ir.types import EMPTY_INTERVAL, FULL_INTERVAL, Interval, Type
 ROWS = Dim.symbol("n")
 
 
-class Masks:
-    """Random masks `[n, n]` over row numbers and three inputs that say something of rows."""
+class RandomMasks:
+    """Random masks `[n, n]` over position ids and three boolean inputs."""
 
     def __init__(self, seed: int) -> None:
         self.b, self.random = Builder(), random.Random(seed)
@@ -27,11 +27,11 @@ class Masks:
         self.q = self.b.one(ops.Insert(1), self.k)
 
     def mask(self, depth: int) -> Value:
-        """One of some depth, as wide as it is high."""
+        """Return a mask of a given depth and of full shape."""
         return self.b.one(ops.And(), self.some(depth), self._all())
 
     def some(self, depth: int) -> Value:
-        """One that may hold for all queries, or all keys, at once."""
+        """Return a mask that may be broadcast over queries or keys."""
         one, draw = self.b.one, self.random
         kind = draw.choice(("and", "or", "or", "not", "where")) if depth else "end"
         if kind == "end":
@@ -68,8 +68,9 @@ class Masks:
         return self.b.one(ops.Compare("lt"), rows, number)
 
 
-def unseen(masks: Masks, mask: Value, found: MaskParts) -> int:
-    """How many pairs a mask shows that no part holds, for one drawing of the inputs."""
+def count_uncovered_pairs(masks: RandomMasks, mask: Value, found: MaskParts) -> int:
+    """Return the number of visible pairs that are in no part, for one random sample of the
+    inputs."""
     alone = [*found.key_conditions, *found.query_conditions]
     outputs = {"mask": mask, **{f"{n}": a.value for n, a in enumerate(alone)}}
     graph = masks.b.finish("mask", outputs)
@@ -85,29 +86,30 @@ def unseen(masks: Masks, mask: Value, found: MaskParts) -> int:
     return int((np.asarray(results["mask"], bool) & ~covered).sum())
 
 
-def drawn(seed: int) -> int:
-    masks = Masks(seed)
+def check_random_mask(seed: int) -> int:
+    """Return the number of uncovered pairs of a random mask."""
+    masks = RandomMasks(seed)
     mask = masks.mask(seed % 4)
     padded = masks.flags[2:] if seed % 2 else ()
-    return unseen(masks, mask, decompose_mask(mask, 0, 1, padded))
+    return count_uncovered_pairs(masks, mask, decompose_mask(mask, 0, 1, padded))
 
 
-def test_what_no_part_holds_is_not_seen() -> None:
-    assert [seed for seed in range(400) if drawn(seed)] == []
+def test_parts_cover_the_mask() -> None:
+    assert [seed for seed in range(400) if check_random_mask(seed)] == []
 
 
 @pytest.mark.slow
-def test_what_no_part_holds_is_not_seen_in_many_masks() -> None:
-    assert [seed for seed in range(400, 20_000) if drawn(seed)] == []
+def test_parts_cover_many_masks() -> None:
+    assert [seed for seed in range(400, 20_000) if check_random_mask(seed)] == []
 
 
-def test_unions_that_are_cut_instead_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_intersection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.MaskParts, "__or__", module.MaskParts.__and__)
-    assert sum(drawn(seed) > 0 for seed in range(200)) > 20
+    assert sum(check_random_mask(seed) > 0 for seed in range(200)) > 20
 
 
-def test_a_window_with_rows_that_see_all_and_are_seen_by_all() -> None:
-    masks = Masks(0)
+def test_window_with_global_tokens() -> None:
+    masks = RandomMasks(0)
     one, first, keep = masks.b.one, masks.flags[0], masks.flags[2]
     apart = one(ops.Pointwise("abs"), one(ops.Arith("sub"), masks.q, masks.k))
     near = one(ops.Compare("le"), apart, one(ops.Constant(4, "i64")))

@@ -1,6 +1,4 @@
-"""A mask hides by zeros, and zero times no number is no number: a gate that divides by
-zero there hides nothing.
-"""
+"""A multiplicative mask does not hide division by zero, because 0 × NaN is NaN."""
 
 from pathlib import Path
 
@@ -29,12 +27,12 @@ generate text of x from y {{ stop = 0 }}
 """
 
 
-def graph_of(directory: Path, gate: str) -> Graph:
+def elaborate_gate(directory: Path, gate: str) -> Graph:
     (directory / "m.specc").write_text(SPEC.format(gate=gate), encoding="utf-8")
     return elaborate_spec(open_spec(str(directory / "m.specc"))).graph
 
 
-def full(graph: Graph, x: np.ndarray) -> np.ndarray:
+def run_full_forward(graph: Graph, x: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         return specc_numpy.evaluate_graph(graph, {"x": x}, {})["y"]
 
@@ -42,18 +40,20 @@ def full(graph: Graph, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     "gate", ["seen / (i - j + 1.0)", "seen * (1.0 / (i - j + 1.0))", "seen * (1.0 / (j - 3.0))"]
 )
-def test_a_gate_that_divides_by_zero_where_it_hides_is_refused(gate: str, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, gate)
+def test_division_by_zero_at_masked_positions(gate: str, tmp_path: Path) -> None:
+    graph = elaborate_gate(tmp_path, gate)
     assert [d.code for d in check_causality(graph, "n", "x", ["y"])] == ["E0712"]
     x = np.random.default_rng(0).normal(size=(1, 4, 4))
-    assert not np.array_equal(full(graph, x)[:, :1], full(graph, x[:, :1]), equal_nan=True)
+    assert not np.array_equal(
+        run_full_forward(graph, x)[:, :1], run_full_forward(graph, x[:, :1]), equal_nan=True
+    )
 
 
 @pytest.mark.parametrize(
     "gate", ["where(key <= at, 1.0 / (i - j + 1.0), 0.0)", "seen / (i + 1.0)", "seen * exp(j - i)"]
 )
-def test_one_that_does_not_is_written_with_in_steps(gate: str, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, gate)
+def test_finite_gates_decode_in_steps(gate: str, tmp_path: Path) -> None:
+    graph = elaborate_gate(tmp_path, gate)
     assert check_causality(graph, "n", "x", ["y"]) == []
     x = np.random.default_rng(0).normal(size=(1, 5, 4))
     made = [
@@ -62,4 +62,4 @@ def test_one_that_does_not_is_written_with_in_steps(gate: str, tmp_path: Path) -
             derive_encoder_and_step(graph, "x", {"y": "new"}), graph, {"x": x}, {}, [2, 1, 2]
         )
     ]
-    np.testing.assert_allclose(np.concatenate(made, axis=1), full(graph, x), rtol=1e-12)
+    np.testing.assert_allclose(np.concatenate(made, axis=1), run_full_forward(graph, x), rtol=1e-12)

@@ -1,4 +1,4 @@
-"""The tree that `show` prints: who comes first, and which layers are one line."""
+"""The tree of `show`: order of its parts and grouping of equal layers."""
 
 import pytest
 
@@ -12,39 +12,39 @@ from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import Dim
 
 
-def tree(name: str, *sets: str) -> SummaryNode:
+def summarize_spec(name: str, *sets: str) -> SummaryNode:
     return summarize_graph(elaborate_spec(open_spec(name, sets=sets)).graph)
 
 
-def under(part: SummaryNode, path: str) -> list[str]:
+def list_parts(part: SummaryNode, path: str) -> list[str]:
     for name in path.split(".") if path else []:
         part = part.parts[name]
     return list(part.parts)
 
 
-def test_what_is_read_first_comes_first() -> None:
-    # the decoder's masks are made ahead of everything
-    assert under(tree("small_translator"), "")[:2] == ["encoder", "decoder"]
+def test_parts_are_in_reading_order() -> None:
+    # the decoder's masks are computed first
+    assert list_parts(summarize_spec("small_translator"), "")[:2] == ["encoder", "decoder"]
 
 
 @pytest.mark.parametrize("name", ["marian", "bart"])
-def test_layers_stand_in_order_and_alike(name: str) -> None:
-    # what the decoder makes behind the encoder's last layer is no part of that layer
-    layers = under(tree(name), "model.encoder.layers")
+def test_equal_layers_are_grouped(name: str) -> None:
+    # values that the decoder computes from the last encoder layer are not part of that layer
+    layers = list_parts(summarize_spec(name), "model.encoder.layers")
     assert layers == ["0 … 11"]
 
 
-def test_layers_that_begin_otherwise_are_alike() -> None:
-    assert under(tree("sparsemax_lm"), "layers") == ["0 … 5"]
+def test_layers_with_different_inputs_are_grouped() -> None:
+    assert list_parts(summarize_spec("sparsemax_lm"), "layers") == ["0 … 5"]
 
 
-def test_layers_in_turn_are_two_lines() -> None:
-    assert under(tree("gemma2"), "model.layers") == ["0, 2 … 24", "1, 3 … 25"]
-    found = tree("gemma3_text").parts["model"].parts["layers"].parts
+def test_alternating_layers_are_two_groups() -> None:
+    assert list_parts(summarize_spec("gemma2"), "model.layers") == ["0, 2 … 24", "1, 3 … 25"]
+    found = summarize_spec("gemma3_text").parts["model"].parts["layers"].parts
     assert sum(part.repeats for part in found.values()) == 26
 
 
-def test_what_stands_behind_a_layer_is_not_in_it() -> None:
+def test_head_is_not_part_of_the_last_layer() -> None:
     graph = elaborate_spec(open_spec("electra")).graph
     inside = [
         str(results[0].type)
@@ -52,7 +52,7 @@ def test_what_stands_behind_a_layer_is_not_in_it() -> None:
         if node in graph.node_origins
         and graph.node_origins[node].scopes[:1] == ("electra.encoder.layer.11",)
     ]
-    # the sums and the activation of the layer itself, not the head behind it
+    # the sums and the activation of the layer, not the head after it
     assert inside
     assert all(text.startswith("f32[batch, seq, ") for text in inside), inside
 
@@ -68,11 +68,11 @@ def test_what_stands_behind_a_layer_is_not_in_it() -> None:
         ([0, 1, 3, 5, 6, 8, 9, 10], "0 … 1, 3, 5 … 6, …"),
     ],
 )
-def test_numbers_of_layers_in_few_words(numbers: list[int], text: str) -> None:
+def test_layer_number_ranges(numbers: list[int], text: str) -> None:
     assert format_number_runs(numbers) == text
 
 
-def test_long_factors_are_grouped_and_names_are_not() -> None:
+def test_digit_grouping() -> None:
     length = Dim.symbol("part12345")
     assert format_dim_formula(length * length * 22020096, {}) == "22 020 096·part12345²"
     assert format_dim_formula(length * 6144, {}) == "6 144·part12345"

@@ -1,4 +1,4 @@
-"""Every so many rows of a padded axis: what is said to stay clean of padding does."""
+"""Strided slices of a padded axis: the padding analysis against computed results."""
 
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ SIDES = ("right", "left", "")
 LONGEST = 9
 
 
-def graph_of(directory: Path, side: str, value: str) -> Graph:
+def elaborate_value(directory: Path, side: str, value: str) -> Graph:
     path = directory / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims batch, n >= 3\n"
@@ -30,8 +30,8 @@ def graph_of(directory: Path, side: str, value: str) -> Graph:
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def leaks(graph: Graph, side: str) -> bool:
-    """Whether a text gives something else beside padding than alone."""
+def is_affected_by_padding(graph: Graph, side: str) -> bool:
+    """Return True if padding changes a result."""
     rng = np.random.default_rng(1)
     for rows, more in product(range(3, LONGEST), range(1, 4)):
         x, junk = rng.standard_normal((1, rows, 2)), rng.standard_normal((1, more, 2))
@@ -49,17 +49,17 @@ def leaks(graph: Graph, side: str) -> bool:
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_what_is_said_to_be_clean_is(side: str, tmp_path: Path) -> None:
+def test_clean_slices_ignore_padding(side: str, tmp_path: Path) -> None:
     clean = set()
     for rows, seen in product(SLICES, SLICES):
         value = f"masked_mean_pool(x[:, {rows}], keep[:, {seen}])"
         try:
-            graph = graph_of(tmp_path, side, value)
+            graph = elaborate_value(tmp_path, side, value)
         except Failed:
-            continue  # not as many of one as of the other
+            continue  # different lengths
         if not check_padding(graph):
             clean.add((rows, seen))
-            assert not leaks(graph, side), value
+            assert not is_affected_by_padding(graph, side), value
     to_the_end = {(s, s) for s in SLICES if s.count("n") == 0}
     assert clean == (to_the_end if side == "right" else set())
 
@@ -67,13 +67,13 @@ def test_what_is_said_to_be_clean_is(side: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["mean(x[:, ::2], axis=1)", "max(x[:, ::2], axis=1)", "last(x[:, ::2])"]
 )
-def test_without_what_says_which_rows_exist_padding_is_read(value: str, tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, "right", value)
-    assert leaks(graph, "right")
+def test_unmasked_slices_read_padding(value: str, tmp_path: Path) -> None:
+    graph = elaborate_value(tmp_path, "right", value)
+    assert is_affected_by_padding(graph, "right")
     assert [d.code for d in check_padding(graph)] == ["W0601"]
 
 
-def test_what_only_looks_back_needs_no_more(tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, "right", "cumsum(x[:, ::2])[:, 0]")
+def test_causal_reductions_need_no_mask(tmp_path: Path) -> None:
+    graph = elaborate_value(tmp_path, "right", "cumsum(x[:, ::2])[:, 0]")
     assert not check_padding(graph)
-    assert not leaks(graph, "right")
+    assert not is_affected_by_padding(graph, "right")

@@ -1,4 +1,4 @@
-"""When padded positions can reach a result, and when they cannot."""
+"""The padding analysis: when padded positions can affect a result."""
 
 from typing import Literal
 
@@ -39,7 +39,7 @@ class Model:
         )
 
 
-def test_an_attention_needs_a_mask() -> None:
+def test_attention_needs_a_mask() -> None:
     model = Model()
     assert model.warnings(model.attend(True)) == []
     assert model.warnings(model.attend(False)) == [
@@ -47,14 +47,14 @@ def test_an_attention_needs_a_mask() -> None:
     ]
 
 
-def test_a_mean_counts_padded_rows_and_a_sum_of_zeros_does_not() -> None:
+def test_mean_and_sum() -> None:
     model = Model()
     assert model.warnings(model.one(ops.Reduce("sum", 1), model.zeroed())) == []
     assert len(model.warnings(model.one(ops.Reduce("mean", 1), model.zeroed()))) == 1
     assert len(model.warnings(model.one(ops.Reduce("sum", 1), model.x))) == 1
 
 
-def test_a_maximum_is_clean_where_padded_rows_are_very_low() -> None:
+def test_maximum_of_masked_values() -> None:
     model = Model()
     low = model.one(ops.Constant(float("-inf"), "f32"))
     covered = model.one(ops.Where(), model.one(ops.Insert(2), model.keep), model.x, low)
@@ -64,19 +64,19 @@ def test_a_maximum_is_clean_where_padded_rows_are_very_low() -> None:
 
 
 @pytest.mark.parametrize(("side", "clean"), [("right", True), ("left", False), ("any", False)])
-def test_the_first_row_exists_only_when_padding_is_on_the_right(side: Side, clean: bool) -> None:
+def test_first_position_by_padding_side(side: Side, clean: bool) -> None:
     model = Model(side)
     assert (model.warnings(model.one(ops.Index(1, Dim.of(0)), model.x)) == []) is clean
 
 
 @pytest.mark.parametrize(("side", "clean"), [("right", False), ("left", True), ("any", False)])
-def test_the_newest_row_exists_only_when_padding_is_on_the_left(side: Side, clean: bool) -> None:
+def test_last_position_by_padding_side(side: Side, clean: bool) -> None:
     model = Model(side)
     assert (model.warnings(model.one(ops.Last(1), model.x)) == []) is clean
 
 
 @pytest.mark.parametrize(("side", "clean"), [("right", True), ("left", False), ("any", False)])
-def test_row_numbers_count_padding_on_the_left(side: Side, clean: bool) -> None:
+def test_position_ids_by_padding_side(side: Side, clean: bool) -> None:
     model = Model(side)
     table = model.one(ops.Sinusoid(Dim.of(4), "halves"), model.one(ops.Extent(1), model.x))
     found = model.warnings(model.one(ops.Arith("add"), model.x, table))
@@ -87,8 +87,8 @@ def test_row_numbers_count_padding_on_the_left(side: Side, clean: bool) -> None:
         )
 
 
-class Biased(Model):
-    """An attention with a bias of the row numbers of its keys; padding stands on the left."""
+class BiasedModel(Model):
+    """An attention with a bias over the key positions; padding on the left."""
 
     def __init__(self) -> None:
         super().__init__("left")
@@ -101,9 +101,9 @@ class Biased(Model):
         return self.one(ops.Attend(0.5), self.heads, self.heads, self.heads, self.mask, bias, sinks)
 
 
-def test_a_bias_that_moves_all_scores_alike_is_clean() -> None:
-    """ALiBi as `slope * j`: a softmax does not see what is added to all of its scores."""
-    model = Biased()
+def test_bias_linear_in_the_position() -> None:
+    """ALiBi as `slope * j`: softmax is invariant to a constant added to all scores."""
+    model = BiasedModel()
     far = model.one(ops.Arith("mul"), model.slopes, model.rows)
     assert model.warnings(model.attended(far)) == []
     assert model.warnings(model.attended(model.one(ops.Pointwise("neg"), far))) == []
@@ -115,8 +115,8 @@ def test_a_bias_that_moves_all_scores_alike_is_clean() -> None:
     assert model.warnings(model.one(ops.Weigh(), weights, model.heads)) == []
 
 
-def test_a_bias_that_moves_scores_apart_is_not() -> None:
-    model = Biased()
+def test_bias_nonlinear_in_the_position() -> None:
+    model = BiasedModel()
     squared = model.one(ops.Arith("mul"), model.rows, model.rows)
     by_key = model.one(
         ops.Arith("mul"), model.rows, model.build.input("w", Input(Type.of("f32", S)))
@@ -137,14 +137,14 @@ def test_a_bias_that_moves_scores_apart_is_not() -> None:
     )
 
 
-def test_positions_counted_by_keep_are_clean() -> None:
+def test_position_ids_from_the_padding_mask() -> None:
     model = Model("left")
     ids = model.one(ops.CumSum(1), model.one(ops.Cast("i64"), model.keep))
     table = model.one(ops.Sinusoid(Dim.of(4), "halves"), ids)
     assert model.warnings(model.one(ops.Arith("add"), model.x, table)) == []
 
 
-def test_rotating_both_sides_by_row_numbers_is_clean() -> None:
+def test_rope_is_relative() -> None:
     model = Model("left")
     rows = model.one(ops.Insert(0), model.one(ops.Extent(1), model.x))
     cos, sin = model.build.add(ops.RopeAngles(Dim.of(4), 1e4), rows)
@@ -155,7 +155,7 @@ def test_rotating_both_sides_by_row_numbers_is_clean() -> None:
     assert len(model.warnings(model.one(ops.Attend(0.5), turned, heads, heads, mask))) == 1
 
 
-def test_a_scalar_input_is_no_padding_mask() -> None:
+def test_scalar_input() -> None:
     b = Builder()
     t = b.input("t", Input(Type("f32", ())))
     assert not check_padding(b.finish("g", {"y": b.one(ops.Pointwise("neg"), t)}))

@@ -1,6 +1,5 @@
-"""A causal mask hides padding on the right of rows that look at themselves, and of no
-others: of two texts the one that is looked at may be the shorter.
-"""
+"""A causal mask hides padding on the right in self-attention, but not in cross-attention, where the
+keys may be shorter."""
 
 from pathlib import Path
 
@@ -24,7 +23,7 @@ graph g(x: float[batch, n, 4], x_keep: keep[batch, n] right,
 """
 
 
-def warned(path: Path, made: str) -> bool:
+def has_padding_warning(path: Path, made: str) -> bool:
     path.write_text(SPEC.replace("MADE", made), encoding="utf-8")
     return bool(check_padding(elaborate_spec(open_spec(str(path))).graph))
 
@@ -32,9 +31,9 @@ def warned(path: Path, made: str) -> bool:
 @pytest.mark.parametrize(
     "made", ["attend(x, z, z, mask=causal)", "attend_by(dot, x, z, z, mask=causal)"]
 )
-def test_another_axis_is_told_of(made: str, tmp_path: Path) -> None:
+def test_causal_cross_attention(made: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
-    assert warned(path, made)
+    assert has_padding_warning(path, made)
     found = elaborate_with_config(str(path))
     rng = np.random.default_rng(0)
     given = {
@@ -48,14 +47,14 @@ def test_another_axis_is_told_of(made: str, tmp_path: Path) -> None:
     assert not np.allclose(one, run_reference(found, {}, given)["y"])
 
 
-def test_rows_among_themselves_are_clean(tmp_path: Path) -> None:
+def test_causal_self_attention(tmp_path: Path) -> None:
     made = "attend(x, x, x, mask=causal)"
-    assert not warned(tmp_path / "m.specc", made)
+    assert not has_padding_warning(tmp_path / "m.specc", made)
 
 
-def test_a_mask_of_the_other_axis_is_enough(tmp_path: Path) -> None:
+def test_padding_mask_of_the_keys(tmp_path: Path) -> None:
     made = "attend(x, z, z, mask=causal & visible(z_keep))"
-    assert not warned(tmp_path / "m.specc", made)
+    assert not has_padding_warning(tmp_path / "m.specc", made)
 
 
 PICKED = """\
@@ -73,9 +72,7 @@ graph g(ids: int[batch, n], keep: keep[batch, n], table: float[batch, m, 4]) -> 
 @pytest.mark.parametrize(
     ("made", "bad"), [("table[:, :, 0]", False), ("where(keep, ids, 0)", True)]
 )
-def test_the_order_of_an_axis_without_padding_counts_none(
-    made: str, bad: bool, tmp_path: Path
-) -> None:
+def test_positions_along_an_axis_without_padding(made: str, bad: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(PICKED.replace("MADE", made), encoding="utf-8")
     assert bool(check_padding(elaborate_spec(open_spec(str(path))).graph)) is bad

@@ -1,4 +1,4 @@
-"""The help of W0601, written into the spec, is accepted by `check`."""
+"""The advice of W0601, applied to the spec, passes `check`."""
 
 import re
 
@@ -69,10 +69,9 @@ def split_call(text: str) -> tuple[str, str, str]:
     raise AssertionError(text)
 
 
-def follow_help(said: Diagnostic) -> str | None:
-    """Return the spec with the help of a warning written in; None for a help that needs
-    a mask which only the user knows, or another place than the marked one.
-    """
+def apply_advice(said: Diagnostic) -> str | None:
+    """Return the spec with the advice of a warning applied; None if the advice needs a mask that
+    only the user knows, or another position."""
     advice, (code, *_) = said.helps[0], re.findall("`([^`]*)`", said.helps[0])
     assert said.primary is not None
     span = said.primary.span
@@ -92,16 +91,18 @@ def follow_help(said: Diagnostic) -> str | None:
         )
     if advice.startswith("replace them before it"):
         place = said.others[0].span if said.others else span
-        made = re.sub(r"(?:pad|merge)\(.*|concat.*", lambda m: write_joined(code, m[0]), place.text)
+        made = re.sub(
+            r"(?:pad|merge)\(.*|concat.*", lambda m: rewrite_joined_operand(code, m[0]), place.text
+        )
         return text[: place.start] + made + text[place.end :]
-    made = write_help(advice, code, marked)
+    made = rewrite_marked_text(advice, code, marked)
     if made and "conv(" in marked and code.startswith("keep="):
         line = text.rfind("\n", 0, span.start) + 1
         return f"{text[:line]}r, _ = {made}\n{text[line : span.start]}r{text[span.end :]}"
     return None if made in (None, marked) else text[: span.start] + made + text[span.end :]
 
 
-def write_joined(code: str, marked: str) -> str:
+def rewrite_joined_operand(code: str, marked: str) -> str:
     """Return the text of a `pad`, `concat` or `merge` with its padded operand masked."""
     if marked.startswith("concat"):
         return re.sub(
@@ -111,8 +112,8 @@ def write_joined(code: str, marked: str) -> str:
     return before + re.sub(r"\bx\b", lambda _: operand, code, count=1) + after
 
 
-def write_help(advice: str, code: str, marked: str) -> str | None:
-    """Return the marked text as the help changes it."""
+def rewrite_marked_text(advice: str, code: str, marked: str) -> str | None:
+    """Return the marked text with the advice applied."""
     call, at, name = marked.partition(" @ ")
     if advice.startswith("add `keep "):
         return marked.replace(" {", f" {code} {{", 1)
@@ -135,28 +136,28 @@ def write_help(advice: str, code: str, marked: str) -> str | None:
     return code if advice.startswith("use") else before + code + after
 
 
-def is_settled(said: Diagnostic, found: list[Diagnostic]) -> bool:
-    """Return True if a warning is gone, or another one says what else to do."""
+def is_fixed(said: Diagnostic, found: list[Diagnostic]) -> bool:
+    """Return True if a warning is gone or has new advice."""
     return not any(f.title == said.title and f.helps == said.helps for f in found)
 
 
 @pytest.mark.parametrize(("value", "shape", "side"), CASES)
-def test_the_help_is_accepted(value: str, shape: str, side: str) -> None:
+def test_advice_is_accepted(value: str, shape: str, side: str) -> None:
     attended = value.startswith("attend")
     body = FIRST + (f"y, _ = {value}; return y" if attended else f"return {value}")
     text = write_padding_spec(body, shape, side)
     found = check_padding(elaborate_padded_spec(text))
     assert found
-    for _ in range(3):  # further ops may be at fault, one after the other
+    for _ in range(3):  # several ops may need a fix, one after the other
         if found:
-            made = follow_help(found[0])
+            made = apply_advice(found[0])
             assert made is not None
             text = made
             found = check_padding(elaborate_padded_spec(text))
     assert not found
 
 
-def test_the_help_settles_warnings_of_random_specs() -> None:
+def test_advice_fixes_random_specs() -> None:
     followed, left = 0, list[str]()
     for seed in range(SPECS):
         text = write_spec(seed).text
@@ -165,11 +166,11 @@ def test_the_help_settles_warnings_of_random_specs() -> None:
         except Failed:
             continue
         for said in found:
-            made = follow_help(said) if said.helps else None
+            made = apply_advice(said) if said.helps else None
             if made is None:
                 continue
             followed += 1
-            if not is_settled(said, check_padding(elaborate_padded_spec(made))):
+            if not is_fixed(said, check_padding(elaborate_padded_spec(made))):
                 left.append(f"{seed}: {said.title}: {said.helps[0]}")
     assert not left
     assert followed > SPECS // 3

@@ -1,6 +1,5 @@
-"""Windows, slices, added positions and quotients along a padded axis: `check` warns
-where padding shows, and only there.
-"""
+"""Windows, slices, padding ops and quotients along a padded axis: `check` warns if and only if
+padding changes a result."""
 
 from itertools import product
 from pathlib import Path
@@ -56,7 +55,7 @@ def compare(body: str, shape: str, side: str, directory: Path) -> tuple[bool, bo
 
 
 @pytest.mark.parametrize(("added", "side"), list(product(ADDED, SIDES)))
-def test_windows_behind_added_positions(added: str, side: str, tmp_path: Path) -> None:
+def test_windows_after_pad(added: str, side: str, tmp_path: Path) -> None:
     for window in WINDOWS:
         body = f"t = {window.format(added)}; return "
         for result, shape in (("t", SEQUENCE_SHAPE), ("masked_max_pool(t, keep)", POOLED_SHAPE)):
@@ -68,7 +67,7 @@ def test_windows_behind_added_positions(added: str, side: str, tmp_path: Path) -
 def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
     body = f"y = {value}; return sum(y * w, axis=1)"
     warned, shown = compare(body, POOLED_SHAPE, side, tmp_path)
-    # padded values that are zero are not among those that `is_affected_by_padding` tries
+    # `is_affected_by_padding` does not try zeros as padded values
     assert warned == (shown or "delay" in value)
 
 
@@ -81,14 +80,14 @@ def test_quotients_of_zeros(value: str, side: str, tmp_path: Path) -> None:
         ("[:, :-2]", (" left",)),
     ],
 )
-def test_a_slice_with_its_mask(part: str, sides: tuple[str, ...], tmp_path: Path) -> None:
+def test_slices_with_their_mask(part: str, sides: tuple[str, ...], tmp_path: Path) -> None:
     for side in SIDES:
         body = f"return masked_mean_pool(x{part}, keep{part})"
         assert compare(body, POOLED_SHAPE, side, tmp_path) == ((side not in sides,) * 2)
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_batch_and_positions_as_one_axis(side: str, tmp_path: Path) -> None:
+def test_merged_batch_and_time_axis(side: str, tmp_path: Path) -> None:
     merged = "m = relu(merge(x, axis=0)); return split(m, into=[batch, n], axis=0)"
     assert compare(merged, SEQUENCE_SHAPE, side, tmp_path) == (False, False)
     summed = merged.replace("relu(merge(x, axis=0))", "cumsum(merge(x, axis=0), axis=0)")
@@ -99,7 +98,7 @@ def test_batch_and_positions_as_one_axis(side: str, tmp_path: Path) -> None:
     "rule", ["softmax(s, axis=-1)", "exp(s) / insert(sum(exp(s), axis=-1), axis=-1)"]
 )
 @pytest.mark.parametrize("side", SIDES)
-def test_own_normalizers_over_two_layers(rule: str, side: str, tmp_path: Path) -> None:
+def test_custom_normalizers_over_two_layers(rule: str, side: str, tmp_path: Path) -> None:
     layer = "x, _ = attend_by(dot, x, x, x, mask=causal & visible(keep), normalize={}); "
     names = ["mine", "sparsemax", "entmax15"]
     for name in names:

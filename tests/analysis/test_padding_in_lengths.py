@@ -1,4 +1,4 @@
-"""A length counts padded rows too: a result that uses one as a number changes with the padding."""
+"""A length includes padded positions, so a result computed from it depends on padding."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ COUNT = "total / insert(sum(cast(keep, to=float), axis=1), axis=1)"
 @pytest.mark.parametrize(
     ("result", "clean"), [("total / n", False), ("total * n", False), (COUNT, True)]
 )
-def test_the_claim_is_what_numbers_show(result: str, clean: bool, tmp_path: Path) -> None:
+def test_lengths_as_values(result: str, clean: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(SPEC.format(result=result), encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph

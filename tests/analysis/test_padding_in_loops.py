@@ -1,6 +1,4 @@
-"""The padding lint sees into loops along another axis: what a body makes of padded
-rows, in whichever step.
-"""
+"""The padding analysis follows loops along another axis, in every iteration."""
 
 from pathlib import Path
 
@@ -23,8 +21,8 @@ graph f(x: float[batch, src, 4], keep: keep[batch, src], y: float[batch, tgt, 4]
 """
 
 
-def warnings(directory: Path, body: str) -> list[tuple[str, str]]:
-    """What is said, and the text it points at."""
+def get_warnings(directory: Path, body: str) -> list[tuple[str, str]]:
+    """Return the warnings with the text they point at."""
     (directory / "m.specc").write_text(
         SPEC.format(body=body.replace("; ", "\n    ")), encoding="utf-8"
     )
@@ -35,13 +33,13 @@ def warnings(directory: Path, body: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "body",
     [
-        "found = row + sum(s, axis=1); s = s * 2.0",  # zeros stay zeros
-        "found = row; s = s + 1.0",  # nobody looks
+        "found = row + sum(s, axis=1); s = s * 2.0",  # zeros remain zeros
+        "found = row; s = s + 1.0",  # unused
         "found, _ = attend_by(dot, row, x, x, mask=visible(keep)); s = 0.5 * s",
     ],
 )
-def test_clean(body: str, tmp_path: Path) -> None:
-    assert warnings(tmp_path, body) == []
+def test_clean_bodies(body: str, tmp_path: Path) -> None:
+    assert get_warnings(tmp_path, body) == []
 
 
 @pytest.mark.parametrize(
@@ -53,11 +51,11 @@ def test_clean(body: str, tmp_path: Path) -> None:
             "masked_softmax",
             "attend_by(dot, row, x, x, mask=all)",
         ),
-        # zeros before the first step only
+        # zeros only before the first iteration
         ("found = row + sum(s, axis=1); s = s + 1.0", "sum", "sum(s, axis=1)"),
     ],
 )
-def test_padded_rows_get_in(body: str, op: str, where: str, tmp_path: Path) -> None:
-    ((title, text),) = warnings(tmp_path, body)
+def test_bodies_that_read_padding(body: str, op: str, where: str, tmp_path: Path) -> None:
+    ((title, text),) = get_warnings(tmp_path, body)
     assert title == f"padded positions reach `found`: `{op}` reads them, without a mask"
     assert text == where

@@ -1,6 +1,5 @@
-"""What is said to keep padding out does so where padded rows were filled with infinity:
-zero times infinity is no number, whatever function of it came between.
-"""
+"""Padded positions filled with infinity: masking by multiplication gives NaN, whatever function is
+between."""
 
 from itertools import product
 from pathlib import Path
@@ -40,8 +39,8 @@ CLEAN = (
 """What must not be warned of, since nothing is wrong with it."""
 
 
-def found(directory: Path, value: str) -> tuple[bool, bool]:
-    """Whether padding is said to reach the result, and whether it does."""
+def compare_analysis(directory: Path, value: str) -> tuple[bool, bool]:
+    """Return whether the analysis warns and whether padding affects the result."""
     graph = elaborate_padding_spec(
         directory, f"k = insert(keep, axis=2); return {value}", POOLED_SHAPE, ""
     )
@@ -49,27 +48,25 @@ def found(directory: Path, value: str) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize(("form", "filled"), list(product(FORMS, INFINITIES)))
-def test_what_is_said_to_be_clean_is(form: str, filled: str, tmp_path: Path) -> None:
+def test_clean_values_ignore_infinite_padding(form: str, filled: str, tmp_path: Path) -> None:
     told = 0
     for word in POINTWISE_FUNCTIONS if form == FORMS[0] else FEW:
         value = form.format(f"{word}(where(k, x, {filled}))")
-        said, moved = found(tmp_path, value)
+        said, moved = compare_analysis(tmp_path, value)
         assert said or not moved, value
         told += said
-    # where the rows are put away by `where`, nothing at all is to be warned of
+    # `where` removes the padded positions, so no warning is expected
     assert told == 0 or "where(k, {0}" not in form
 
 
 @pytest.mark.parametrize("operand", OPERANDS)
-def test_functions_outside_of_their_domain_are_not_said_to_be_clean(
-    operand: str, tmp_path: Path
-) -> None:
+def test_functions_outside_their_domain(operand: str, tmp_path: Path) -> None:
     for word in (*POINTWISE_FUNCTIONS, "1.0 / "):
         value = f"sum(float(k) * ({word}({operand})), axis=1)"
-        said, moved = found(tmp_path, value)
+        said, moved = compare_analysis(tmp_path, value)
         assert said or not moved, value
 
 
 @pytest.mark.parametrize("value", CLEAN)
-def test_what_is_clean_is_not_warned_of(value: str, tmp_path: Path) -> None:
-    assert found(tmp_path, value) == (False, False)
+def test_no_false_positives(value: str, tmp_path: Path) -> None:
+    assert compare_analysis(tmp_path, value) == (False, False)

@@ -1,6 +1,4 @@
-"""What the padding lint says of specs is what numbers show: padded rows before and
-behind, full of something else.
-"""
+"""Padding warnings agree with results computed for padding on both sides with other values."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -130,10 +128,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("body", "shape", "side", "clean"), CASES)
-def test_what_is_said_is_what_numbers_show(
+def test_warnings_agree_with_results(
     body: str, shape: str, side: str, clean: bool | None, tmp_path: Path
 ) -> None:
-    """None: told, although these numbers do not show it; other ones would."""
+    """`clean` is None if the warning is right but this sample does not show it."""
     graph = elaborate_padding_spec(tmp_path, body, shape, side)
     assert (check_padding(graph) == []) == bool(clean)
     assert clean is None or is_affected_by_padding(graph, side) != clean
@@ -149,10 +147,11 @@ def test_what_is_said_is_what_numbers_show(
         ("kernel=3, dilation=2", "n + 4", lambda n: n + 4),
     ],
 )
-def test_rows_made_longer_are_as_alone_where_it_says_so(
+def test_positions_after_conv_transpose(
     window: str, rows: str, own: Callable[[int], int], tmp_path: Path
 ) -> None:
-    """Of rows times `keep` as many as the help of the warning says, padded on the right."""
+    """After multiplying by `keep`, as many positions are valid as the help of the warning says,
+    with padding on the right."""
     path = tmp_path / "m.specc"
     path.write_text(
         "specc 1\nmodel m\ndims b, n\n"

@@ -1,4 +1,4 @@
-"""What the passes know of recurrent layers: causality, padding, the batch, cost."""
+"""Analyses of recurrent layers: causality, padding, batch independence, cost."""
 
 from typing import Literal
 
@@ -17,7 +17,7 @@ B, T = Dim.symbol("batch"), Dim.symbol("seq")
 LAYERS = {1: ops.Rnn, 3: ops.Gru, 4: ops.Lstm}
 
 
-def layer(
+def build_layer(
     gates: int,
     reverse: bool,
     masked: bool,
@@ -35,35 +35,35 @@ def layer(
 
 
 @pytest.mark.parametrize("gates", LAYERS)
-def test_a_forward_layer_is_causal_and_a_backward_one_is_not(gates: int) -> None:
-    assert check_causality(layer(gates, False, True), "seq", "x", ["y"]) == []
-    assert check_causality(layer(gates, False, True, result=1), "seq", "x", ["y"]) == []
-    (fault,) = check_causality(layer(gates, True, False), "seq", "x", ["y"])
+def test_causality_by_direction(gates: int) -> None:
+    assert check_causality(build_layer(gates, False, True), "seq", "x", ["y"]) == []
+    assert check_causality(build_layer(gates, False, True, result=1), "seq", "x", ["y"]) == []
+    (fault,) = check_causality(build_layer(gates, True, False), "seq", "x", ["y"])
     assert fault.code == "E0715"
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("result", [0, 1])
-def test_padding_reaches_only_layers_that_are_not_told_of_it(reverse: bool, result: int) -> None:
-    assert check_padding(layer(4, reverse, True, result)) == []
-    (warning,) = check_padding(layer(4, reverse, False, result))
+def test_padding_of_masked_and_unmasked_layers(reverse: bool, result: int) -> None:
+    assert check_padding(build_layer(4, reverse, True, result)) == []
+    (warning,) = check_padding(build_layer(4, reverse, False, result))
     assert warning.code == "W0601"
     assert warning.helps == ("add `keep=keep`",)
 
 
-def test_padding_behind_does_not_reach_rows_before_it() -> None:
-    assert check_padding(layer(3, False, False, 0, "right")) == []
-    assert len(check_padding(layer(3, False, False, 1, "right"))) == 1
-    assert len(check_padding(layer(3, True, False, 0, "right"))) == 1
+def test_right_padding_does_not_reach_earlier_positions() -> None:
+    assert check_padding(build_layer(3, False, False, 0, "right")) == []
+    assert len(check_padding(build_layer(3, False, False, 1, "right"))) == 1
+    assert len(check_padding(build_layer(3, True, False, 0, "right"))) == 1
 
 
 @pytest.mark.parametrize("gates", LAYERS)
-def test_no_sample_feels_another(gates: int) -> None:
-    assert check_batch_independence(layer(gates, True, True), "batch") == []
+def test_batch_independence(gates: int) -> None:
+    assert check_batch_independence(build_layer(gates, True, True), "batch") == []
 
 
-def test_cost_counts_both_matrices_and_the_projection() -> None:
-    ((node, _),) = layer(4, False, True).nodes
+def test_cost_includes_the_projection() -> None:
+    ((node, _),) = build_layer(4, False, True).nodes
     assert count_multiply_adds(node) == B * T * 20 * (3 + 5)
     b = Builder()
     types = [("x", (B, T, 3)), ("w", (20, 3)), ("u", (20, 2)), ("r", (2, 5))]

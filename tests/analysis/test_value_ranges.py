@@ -1,4 +1,4 @@
-"""Value ranges and constants hold for every input, and are found of each value once."""
+"""Value ranges and constants hold for every input, and are computed once per value."""
 
 import random
 from math import inf
@@ -25,10 +25,8 @@ NUMBERS = (0.9, -0.9, 0.0, 2.5, -1.0, 3.0, 1e-9, 1e30, -1e30, inf, -inf)
 """What constants are: integers, numbers that a cast truncates or rounds, and infinity."""
 
 
-def test_paths_that_part_and_meet() -> None:
-    """A hundred sums of a value and itself: 2^100 paths, of none of which the least is
-    below zero.
-    """
+def test_shared_subexpressions_take_linear_time() -> None:
+    """One hundred sums of a value with itself have 2^100 paths; the minimum is 0."""
     b = Builder()
     x = b.one(ops.Pointwise("abs"), b.input("x", Input(Type.of("f32", 3))))
     for _ in range(100):
@@ -36,7 +34,7 @@ def test_paths_that_part_and_meet() -> None:
     assert find_value_range(x) == (0.0, inf)
 
 
-def draw_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value:
+def sample_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value:
     """Return a constant, position ids, or a value drawn before."""
     match rng.choice(("constant", "constant", "extent", "integer", "old", "old", "old")):
         case "constant":
@@ -48,9 +46,9 @@ def draw_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value:
     return rng.choice(values[-4:])
 
 
-def draw_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
+def sample_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
     """Return a random function of values drawn before; casts and views are the most frequent."""
-    x = draw_operand(rng, b, values)
+    x = sample_operand(rng, b, values)
     kind = rng.choice(("cast", "cast", "cast", "insert", "expand", "arith", "function", "where"))
     number = x.type.dtype not in ("bool", "i64", "i32")  # integers may overflow
     match kind:
@@ -62,7 +60,7 @@ def draw_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
         case "expand" if x.type.rank and x.type.shape[0] == 1:
             return b.one(ops.Expand(0, values[0].type.shape[0]), x)
         case "arith" if number:
-            y = draw_operand(rng, b, values)
+            y = sample_operand(rng, b, values)
             y = y if y.type.dtype == x.type.dtype else b.one(ops.Cast(x.type.dtype), y)
             if x.type.shape == y.type.shape or not (x.type.rank and y.type.rank):
                 return b.one(ops.Arith(rng.choice(("add", "sub", "mul", "min", "max"))), x, y)
@@ -74,7 +72,7 @@ def draw_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
     return x
 
 
-def draw_graph(seed: int) -> Graph:
+def sample_graph(seed: int) -> Graph:
     """Return a graph of random values, all of them outputs."""
     rng, b = random.Random(seed), Builder()
     values = [
@@ -82,13 +80,13 @@ def draw_graph(seed: int) -> Graph:
         b.input("keep", Input(Type.of("bool", LENGTH))),
     ]
     for _ in range(10):
-        values.append(draw_value(rng, b, values))
+        values.append(sample_value(rng, b, values))
     return b.finish("g", {f"v{n}": v for n, v in enumerate(values) if v.node})
 
 
 def find_wrong_facts(seed: int) -> list[str]:
-    """Return what is claimed of values of a random graph and is not so."""
-    graph, rng = draw_graph(seed), np.random.default_rng(seed)
+    """Return the wrong ranges and constants of a random graph."""
+    graph, rng = sample_graph(seed), np.random.default_rng(seed)
     given = {"x": rng.normal(size=LENGTH) * 3, "keep": rng.random(LENGTH) < 0.5}
     given = {n: v for n, v in given.items() if n in graph.inputs}
     with np.errstate(all="ignore"):
@@ -111,16 +109,16 @@ def find_wrong_facts(seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("many", [GRAPHS, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_values_are_what_is_claimed(many: int) -> None:
+def test_ranges_and_constants_hold(many: int) -> None:
     assert [w for seed in range(many) for w in find_wrong_facts(seed)] == []
 
 
-def test_constants_are_found_behind_casts() -> None:
-    graphs = [draw_graph(seed) for seed in range(40)]
+def test_constants_through_casts() -> None:
+    graphs = [sample_graph(seed) for seed in range(40)]
     casts = [v for g in graphs for v in g.outputs.values() if v.node and isinstance(v.op, ops.Cast)]
     assert sum(find_constant_value(v) is not None for v in casts) > len(casts) // 8
 
 
-def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value_ranges, "convert_number", lambda number, dtype: number)
     assert any(find_wrong_facts(seed) for seed in range(40))

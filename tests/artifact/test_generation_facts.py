@@ -1,4 +1,4 @@
-"""What a package says of its states is checked before anything is made of it."""
+"""State descriptions of a package are validated."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ generate text of ids from logits { start = 1  stop = 2  max_tokens = 3 }
 """
 
 
-def test_a_state_whose_first_size_nothing_tells_is_refused(tmp_path: Path) -> None:
+def test_state_without_an_initial_size(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(TEXT)
     directory = tmp_path / "p"
     specc.compile(tmp_path / "m.specc", directory, init=0, graphs="all", target="onnx")

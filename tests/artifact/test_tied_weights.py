@@ -1,6 +1,4 @@
-"""A compiled model knows which of its weights share their numbers: what counts weights, or
-changes one of them, sees the same as in the spec.
-"""
+"""Tied weights in compiled models: weight counts and changes agree with the spec."""
 
 from pathlib import Path
 
@@ -15,33 +13,33 @@ from specc.weights.formats.safetensors import write_safetensors
 LATER = pytest.mark.parity
 
 
-def ties_in(model: Path) -> dict[str, str]:
+def get_ties(model: Path) -> dict[str, str]:
     facts = specc.load(model).manifest.graph.parameter_facts
     return {p.name: p.tied_to for p in facts.values() if p.tied_to}
 
 
 @pytest.mark.parametrize("kind", ["none", pytest.param("int8", marks=LATER)])
-def test_a_loaded_model_notes_its_ties(kind: str, tmp_path: Path) -> None:
+def test_manifest_records_ties(kind: str, tmp_path: Path) -> None:
     out, sets = tmp_path / "m.onnx", SMALL_CONFIGS["gpt2"]
     specc.compile("gpt2", out, init=0, set=sets, quantize=kind)
-    assert ties_in(out) == {"lm_head.weight": "wte.weight"}
+    assert get_ties(out) == {"lm_head.weight": "wte.weight"}
 
 
-def test_copies_with_other_numbers_are_not_tied(tmp_path: Path) -> None:
-    """Though the spec ties them: the file had both, and they differ."""
+def test_different_copies_are_not_tied(tmp_path: Path) -> None:
+    """The spec ties them, but the file contains two different tensors."""
     out, sets = tmp_path / "m.onnx", SMALL_CONFIGS["gpt2"]
     specc.compile("gpt2", out, init=0, set={**sets, "tied": False})
     weights = dict(specc.load(out).weights())
-    # a checkpoint of GPT-2 has its matrices turned over
+    # GPT-2 checkpoints store transposed matrices
     turned = {n: np.ascontiguousarray(w.T) for n, w in weights.items() if ".c_" in n}
     given = tmp_path / "w.safetensors"
     write_safetensors(given, {**weights, **turned})
     specc.compile("gpt2", out, weights=given, set=sets, force=True)
-    assert not ties_in(out)
+    assert not get_ties(out)
 
 
-def test_weights_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside a spec, a compiled model has as many as its own spec has."""
+def test_tied_weights_are_counted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The count of a compiled model equals that of its spec."""
     specs = []
     for layers in (1, 2):
         specs.append(tmp_path / f"m{layers}.specc")

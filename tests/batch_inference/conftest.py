@@ -1,6 +1,5 @@
-"""A small model for rows: a classifier of texts with a row that is padded; rows for it, and
-what comes of them when nothing happens.
-"""
+"""A small text classifier with a padding mask, rows for it, and the parts of an uninterrupted
+job."""
 
 import json
 from pathlib import Path
@@ -42,7 +41,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts of different length; the one of row 7 is nothing."""
+    """Texts of different lengths; row 7 is null."""
     rng = np.random.default_rng(3)
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
     rows = [{"id": n, "text": "x" * int(rng.integers(1, 30))} for n in range(ROW_COUNT)]
@@ -55,6 +54,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(
     small: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
+    """Hashes of the parts of an uninterrupted job."""
     out = tmp_path_factory.mktemp("undisturbed")
     run_job(make_job(small, data, out))
     return hash_parts(out)

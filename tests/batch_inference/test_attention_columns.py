@@ -1,4 +1,4 @@
-"""Weights of attentions as columns, where they are asked for: each row's as alone."""
+"""Attention weights as output columns equal those of each row alone."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from specc.diagnostics.diagnostic import Failed
 TEXTS = ["a", "abcdef", "xyz", "ab", "abcabcabc"]
 
 
-def mapped(small: Path, directory: Path, raw: str, to: str = "") -> Any:
+def run_map(small: Path, directory: Path, raw: str, to: str = "") -> Any:
     data = directory / "rows.jsonl"
     data.write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
     job = JobRequest(
@@ -30,9 +30,9 @@ def mapped(small: Path, directory: Path, raw: str, to: str = "") -> Any:
     return run_job(job)
 
 
-def test_weights_are_those_of_a_row_alone(small: Path, tmp_path: Path) -> None:
-    """Without the padding of the batch: as many queries and keys as the row has."""
-    report = mapped(small, tmp_path, "attention.look")
+def test_weights_equal_those_of_a_single_row(small: Path, tmp_path: Path) -> None:
+    """Without the padding of the batch: the shape is that of the row's tokens."""
+    report = run_map(small, tmp_path, "attention.look")
     lines = (tmp_path / "out" / "part-000000.jsonl").read_text().splitlines()
     model = specc.load(small)
     for text, line in zip(TEXTS, lines, strict=True):
@@ -44,19 +44,19 @@ def test_weights_are_those_of_a_row_alone(small: Path, tmp_path: Path) -> None:
     assert report.errors == 0
 
 
-def test_the_column_has_its_kind_in_the_plan(small: Path, tmp_path: Path) -> None:
+def test_parquet_type_of_the_column(small: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
-    mapped(small, tmp_path, "attention.look", "parquet")
+    run_map(small, tmp_path, "attention.look", "parquet")
     table = pyarrow.parquet.read_table(tmp_path / "out" / "part-000000.parquet")
     kind = table.schema.field("attention.look").type
     assert kind.list_size == 2
     assert [len(m) for m in table["attention.look"].to_pylist()[1]] == [6, 6]
 
 
-def test_an_attention_that_there_is_not(small: Path, tmp_path: Path) -> None:
+def test_unknown_attention(small: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0879") as failed:
-        mapped(small, tmp_path, "attention.lok")
+        run_map(small, tmp_path, "attention.lok")
     assert failed.value.diagnostics[0].notes == ("it has look",)
     assert not (tmp_path / "out").exists()

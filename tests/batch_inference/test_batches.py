@@ -1,4 +1,4 @@
-"""Batches cover every row once, keep their limits, and hang on nothing but the rows."""
+"""Batches contain every row once, respect the limits, and do not depend on the order of rows."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -13,51 +13,51 @@ LIMITS = st.builds(
 )
 
 
-def rows_of(lengths: list[int]) -> list[InputRow]:
+def make_rows(lengths: list[int]) -> list[InputRow]:
     return [InputRow(n, {"x": np.zeros(size, np.int64)}) for n, size in enumerate(lengths)]
 
 
-def squares(count: int, length: int) -> int:
+def count_attention_bytes(count: int, length: int) -> int:
     return 4 * count * length * length
 
 
 @given(LENGTHS, LIMITS)
 @settings(max_examples=150, deadline=None)
-def test_every_row_once_within_the_limits(lengths: list[int], limits: BatchLimits) -> None:
-    found = make_batches(rows_of(lengths), ["x"], limits, squares)
+def test_batches_respect_the_limits(lengths: list[int], limits: BatchLimits) -> None:
+    found = make_batches(make_rows(lengths), ["x"], limits, count_attention_bytes)
     assert sorted(r.number for batch in found for r in batch) == [*range(len(lengths))]
     for batch in found:
         longest = max(r.length(["x"]) for r in batch)
         assert len(batch) == 1 or (
             len(batch) <= limits.cap
             and len(batch) * longest <= limits.tokens
-            and squares(len(batch), longest) <= limits.memory
+            and count_attention_bytes(len(batch), longest) <= limits.memory
         )
 
 
 @given(LENGTHS, LIMITS, st.randoms())
 @settings(max_examples=50, deadline=None)
-def test_the_order_of_rows_does_not_matter(
+def test_batches_do_not_depend_on_the_row_order(
     lengths: list[int], limits: BatchLimits, random: "np.random.Generator"
 ) -> None:
-    rows = rows_of(lengths)
+    rows = make_rows(lengths)
     mixed = [*rows]
     random.shuffle(mixed)
-    one, other = (make_batches(r, ["x"], limits, squares) for r in (rows, mixed))
+    one, other = (make_batches(r, ["x"], limits, count_attention_bytes) for r in (rows, mixed))
     numbers = [[r.number for r in batch] for batch in one]
     assert numbers == [[r.number for r in batch] for batch in other]
 
 
-def test_lengths_that_cannot_be_padded_stay_apart() -> None:
+def test_unpaddable_lengths_are_separated() -> None:
     rows = [InputRow(n, {"x": np.zeros((2 + n % 2, 3))}) for n in range(6)]
     found = make_batches(rows, [], BatchLimits(), lambda *_: 0)
     assert [{r.arrays["x"].shape for r in batch} for batch in found] == [{(2, 3)}, {(3, 3)}]
 
 
-def test_sorted_by_length_little_is_padding() -> None:
-    """Log-normal lengths in a block of the usual size: below 15 %."""
+def test_padding_fraction() -> None:
+    """Below 15 % for log-normal lengths in a block of the default size."""
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3, 1, 4096).astype(int), 1, 2000).tolist()
-    found = make_batches(rows_of(lengths), ["x"], BatchLimits(), lambda *_: 0)
+    found = make_batches(make_rows(lengths), ["x"], BatchLimits(), lambda *_: 0)
     places, padding = np.array([count_padding(batch, ["x"]) for batch in found]).sum(0)
     assert padding / (places - padding) < 0.15

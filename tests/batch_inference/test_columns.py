@@ -1,6 +1,5 @@
-"""Columns at once are what they are one by one: ids, JSON lines, Arrow's lists, byte for
-byte; and what is wrong with one row is told of that row.
-"""
+"""Columns are converted in bulk exactly like single rows: token ids, JSON lines, Arrow lists;
+errors belong to one row."""
 
 import json
 from pathlib import Path
@@ -33,8 +32,8 @@ VALUES = st.one_of(
 
 @given(columns=st.lists(st.lists(VALUES, max_size=5), min_size=1, max_size=3))
 @settings(max_examples=12, deadline=None)
-def test_a_row_is_what_it_is_alone(small: Path, columns: list[list[object]]) -> None:
-    """Whatever stands beside it."""
+def test_rows_do_not_depend_on_their_neighbors(small: Path, columns: list[list[object]]) -> None:
+    """Compare each row of a table with the same row alone."""
     taking = RowModel.open(small, {"ids": "text"}).taking
     for values in columns:
         together = taking.rows({"text": values}, len(values))
@@ -52,11 +51,11 @@ def test_a_row_is_what_it_is_alone(small: Path, columns: list[list[object]]) -> 
 
 @given(texts=st.lists(st.text("abcé", max_size=5)))
 @settings(max_examples=60, deadline=None)
-def test_texts_together(texts: list[str]) -> None:
+def test_text_batches_equal_single_texts(texts: list[str]) -> None:
     for record in (
         TextCharacters(("<e>", "a", "b", "?"), end=0, unknown=3),
         TextBytes(offset=3, start=1),
-        TextCharacters(("a", "b", "c")),  # which knows no é
+        TextCharacters(("a", "b", "c")),  # has no é
     ):
         knows = isinstance(record, TextBytes) or record.unknown is not None
         if not knows and "é" in "".join(texts):
@@ -69,7 +68,7 @@ def test_texts_together(texts: list[str]) -> None:
             np.testing.assert_array_equal(one, made)
 
 
-def arrays_of(kind: ColumnType, rng: np.random.Generator, holes: bool) -> list[Array | None]:
+def sample_arrays(kind: ColumnType, rng: np.random.Generator, holes: bool) -> list[Array | None]:
     found: list[Array | None] = []
     for _ in range(9):
         shape = [int(rng.integers(0, 4)) if s is None else s for s in kind.sizes]
@@ -85,10 +84,10 @@ def arrays_of(kind: ColumnType, rng: np.random.Generator, holes: bool) -> list[A
 @pytest.mark.parametrize(
     "kind", ["f32[3]", "f32[n]", "i64[n, 2]", "f64[2, n]", "bool[n]", "f32[2, n, n]"]
 )
-def test_lists_in_tables(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool) -> None:
-    """The same file as by way of Python's lists; pyarrow itself makes those."""
+def test_arrow_lists(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool) -> None:
+    """The file equals one written from Python lists by pyarrow."""
     column = TableColumn("x", ColumnType.read(kind))
-    arrays = arrays_of(column.kind, np.random.default_rng(0), holes)
+    arrays = sample_arrays(column.kind, np.random.default_rng(0), holes)
     made = parquet.encode_parquet([column], {"x": arrays})
     lists: list[Any] = [None if a is None else a.tolist() for a in arrays]
     assert made == parquet.encode_parquet([column], {"x": lists})
@@ -104,22 +103,22 @@ def test_lists_in_tables(monkeypatch: pytest.MonkeyPatch, kind: str, holes: bool
     )
 )
 @settings(max_examples=80, deadline=None)
-def test_lines_of_json(value: object) -> None:
-    """What JSON has no number for is nothing; all else is what it was."""
+def test_json_lines(value: object) -> None:
+    """Numbers that JSON cannot represent become null."""
 
-    def plain(item: object) -> object:
+    def replace_nonfinite(item: object) -> object:
         if isinstance(item, list):
-            return [plain(x) for x in item]
+            return [replace_nonfinite(x) for x in item]
         if isinstance(item, dict):
-            return {k: plain(v) for k, v in item.items()}
+            return {k: replace_nonfinite(v) for k, v in item.items()}
         gone = isinstance(item, float) and not np.isfinite(item)
         return None if gone else item
 
     line, _ = encode_part("jsonl", [TableColumn("x", ColumnType("json"))], {"x": [value]})
-    assert json.loads(line.decode("utf-8", "surrogatepass")) == {"x": plain(value)}
+    assert json.loads(line.decode("utf-8", "surrogatepass")) == {"x": replace_nonfinite(value)}
 
 
-def test_what_json_has_no_word_for() -> None:
+def test_json_of_bytes_and_arrays() -> None:
     values = [b"ab", np.array([1.5, np.nan], np.float32), np.float32(2.5), {"a": b"c"}]
     columns = [TableColumn(f"c{n}", ColumnType("json")) for n in range(len(values))]
     line, _ = encode_part(

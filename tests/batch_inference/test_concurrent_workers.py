@@ -1,6 +1,5 @@
-"""Several at work on one plan, and files that cannot be read: nobody is taken for dead who
-lives, and whatever the system says has a code.
-"""
+"""Several workers on one plan, and unreadable files: running workers are not considered dead, and
+system errors have codes."""
 
 import json
 import os
@@ -28,7 +27,7 @@ with CrashJournal.open(Path(sys.argv[1])) as journal:
 """
 
 
-def job_of(small: Path, data: Path, out: Path) -> JobRequest:
+def make_job_request(small: Path, data: Path, out: Path) -> JobRequest:
     columns = {"ids": "text"}
     words = {"data": [str(data)], "out": str(out), "columns": columns}
     return JobRequest(model=str(small), rows=2, engine="serial", **words)  # type: ignore[arg-type]
@@ -41,8 +40,8 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_who_lives_is_not_taken_for_dead(tmp_path: Path) -> None:
-    """A process at work on the same rows, then its death, then another one."""
+def test_running_worker_is_not_considered_dead(tmp_path: Path) -> None:
+    """A process works on the same rows and exits; then another one continues."""
     path = tmp_path / "000000.now"
     words = [sys.executable, "-c", HOLDS, str(path)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -66,8 +65,8 @@ def test_who_lives_is_not_taken_for_dead(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_journal_that_is_removed_while_it_is_waited_for(tmp_path: Path) -> None:
-    """The lock is that of the file which has the name."""
+def test_journal_removed_while_waiting(tmp_path: Path) -> None:
+    """The lock belongs to the file that has the name now."""
     path = tmp_path / "000000.now"
     with CrashJournal.open(path) as first:
         first.close()
@@ -76,11 +75,11 @@ def test_a_journal_that_is_removed_while_it_is_waited_for(tmp_path: Path) -> Non
             assert CrashJournal.open(path).shared
 
 
-def test_what_another_has_done_meanwhile_is_not_done_again(
+def test_finished_blocks_are_not_repeated(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    run_job(job_of(small, data, out))
+    run_job(make_job_request(small, data, out))
     plan = read_plan(out)
     assert plan is not None
     blocks, told = BlockRunner.open(plan, out), list[int]()
@@ -90,8 +89,8 @@ def test_what_another_has_done_meanwhile_is_not_done_again(
 
 
 @pytest.mark.parametrize("name", ["pipe.txt", "loop.csv", "gone.jsonl", "", "a\0b.txt"])
-def test_what_is_no_file(tmp_path: Path, name: str) -> None:
-    """A pipe would be waited for, and empty after the first time."""
+def test_data_that_is_not_a_regular_file(tmp_path: Path, name: str) -> None:
+    """Reading a pipe would block, and would be empty the second time."""
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(Failed, match="E0802"):
@@ -99,24 +98,24 @@ def test_what_is_no_file(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["plan", "block"])
-def test_a_file_that_the_system_refuses(
+def test_io_errors_while_reading(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """A disk that fails in the midst, for whoever reads."""
-    out, plan = tmp_path / "out", make_plan(job_of(small, data, tmp_path / "out"))
+    """Raise an I/O error while the plan or a block is read."""
+    out, plan = tmp_path / "out", make_plan(make_job_request(small, data, tmp_path / "out"))
 
-    def refused(*_: object) -> None:
+    def raise_io_error(*_: object) -> None:
         raise OSError(5, "Input/output error", str(data))
 
     blocks = BlockRunner.open(plan, out)
     (out / "_specc").mkdir(parents=True)
-    monkeypatch.setattr("specc.batch_inference.data_files.read_lines", refused)
-    monkeypatch.setattr("specc.batch_inference.data_files.read_block_bytes", refused)
+    monkeypatch.setattr("specc.batch_inference.data_files.read_lines", raise_io_error)
+    monkeypatch.setattr("specc.batch_inference.data_files.read_block_bytes", raise_io_error)
     with pytest.raises(Failed, match=r"E0802.*input/output error"):
-        make_plan(job_of(small, data, out)) if where == "plan" else blocks.do(0)
+        make_plan(make_job_request(small, data, out)) if where == "plan" else blocks.do(0)
 
 
-def test_a_plan_that_may_not_be_read(tmp_path: Path) -> None:
+def test_unreadable_plan(tmp_path: Path) -> None:
     (tmp_path / "_specc" / "plan.json").mkdir(parents=True)
     with pytest.raises(Failed, match="E0802"):
         read_plan(tmp_path)

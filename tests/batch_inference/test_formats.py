@@ -1,6 +1,5 @@
-"""Files of rows: every row once whatever the size of blocks, values as other readers
-give them.
-"""
+"""Data formats: every row is read once for any block size, with the values that other readers
+return."""
 
 import csv
 import io
@@ -23,8 +22,8 @@ TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="
 ENDS = st.sampled_from(["\n", "\r\n"])
 
 
-def every(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
-    """All rows, block by block."""
+def read_all(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
+    """Return all rows, block by block."""
     reader, found, start = find_format(path), [], 0
     for block in reader.blocks(0, rows):
         assert 0 < block.rows <= rows
@@ -38,15 +37,15 @@ def every(path: Path, names: list[str], rows: int) -> list[tuple[object, ...]]:
 
 @given(rows=st.lists(st.tuples(TEXT, TEXT), max_size=12), size=st.integers(1, 5), end=ENDS)
 @settings(max_examples=120, deadline=None)
-def test_csv_as_the_writer_meant_it(
+def test_csv_round_trip(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], size: int, end: str
 ) -> None:
-    """Commas, quotes and line ends inside values included."""
+    """Values contain commas, quotes and line ends."""
     path = tmp_path_factory.getbasetemp() / "t.csv"
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
     path.write_bytes(text.getvalue().encode("utf-8"))
-    assert every(path, ["a", "b"], size) == rows
+    assert read_all(path, ["a", "b"], size) == rows
 
 
 @given(
@@ -62,13 +61,13 @@ def test_json_lines(
     lines = [json.dumps(row) + end + ("" if n % 3 else end) for n, row in enumerate(rows)]
     path.write_bytes("".join(lines).encode())
     want = [(row.get("a"), row.get("b")) for row in rows]
-    assert every(path, ["a", "b"], size) == want
+    assert read_all(path, ["a", "b"], size) == want
 
 
-def test_lines_of_text(tmp_path: Path) -> None:
+def test_text_lines(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n\ntw\xff\nlast")
-    found = [text for (text,) in every(path, ["text"], 2)]
+    found = [text for (text,) in read_all(path, ["text"], 2)]
     assert found == ["one", "", BadRow("the line is not UTF-8 at byte 2"), "last"]
 
 
@@ -78,16 +77,16 @@ def test_parquet(tmp_path: Path) -> None:
     names = ["id", "text", "ids"]
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
     pq.write_table(table, path, row_group_size=10)
-    assert every(path, names, 4) == rows
+    assert read_all(path, names, 4) == rows
     kinds = {c.name: str(c.kind) for c in find_format(path).columns()}
     assert kinds == {"id": "i64", "text": "text", "ids": "i64[n]"}
 
 
-def test_pictures_of_a_folder(tmp_path: Path) -> None:
+def test_image_directory(tmp_path: Path) -> None:
     for name in ("b.png", "a.jpg", "deep/c.PNG", "notes.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    assert every(tmp_path, ["path"], 2) == [("a.jpg",), ("b.png",), ("deep/c.PNG",)]
+    assert read_all(tmp_path, ["path"], 2) == [("a.jpg",), ("b.png",), ("deep/c.PNG",)]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_pictures_of_a_folder(tmp_path: Path) -> None:
         ("t.xlsx", b"", "E0873"),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, code: str) -> None:
+def test_invalid_files(tmp_path: Path, name: str, content: bytes, code: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(Failed) as failed:
@@ -108,7 +107,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, co
     assert failed.value.diagnostics[0].code == code
 
 
-def test_a_file_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_files, "MAX_ROW_BYTES", 1000)
     path = tmp_path / "t.txt"
     path.write_bytes(b"a" * 2000)
@@ -116,20 +115,20 @@ def test_a_file_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find_format(path).blocks(0, 9)
 
 
-def test_damaged_rows_are_told_one_by_one(tmp_path: Path) -> None:
+def test_damaged_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a"\n[2]\n\xff\n{"a": NaN}\n{"a": 6}\n')
-    found = [value for (value,) in every(path, ["a"], 9)]
+    found = [value for (value,) in read_all(path, ["a"], 9)]
     assert [found[0], found[5]] == [1, 6]
     assert all(isinstance(v, BadRow) for v in found[1:5])
     path = tmp_path / "t.csv"
     path.write_bytes(b'a,b\n1,2\n3\n"x,4\n')
-    found = [value for (value,) in every(path, ["a"], 9)]
+    found = [value for (value,) in read_all(path, ["a"], 9)]
     assert found[0] == "1"
     assert all(isinstance(v, BadRow) for v in found[1:])
 
 
-def test_folders_of_tables(tmp_path: Path) -> None:
+def test_table_directories(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "_c.csv"):
         (tmp_path / name).write_text("x\n1\n")
     assert [p.name for p in find_files([str(tmp_path)])] == ["a.csv", "b.csv"]
@@ -140,30 +139,31 @@ def test_folders_of_tables(tmp_path: Path) -> None:
         find_files([str(tmp_path / "absent.csv")])
 
 
-def test_csv_whose_quotes_stand_inside_values(tmp_path: Path) -> None:
-    """A quote opens where a value begins; a blank line is no row, a lost end one row."""
+def test_csv_quotes_inside_values(tmp_path: Path) -> None:
+    """A quote is only special at the start of a value; blank lines are skipped; an unclosed quote
+    ends with the row."""
     path = tmp_path / "t.csv"
     path.write_bytes(b'a,b\n5" disk,1\n\nx,"2\n"\ny,3\n\n')
     rows = [('5" disk', "1"), ("x", "2\n"), ("y", "3")]
-    assert all(every(path, ["a", "b"], size) == rows for size in (1, 2, 9))
+    assert all(read_all(path, ["a", "b"], size) == rows for size in (1, 2, 9))
     path.write_bytes(b"a,b\rx,1\ry,2\r")
     with pytest.raises(Failed, match="E0872"):
         find_format(path).columns()
 
 
-def test_a_quote_that_nobody_closes_takes_no_longer_than_the_file(tmp_path: Path) -> None:
+def test_unclosed_quote_is_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b'a\nx\n"y\n' + b"z\n" * 30_000)
     assert [block.rows for block in find_format(path).blocks(0, 9)] == [2]
 
 
-def test_values_that_python_has_not(tmp_path: Path) -> None:
-    """A value of Parquet that is damaged costs its row, times are never cut short."""
+def test_parquet_values_without_a_python_type(tmp_path: Path) -> None:
+    """A damaged Parquet value invalidates only its row; nanosecond timestamps are not truncated."""
     text = pa.array([b"\xff", b"a"]).view(pa.string())
     times = pa.array([1_234_567_891, 2**62 // 10**6 * 10**3], pa.timestamp("ns"))
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"text": text, "at": times}), path)
-    (bad, at), (good, _) = every(path, ["text", "at"], 9)
+    (bad, at), (good, _) = read_all(path, ["text", "at"], 9)
     assert isinstance(bad, BadRow)
     assert (good, at) == ("a", "1970-01-01 00:00:01.234567891")
     pq.write_table(pa.table([text[1:], text[1:]], names=["a", "a"]), path)
@@ -171,18 +171,18 @@ def test_values_that_python_has_not(tmp_path: Path) -> None:
         find_format(path).columns()
 
 
-def test_rows_that_are_nested_without_end(tmp_path: Path) -> None:
+def test_deeply_nested_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"a": ' + "[" * 900 + "]" * 900 + "}\n")
-    [(value,)] = every(path, ["a"], 9)
+    [(value,)] = read_all(path, ["a"], 9)
     assert isinstance(value, BadRow)
 
 
-def test_many_columns_take_time_in_proportion(tmp_path: Path) -> None:
-    """50 000 columns of 40 rows: looked up by place, not one after the other."""
+def test_many_columns_take_linear_time(tmp_path: Path) -> None:
+    """50 000 columns and 40 rows; columns are found by index."""
     names = [f"c{n}" for n in range(50_000)]
     path = tmp_path / "wide.csv"
     path.write_text("\n".join([",".join(names)] + [",".join("1" * len(names))] * 40))
     began = time.monotonic()
-    assert len(every(path, names, 100)) == 40
+    assert len(read_all(path, names, 100)) == 40
     assert time.monotonic() - began < 20

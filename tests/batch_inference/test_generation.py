@@ -1,6 +1,5 @@
-"""Texts that are written behind rows, as room becomes free: every row as alone, whatever
-its block, its neighbors and the engine; and what a process dies of is one row.
-"""
+"""Generation with continuous batching: every row equals the row alone, for any blocks, neighbors
+and engine; a crash loses only the row that causes it."""
 
 import json
 import random
@@ -30,15 +29,15 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("writer") / "gpt2"
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("generator") / "gpt2"
     specc.compile("gpt2", directory, init=3, set=SMALL_CONFIGS["gpt2"], graphs="step")
     return directory
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prompts of 1 to 8 ids; one that there is not."""
+    """Prompts of 1 to 8 token ids; one has an id outside the vocabulary."""
     rng = random.Random(0)
     path = tmp_path_factory.mktemp("data") / "rows.jsonl"
     prompts = [[rng.randrange(5, 17) for _ in range(rng.randint(1, 8))] for _ in range(ROWS)]
@@ -47,42 +46,44 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def job_of(writer: Path, data: Path, out: Path, **more: Any) -> JobRequest:
+def make_job_request(generator: Path, data: Path, out: Path, **more: Any) -> JobRequest:
     asked: dict[str, Any] = {"rows": 25, "engine": "serial", "settings": SETTINGS}
     columns = {"input_ids": "ids"}
     given = asked | more
-    return JobRequest(model=str(writer), data=[str(data)], out=str(out), columns=columns, **given)
+    return JobRequest(
+        model=str(generator), data=[str(data)], out=str(out), columns=columns, **given
+    )
 
 
-def rows_in(out: Path) -> list[dict[str, Any]]:
+def read_rows(out: Path) -> list[dict[str, Any]]:
     lines = [p.read_text().splitlines() for p in sorted(out.glob("part-*"))]
     return [json.loads(line) for part in lines for line in part]
 
 
-def parts(out: Path) -> dict[str, bytes]:
+def read_parts(out: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in out.glob("part-*")}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    writer: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
+    generator: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("undisturbed")
-    run_job(job_of(writer, data, out))
-    return parts(out)
+    run_job(make_job_request(generator, data, out))
+    return read_parts(out)
 
 
-def test_every_text_is_what_generate_each_writes(writer: Path, data: Path, tmp_path: Path) -> None:
-    """Whatever the blocks: the seed draws a row by its number in all data."""
+def test_rows_equal_generate_each(generator: Path, data: Path, tmp_path: Path) -> None:
+    """The seed of a row depends on its index in the whole data set, not on the blocks."""
     made = []
     for size in (25, 1000):
         out = tmp_path / str(size)
-        report = run_job(job_of(writer, data, out, rows=size))
+        report = run_job(make_job_request(generator, data, out, rows=size))
         assert (report.rows, report.errors) == (ROWS, 1)
-        made.append(rows_in(out))
+        made.append(read_rows(out))
     assert made[0] == made[1]
     prompts = [row["ids"] for row in made[0]]
-    each = specc.load(writer).generate_each(prompts, batch_size=3, **SETTINGS)
+    each = specc.load(generator).generate_each(prompts, batch_size=3, **SETTINGS)
     for row, alone in zip(made[0], each, strict=True):
         assert (row["error"] is None) == isinstance(alone, specc.GenerationResult)
         if isinstance(alone, specc.GenerationResult):
@@ -91,23 +92,23 @@ def test_every_text_is_what_generate_each_writes(writer: Path, data: Path, tmp_p
     assert [n for n, row in enumerate(made[0]) if row["error"]] == [BAD]
 
 
-def test_processes_write_the_same_bytes(
-    writer: Path, data: Path, tmp_path: Path, undisturbed: dict[str, bytes]
+def test_worker_processes_write_the_same_bytes(
+    generator: Path, data: Path, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    run_job(job_of(writer, data, tmp_path, engine="local", workers=2))
-    assert parts(tmp_path) == undisturbed
+    run_job(make_job_request(generator, data, tmp_path, engine="local", workers=2))
+    assert read_parts(tmp_path) == undisturbed
 
 
-class Died(BaseException):
-    """What stands for the end of a process."""
+class SimulatedCrash(BaseException):
+    """Stands for the death of the process."""
 
 
 SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("when", [3, *(pytest.param(n, marks=SLOW) for n in (1, 4))])
-def test_killed_in_the_midst_nothing_is_otherwise(
-    writer: Path,
+def test_killed_job_resumes_with_the_same_output(
+    generator: Path,
     data: Path,
     tmp_path: Path,
     undisturbed: dict[str, bytes],
@@ -116,55 +117,55 @@ def test_killed_in_the_midst_nothing_is_otherwise(
 ) -> None:
     real, count = specc.batch_inference.block_runner.append_journal_line, 0
 
-    def append(path: Path, line: str) -> None:
+    def append_and_crash(path: Path, line: str) -> None:
         nonlocal count
         count += 1
         if count == when:
-            # torn, as a line is that a process was killed over
+            # a torn line, as left by a killed process
             with path.open("a") as journal:
                 journal.write(line[: len(line) // 2])
-            raise Died
+            raise SimulatedCrash
         real(path, line)
 
-    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append)
-    with suppress(Died):
-        run_job(job_of(writer, data, tmp_path))
-    report = run_job(job_of(writer, data, tmp_path))
-    assert parts(tmp_path) == undisturbed
+    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append_and_crash)
+    with suppress(SimulatedCrash):
+        run_job(make_job_request(generator, data, tmp_path))
+    report = run_job(make_job_request(generator, data, tmp_path))
+    assert read_parts(tmp_path) == undisturbed
     assert not list(tmp_path.glob("_specc/*.now"))
     assert report.rows == ROWS
 
 
 @pytest.mark.parametrize("poison", [{11, 12}, pytest.param({10}, marks=SLOW)])
-def test_only_a_row_that_a_process_dies_of_is_lost(
-    writer: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: set[int]
+def test_only_crashing_rows_are_lost(
+    generator: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poison: set[int]
 ) -> None:
     real = RowGenerator.begun
 
-    def begun(self: RowGenerator, rows: Sequence[Any], first: int = 0) -> Any:
+    def begin_or_crash(self: RowGenerator, rows: Sequence[Any], first: int = 0) -> Any:
         if poison & {first + row.number for row in rows}:
-            raise Died
+            raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(RowGenerator, "begun", begun)
+    monkeypatch.setattr(RowGenerator, "begun", begin_or_crash)
     for _ in range(30):
         try:
-            run_job(job_of(writer, data, tmp_path, rows=1000))
+            run_job(make_job_request(generator, data, tmp_path, rows=1000))
             break
-        except Died:
+        except SimulatedCrash:
             continue
-    lost = {n: r["error"][:5] for n, r in enumerate(rows_in(tmp_path)) if r["error"]}
+    lost = {n: r["error"][:5] for n, r in enumerate(read_rows(tmp_path)) if r["error"]}
     assert lost == {BAD: "E0913", **dict.fromkeys(poison, "E0882")}
 
 
-def test_texts_that_cannot_be_joined_wait_for_each_other(data: Path, tmp_path: Path) -> None:
-    """A model of which it is not proved; tokens are those of each alone."""
+def test_static_batching(data: Path, tmp_path: Path) -> None:
+    """A model without proved continuous batching; tokens equal those of each row alone."""
     directory = tmp_path / "conv"
     specc.compile("conv_lm", directory, init=3, set=SMALL_CONFIGS["conv_lm"], graphs="step")
     settings = SETTINGS | {"max_tokens": 5}
-    job = job_of(directory, data, tmp_path / "out", settings=settings)
+    job = make_job_request(directory, data, tmp_path / "out", settings=settings)
     made = run_job(JobRequest(**{**vars(job), "columns": {"ids": "ids"}}))
-    rows = rows_in(tmp_path / "out")
+    rows = read_rows(tmp_path / "out")
     each = specc.load(directory).generate_each([r["ids"] for r in rows], **settings)
     assert made.errors == 1
     for row, alone in zip(rows, each, strict=True):
@@ -172,10 +173,10 @@ def test_texts_that_cannot_be_joined_wait_for_each_other(data: Path, tmp_path: P
             assert row["tokens"] == list(alone.tokens)
 
 
-def test_what_it_took_is_told(writer: Path, data: Path, tmp_path: Path) -> None:
-    """Seconds to begin apart from those of work; what the formulas expect beside them."""
+def test_report_times(generator: Path, data: Path, tmp_path: Path) -> None:
+    """Startup time, separate from computing time, next to the expected time."""
     begun: list[float] = []
-    job = job_of(writer, data, tmp_path, rows=20)
+    job = make_job_request(generator, data, tmp_path, rows=20)
     report = run_job(job, lambda seen: begun.append(seen.start_up))
     assert begun[0] == 0
     assert 0 < begun[-1] == report.start_up < report.seconds
@@ -184,14 +185,14 @@ def test_what_it_took_is_told(writer: Path, data: Path, tmp_path: Path) -> None:
     assert report.seconds == report.seconds
 
 
-def test_it_is_told_before_the_work_why_texts_wait(
-    writer: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_reason_for_static_batching(
+    generator: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For beams, and for a model of one file; a package whose places are filled says none."""
-    job = job_of(writer, data, tmp_path / "out")
+    """Beam search and single-file models use static batches; a package with slots does not."""
+    job = make_job_request(generator, data, tmp_path / "out")
     assert not make_plan(job).waits
     beams = {"max_tokens": 3, "strategy": "beam", "num_beams": 2}
-    assert "beams" in make_plan(job_of(writer, data, tmp_path, settings=beams)).waits
+    assert "beams" in make_plan(make_job_request(generator, data, tmp_path, settings=beams)).waits
     one, rows = tmp_path / "dates.onnx", tmp_path / "rows.jsonl"
     specc.compile("dates", one, graphs="generate")
     rows.write_text('{"source": "3.5.79"}\n')

@@ -1,4 +1,4 @@
-"""A job: every row once and in order, whoever does it, however often it is broken off."""
+"""A job processes every row once and in order, for any engine and number of interruptions."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ from specc.batch_inference.row_model import RowModel
 from specc.diagnostics.diagnostic import Failed
 
 
-def test_every_row_is_what_it_is_alone(small: Path, data: Path, tmp_path: Path) -> None:
+def test_rows_equal_single_runs(small: Path, data: Path, tmp_path: Path) -> None:
     report = run_job(make_job(small, data, tmp_path))
     assert (report.rows, report.errors, report.blocks) == (ROW_COUNT, 1, 4)
     rows = read_rows(tmp_path)
@@ -53,51 +53,51 @@ def test_every_row_is_what_it_is_alone(small: Path, data: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_processes_write_the_same_bytes(
+def test_worker_processes_write_the_same_bytes(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str], workers: int
 ) -> None:
     run_job(make_job(small, data, tmp_path, engine="local", workers=workers))
     assert hash_parts(tmp_path) == undisturbed
 
 
-class Died(BaseException):
-    """What stands for the end of a process."""
+class SimulatedCrash(BaseException):
+    """Stands for the death of the process."""
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
-    """Ends the process at the `when`th thing that is written, before or behind it."""
+def crash_at_write(monkeypatch: pytest.MonkeyPatch, when: int) -> Callable[..., None]:
+    """Crash at the n-th write, before or after writing."""
     count = 0
     real = specc.batch_inference.job_files.write_file_atomically
 
-    def write(path: Path, chunks: list[bytes]) -> None:
+    def write_and_crash(path: Path, chunks: list[bytes]) -> None:
         nonlocal count
         count += 1
         if count == when:
             if when % 2:
                 real(path, chunks)
-            raise Died
+            raise SimulatedCrash
         real(path, chunks)
 
-    def append(path: Path, line: str) -> None:
+    def append_and_crash(path: Path, line: str) -> None:
         nonlocal count
         count += 1
         if count == when and when % 2:
             added(path, line)
         if count == when:
-            raise Died
+            raise SimulatedCrash
         added(path, line)
 
     added = specc.batch_inference.block_runner.append_journal_line
-    monkeypatch.setattr(specc.batch_inference.job_files, "write_file_atomically", write)
-    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append)
-    return write
+    monkeypatch.setattr(specc.batch_inference.job_files, "write_file_atomically", write_and_crash)
+    monkeypatch.setattr(specc.batch_inference.block_runner, "append_journal_line", append_and_crash)
+    return write_and_crash
 
 
 @given(when=st.integers(1, 40), again=st.integers(1, 40))
 @settings(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_killed_anywhere_nothing_is_lost_or_doubled(
+def test_killed_job_loses_and_repeats_no_row(
     small: Path,
     data: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -105,12 +105,12 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
     when: int,
     again: int,
 ) -> None:
-    """Between journal, batch, summary and part; and once more while it is gone on with."""
+    """Crash between journal, batch, summary and part, and once more after resuming."""
     out = tmp_path_factory.mktemp("killed")
     for at in (when, again):
         with pytest.MonkeyPatch.context() as patched:
-            dying(patched, at)
-            with suppress(Died):
+            crash_at_write(patched, at)
+            with suppress(SimulatedCrash):
                 run_job(make_job(small, data, out))
     twice = any(
         count >= specc.batch_inference.block_runner.MAX_ATTEMPTS
@@ -118,36 +118,38 @@ def test_killed_anywhere_nothing_is_lost_or_doubled(
         for count in specc.batch_inference.block_runner.CrashJournal.open(path).died.values()
     )
     report = run_job(make_job(small, data, out))
-    # a batch that was begun twice is done row by row, which moves last digits
+    # a batch that began twice is computed row by row, which changes the last digits
     assert twice or hash_parts(out) == undisturbed
     assert (report.rows, report.errors) == (ROW_COUNT, 1)
     assert not list(out.glob("_specc/*.now"))
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
-    """Every process that computes one of these rows of a block ends."""
+def crash_at_rows(monkeypatch: pytest.MonkeyPatch, numbers: set[int]) -> None:
+    """Crash every process that computes one of these rows."""
     real = RowModel.compute
 
-    def compute(self: RowModel, rows: list[InputRow], first: int = 0) -> list[dict[str, object]]:
+    def compute_or_crash(
+        self: RowModel, rows: list[InputRow], first: int = 0
+    ) -> list[dict[str, object]]:
         if numbers & {row.number for row in rows}:
-            raise Died
+            raise SimulatedCrash
         return real(self, rows, first)
 
-    monkeypatch.setattr(RowModel, "compute", compute)
+    monkeypatch.setattr(RowModel, "compute", compute_or_crash)
 
 
 @pytest.mark.parametrize(
     "numbers", [{3, 4}, *(pytest.param(n, marks=pytest.mark.slow) for n in ({3}, {0, 15}))]
 )
-def test_only_rows_that_processes_die_of_are_given_up(
+def test_only_crashing_rows_are_lost(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: set[int]
 ) -> None:
-    poison(monkeypatch, numbers)
+    crash_at_rows(monkeypatch, numbers)
     for _ in range(40):
         try:
             run_job(make_job(small, data, tmp_path))
             break
-        except Died:
+        except SimulatedCrash:
             continue
     blamed = {n for n, r in enumerate(read_rows(tmp_path)) if r["error"]}
     begun = {block + n for block in (0, 16, 32, 48) for n in numbers if block + n < ROW_COUNT}
@@ -156,7 +158,7 @@ def test_only_rows_that_processes_die_of_are_given_up(
     assert codes == {"E0878", "E0882"}
 
 
-def test_workers_that_are_killed(
+def test_killed_workers_are_replaced(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     job = make_job(small, data, tmp_path)
@@ -171,7 +173,7 @@ def test_workers_that_are_killed(
     assert hash_parts(tmp_path) == undisturbed
 
 
-def test_nobody_outlives_the_one_who_asked(
+def test_workers_exit_with_the_parent_process(
     small: Path, data: Path, tmp_path: Path, undisturbed: dict[str, str]
 ) -> None:
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(tmp_path)]
@@ -182,15 +184,15 @@ def test_nobody_outlives_the_one_who_asked(
     driver.kill()
     driver.wait()
     until = time.monotonic() + 3
-    while (left := list(workers_on(tmp_path))) and time.monotonic() < until:
+    while (left := list(find_workers(tmp_path))) and time.monotonic() < until:
         time.sleep(0.05)
     assert not left
     run_job(make_job(small, data, tmp_path, engine="local", workers=1))
     assert hash_parts(tmp_path) == undisturbed
 
 
-def workers_on(out: Path) -> Iterator[int]:
-    """The processes that work for this folder, where the system tells."""
+def find_workers(out: Path) -> Iterator[int]:
+    """Yield the process ids of workers on this directory, from /proc."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().decode()
@@ -200,7 +202,7 @@ def workers_on(out: Path) -> Iterator[int]:
             yield int(entry.name)
 
 
-def test_what_is_done_is_not_done_again(
+def test_finished_job_is_not_repeated(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_job(make_job(small, data, tmp_path))
@@ -221,7 +223,7 @@ def test_what_is_done_is_not_done_again(
         ({"to": "parquet"}, "to"),
     ],
 )
-def test_another_job_in_the_folder(
+def test_output_directory_of_another_job(
     small: Path, data: Path, tmp_path: Path, change: dict[str, object], named: str
 ) -> None:
     run_job(make_job(small, data, tmp_path))
@@ -232,7 +234,7 @@ def test_another_job_in_the_folder(
     assert hash_parts(tmp_path) == before
 
 
-def test_workers_that_never_begin(
+def test_workers_that_fail_to_start(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_plan(make_job(small, data, tmp_path)).write(tmp_path)
@@ -241,7 +243,7 @@ def test_workers_that_never_begin(
         list(LocalEngine(out=tmp_path, workers=2).run(range(4)))
 
 
-def test_an_engine_that_is_not_there(
+def test_missing_ray(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -250,7 +252,7 @@ def test_an_engine_that_is_not_there(
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_of_it_is_imported_unasked() -> None:
+def test_optional_packages_are_not_imported() -> None:
     code = (
         "import sys, specc; from specc.cli.main import main\n"
         "try: main(['map', '--help'])\nexcept SystemExit: pass\n"
@@ -259,10 +261,10 @@ def test_nothing_of_it_is_imported_unasked() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_processes_that_end_without_a_row_to_blame(
+def test_workers_that_exit_early(
     small: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are not begun again for ever."""
+    """They are not restarted forever."""
     make_plan(make_job(small, data, tmp_path)).write(tmp_path)
     dies = tmp_path / "dies"
     dies.write_text("#!/bin/sh\necho '{\"ready\": true}'\n")

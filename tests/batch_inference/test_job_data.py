@@ -1,6 +1,5 @@
-"""What a job reads and carries over: every kind of column and of file, one schema, and a code
-for what cannot be a job.
-"""
+"""Data of a job: every type of column and file, one schema for all parts, and error codes for
+invalid jobs."""
 
 import json
 import os
@@ -23,8 +22,8 @@ from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.array_files import nested_array
 
 
-def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> None:
-    """A block in which every row is bad, one row, none at all."""
+def test_all_parts_have_one_schema(small: Path, tmp_path: Path) -> None:
+    """A block of invalid rows only, of one row, and of none."""
     bad, one = tmp_path / "bad.jsonl", tmp_path / "one.jsonl"
     bad.write_text('{"text": null}\n{"text": \n' + '{"text": "a"}\n' * 2)
     one.write_text('{"text": "b"}\n')
@@ -42,35 +41,35 @@ def test_tables_of_one_schema_whatever_the_rows(small: Path, tmp_path: Path) -> 
     assert (report.rows, len(hash_parts(tmp_path / "none"))) == (0, 0)
 
 
-def test_faults_that_are_no_rows(small: Path, data: Path, tmp_path: Path) -> None:
-    def fails(code: str, **more: object) -> None:
+def test_errors_of_a_job(small: Path, data: Path, tmp_path: Path) -> None:
+    def check_fails(code: str, **more: object) -> None:
         job = vars(make_job(small, data, tmp_path / "out")) | more
         with pytest.raises(Failed, match=code):
             run_job(JobRequest(**job))  # type: ignore[arg-type]
         assert not (tmp_path / "out").exists()
 
-    fails("E0885", columns={"ids": "words"})
-    fails("E0885", keep=["words"])
-    fails("E0880", columns={"idz": "text"})
-    fails("E0880", columns={"keep": "text"})
-    fails("E0879", raw=["nothing"])
+    check_fails("E0885", columns={"ids": "words"})
+    check_fails("E0885", keep=["words"])
+    check_fails("E0880", columns={"idz": "text"})
+    check_fails("E0880", columns={"keep": "text"})
+    check_fails("E0879", raw=["nothing"])
     twice = tmp_path / "twice.jsonl"
     twice.write_text('{"text": "a", "error": "b"}\n')
-    fails("E0886", data=[str(twice)], keep=["error"])
-    fails("E0802", data=["nowhere.csv"])
-    fails("E0873", to="xlsx")
+    check_fails("E0886", data=[str(twice)], keep=["error"])
+    check_fails("E0802", data=["nowhere.csv"])
+    check_fails("E0873", to="xlsx")
     file = tmp_path / "file"
     file.write_text("")
-    fails("E0811", out=str(file))
+    check_fails("E0811", out=str(file))
 
 
-def test_as_many_bad_rows_as_are_granted(small: Path, data: Path, tmp_path: Path) -> None:
+def test_maximum_number_of_errors(small: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0887"):
         run_job(make_job(small, data, tmp_path, most_errors=0))
     assert run_job(make_job(small, data, tmp_path, most_errors=1)).errors == 1
 
 
-def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
+def test_unreadable_rows_are_kept(small: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "a"}\n{"text"\n{"text": "b"}\n')
     assert run_job(make_job(small, rows, tmp_path / "out")).errors == 1
@@ -79,15 +78,15 @@ def test_rows_that_cannot_be_read_stay(small: Path, tmp_path: Path) -> None:
     assert str(found[1]).startswith("E0877 the row cannot be read: the line is not JSON")
 
 
-def test_from_python(small: Path, data: Path, tmp_path: Path) -> None:
+def test_python_api(small: Path, data: Path, tmp_path: Path) -> None:
     model = specc.load(small)
     report: JobReport = model.map(data, out=tmp_path, columns={"ids": "text"}, engine="serial")
     assert report.rows == ROW_COUNT
     assert [r["id"] for r in read_rows(tmp_path)] == [*range(ROW_COUNT)]
 
 
-def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> None:
-    """Of Parquet and of JSON lines, into Parquet."""
+def test_every_column_type_is_copied(small: Path, tmp_path: Path) -> None:
+    """From Parquet and JSON lines to Parquet."""
     table = tmp_path / "rows.parquet"
     kinds = {
         "text": ["a"],
@@ -114,7 +113,7 @@ def test_every_kind_of_column_is_carried_over(small: Path, tmp_path: Path) -> No
     assert (one["k\\ud800"], other["n"]) == ("\\ud800", float(2**60))
 
 
-def test_files_of_json_lack_what_they_like(small: Path, tmp_path: Path) -> None:
+def test_json_files_with_different_columns(small: Path, tmp_path: Path) -> None:
     for name, text in {"a": "", "b": '{"text": "a"}\n', "c": '{"text": "b", "k": 1}\n'}.items():
         (tmp_path / f"{name}.jsonl").write_text(text)
     for order in ("abc", "cba"):
@@ -129,8 +128,8 @@ def test_files_of_json_lack_what_they_like(small: Path, tmp_path: Path) -> None:
         run_job(JobRequest(**{**vars(job), "data": [*files, str(tmp_path / "d.csv")]}))
 
 
-def test_parts_in_the_folder_that_is_read(small: Path, tmp_path: Path) -> None:
-    """They are no rows when the job is gone on with."""
+def test_output_inside_the_data_directory(small: Path, tmp_path: Path) -> None:
+    """Parts are not input rows when the job is resumed."""
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     assert run_job(make_job(small, tmp_path, tmp_path)).before == 0
     again = run_job(make_job(small, tmp_path, tmp_path))
@@ -143,8 +142,8 @@ def test_parts_in_the_folder_that_is_read(small: Path, tmp_path: Path) -> None:
     assert describe_file(tmp_path / "pictures") == before
 
 
-def test_numbers_are_taken_as_alone(small: Path, tmp_path: Path) -> None:
-    """Whole numbers beside them make no whole numbers of others."""
+def test_number_types_do_not_depend_on_other_rows(small: Path, tmp_path: Path) -> None:
+    """Integers in other rows do not make a float an integer."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"text": [{x}]}}\n' for x in ("1", "1.5", "true", "2")))
     report = run_job(make_job(small, rows, tmp_path / "out", limits=BatchLimits()))
@@ -154,8 +153,8 @@ def test_numbers_are_taken_as_alone(small: Path, tmp_path: Path) -> None:
     assert (report.errors, found) == (2, ["None", "E0907", "E0907", "None"])
 
 
-def test_settings_are_checked_before_rows(tmp_path: Path) -> None:
-    """Of writing; what it gives follows from what is meant, not from what is said."""
+def test_generation_settings_are_checked_first(tmp_path: Path) -> None:
+    """The output columns follow from the merged settings."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"source": "3.5.79"}\n')
     dates = tmp_path / "dates.onnx"
@@ -172,7 +171,7 @@ def test_settings_are_checked_before_rows(tmp_path: Path) -> None:
     assert "score" in [column.name for column in plan.results]
 
 
-def test_another_model_or_other_data(small: Path, data: Path, tmp_path: Path) -> None:
+def test_changed_model_or_data(small: Path, data: Path, tmp_path: Path) -> None:
     mine, model = tmp_path / "rows.jsonl", tmp_path / "other.onnx"
     mine.write_bytes(data.read_bytes())
     run_job(make_job(small, mine, tmp_path / "out"))
@@ -184,7 +183,7 @@ def test_another_model_or_other_data(small: Path, data: Path, tmp_path: Path) ->
         run_job(make_job(small, mine, tmp_path / "out"))
 
 
-def test_a_file_that_changes_while_it_is_read(small: Path, data: Path, tmp_path: Path) -> None:
+def test_data_changed_after_planning(small: Path, data: Path, tmp_path: Path) -> None:
     mine = tmp_path / "rows.jsonl"
     mine.write_bytes(data.read_bytes())
     job = make_job(small, mine, tmp_path / "out")
@@ -213,8 +212,10 @@ def test_a_file_that_changes_while_it_is_read(small: Path, data: Path, tmp_path:
         {"out": b"out"},
     ],
 )
-def test_what_is_no_job(small: Path, data: Path, tmp_path: Path, asked: dict[str, object]) -> None:
-    """From Python anything may come; nothing is written."""
+def test_invalid_arguments(
+    small: Path, data: Path, tmp_path: Path, asked: dict[str, object]
+) -> None:
+    """The Python API validates every argument; nothing is written."""
     with specc.load(small) as model:
         given = {"out": tmp_path / "out", "engine": "serial", **asked}
         with pytest.raises(Failed, match=f"E0970.*{next(iter(asked))}"):
@@ -234,7 +235,7 @@ graph g(x: float[batch, 2]) -> (y: float[batch, 2]) {
 
 
 @pytest.mark.parametrize(("rows", "status", "nulls"), [("12", 1, 0), ("ab", 0, 2), ("a1", 0, 1)])
-def test_the_status_tells_of_jobs_without_any_result(
+def test_exit_code_of_failed_jobs(
     rows: str, status: int, nulls: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """1 if every row failed; NaN and infinity that become null are counted."""

@@ -1,4 +1,4 @@
-"""Folders that take no files: said before anything is computed, and nothing is written."""
+"""Unwritable output directories are reported before anything is computed or written."""
 
 import json
 import os
@@ -17,8 +17,8 @@ POWERS = "-dac_override,-dac_read_search"
 """What lets the administrator write where nobody may."""
 
 
-def without_powers() -> list[str]:
-    """What a command begins with that is to be refused as anybody is."""
+def drop_privileges() -> list[str]:
+    """Return a command prefix that removes root's permission to write anywhere."""
     if os.geteuid() != 0:
         return []
     if shutil.which("setpriv") is None:
@@ -27,13 +27,13 @@ def without_powers() -> list[str]:
 
 
 @pytest.mark.parametrize("which", ["new", "part", "journal"])
-def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -> None:
+def test_unwritable_directory(small: Path, tmp_path: Path, which: str) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in range(6)))
     out = tmp_path / "closed"
     out.mkdir()
     closed = out / "_specc" if which == "journal" else out
-    if which != "new":  # a job that was begun when the folder was open
+    if which != "new":  # the job began when the directory was writable
         job = JobRequest(
             model=str(small),
             data=[str(data)],
@@ -49,7 +49,7 @@ def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
     command = [sys.executable, "-m", "specc", *words, "--rows-per-part", "2"]
     made = subprocess.run(
-        [*without_powers(), *command, "--engine", "serial"],
+        [*drop_privileges(), *command, "--engine", "serial"],
         capture_output=True,
         text=True,
         check=False,
@@ -62,22 +62,24 @@ def test_a_folder_that_takes_no_files(small: Path, tmp_path: Path, which: str) -
 
 
 @pytest.mark.parametrize("engine", ["serial", "local"])
-def test_a_full_disk_is_no_reason_to_say_that_nothing_was_written(
-    small: Path, tmp_path: Path, engine: str
-) -> None:
+def test_full_disk_message_counts_written_parts(small: Path, tmp_path: Path, engine: str) -> None:
     data = tmp_path / "rows.jsonl"
-    # the third part is larger than a file may be
+    # the third part exceeds the file size limit
     sizes = (3, 3, 3, 3, 9_000, 9_000)
     data.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in sizes))
     out = tmp_path / "out"
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
     command = [sys.executable, "-m", "specc", *words, "--rows-per-part", "2", "--engine", engine]
 
-    def limit() -> None:
+    def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, 16_000))
 
     made = subprocess.run(
-        [*command, "--workers", "1"], capture_output=True, text=True, check=False, preexec_fn=limit
+        [*command, "--workers", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit_file_size,
     )
     parts = len(list(out.glob("part-*")))
     assert (made.returncode, parts) == (3, 2), made.stderr

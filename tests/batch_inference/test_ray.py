@@ -1,4 +1,5 @@
-"""Ray does the same work as any other: `make scale`, which installs it."""
+"""The Ray engine computes the same results as the others; run by `make scale`, which installs
+Ray."""
 
 import hashlib
 import json
@@ -34,31 +35,31 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def done(small: Path, data: Path, out: Path, **more: object) -> dict[str, str]:
-    """The bytes of every part."""
+def run_and_hash(small: Path, data: Path, out: Path, **more: object) -> dict[str, str]:
+    """Return the hash of every part."""
     words = {"rows": 16, "columns": {"ids": "text"}, "raw": ["vectors"], **more}
     run_job(JobRequest(model=str(small), data=[str(data)], out=str(out), **words))  # type: ignore[arg-type]
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.glob("part-*"))}
 
 
-def test_the_bytes_are_those_of_one_process(small: Path, data: Path, tmp_path: Path) -> None:
-    alone = done(small, data, tmp_path / "alone", engine="serial")
-    assert done(small, data, tmp_path / "ray", engine="ray", workers=2) == alone
+def test_same_bytes_as_one_process(small: Path, data: Path, tmp_path: Path) -> None:
+    alone = run_and_hash(small, data, tmp_path / "alone", engine="serial")
+    assert run_and_hash(small, data, tmp_path / "ray", engine="ray", workers=2) == alone
 
 
-def test_it_goes_on_with_what_others_began(small: Path, data: Path, tmp_path: Path) -> None:
-    alone = done(small, data, tmp_path, engine="serial")
+def test_resume_a_job_of_another_engine(small: Path, data: Path, tmp_path: Path) -> None:
+    alone = run_and_hash(small, data, tmp_path, engine="serial")
     (tmp_path / "part-000001.jsonl").unlink()
-    assert done(small, data, tmp_path, engine="ray", workers=1) == alone
+    assert run_and_hash(small, data, tmp_path, engine="ray", workers=1) == alone
 
 
-def test_a_cluster_that_is_not_there(small: Path, data: Path, tmp_path: Path) -> None:
+def test_unreachable_cluster(small: Path, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0888"):
-        done(small, data, tmp_path, engine="ray", address="127.0.0.1:1")
+        run_and_hash(small, data, tmp_path, engine="ray", address="127.0.0.1:1")
 
 
-def driver(small: Path, data: Path, out: Path) -> subprocess.Popen[bytes]:
-    """The command, as a process of its own."""
+def start_driver(small: Path, data: Path, out: Path) -> subprocess.Popen[bytes]:
+    """Start the command in a new process."""
     words = ["map", str(small), str(data), "--column", "text=ids", "-o", str(out)]
     more = ["--rows-per-part", "2", "--raw", "vectors", "--engine", "ray", "--workers", "2"]
     return subprocess.Popen(
@@ -68,8 +69,8 @@ def driver(small: Path, data: Path, out: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def actors() -> list[int]:
-    """The processes in which Ray's actors hold the model, where the system tells."""
+def find_actors() -> list[int]:
+    """Return the process ids of Ray's actors, from /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -79,8 +80,8 @@ def actors() -> list[int]:
     return found
 
 
-def until(holds: Callable[[], object], seconds: float = 120) -> bool:
-    """Waits for something to hold."""
+def wait_until(holds: Callable[[], object], seconds: float = 120) -> bool:
+    """Wait for a condition."""
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
         time.sleep(0.02)
@@ -88,33 +89,31 @@ def until(holds: Callable[[], object], seconds: float = 120) -> bool:
 
 
 @pytest.mark.parametrize("whom", ["an actor", "the driver"])
-def test_killed_by_signal_nothing_is_lost_or_doubled(
-    small: Path, tmp_path: Path, whom: str
-) -> None:
+def test_killed_job_loses_and_repeats_no_row(small: Path, tmp_path: Path, whom: str) -> None:
     data = tmp_path / "rows.jsonl"
     rows = [{"id": n, "text": "x" * (n % 900)} for n in range(1200)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    alone = done(small, data, tmp_path / "alone", engine="serial", rows=2)
+    alone = run_and_hash(small, data, tmp_path / "alone", engine="serial", rows=2)
     out = tmp_path / "ray"
-    process = driver(small, data, out)
-    assert until(lambda: len(list(out.glob("part-*"))) >= 5)
+    process = start_driver(small, data, out)
+    assert wait_until(lambda: len(list(out.glob("part-*"))) >= 5)
     if whom == "an actor":
-        os.kill(actors()[0], signal.SIGKILL)
+        os.kill(find_actors()[0], signal.SIGKILL)
         assert process.wait(240) == 0
     else:
         process.kill()
         process.wait()
-        assert until(lambda: not actors(), 60)
+        assert wait_until(lambda: not find_actors(), 60)
         begun = len(list(out.glob("part-*")))
         assert 5 <= begun < len(alone)
-        assert driver(small, data, out).wait(240) == 0
+        assert start_driver(small, data, out).wait(240) == 0
     made = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in out.glob("part-*")}
     assert made == alone
     assert not list(out.glob("_specc/*.now"))
 
 
-def test_texts_that_are_written_are_the_same(tmp_path: Path) -> None:
-    """Places that are filled as texts end: who begins when hangs on the block alone."""
+def test_generated_tokens_are_the_same(tmp_path: Path) -> None:
+    """Continuous batching depends on the block only."""
     specc.compile("gpt2", tmp_path / "gpt2", init=3, set=SMALL_CONFIGS["gpt2"], graphs="step")
     data = tmp_path / "rows.jsonl"
     rows = [{"input_ids": [5 + n % 11] * (1 + n % 6)} for n in range(60)]
@@ -125,6 +124,6 @@ def test_texts_that_are_written_are_the_same(tmp_path: Path) -> None:
         "settings": {"max_tokens": 12, "stop": [2, 3, 4], "strategy": "sample"},
     }
     model = tmp_path / "gpt2"
-    alone = done(model, data, tmp_path / "alone", engine="serial", **words)
-    made = done(model, data, tmp_path / "ray", engine="ray", workers=2, **words)
+    alone = run_and_hash(model, data, tmp_path / "alone", engine="serial", **words)
+    made = run_and_hash(model, data, tmp_path / "ray", engine="ray", workers=2, **words)
     assert made == alone

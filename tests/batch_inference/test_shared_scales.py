@@ -1,6 +1,5 @@
-"""Rows that share scales (`int8-tensor`): a part has the same bytes whoever does it, and
-the command says what a row depends on before it begins.
-"""
+"""Batch elements that share scales (`int8-tensor`): a part has the same bytes for every engine, and
+the command reports the dependence first."""
 
 import json
 from pathlib import Path
@@ -40,7 +39,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts of all letters, so that not every row is as great as its neighbors."""
+    """Texts of random letters, so that rows have different magnitudes."""
     rng = np.random.default_rng(4)
     texts = [bytes(rng.integers(97, 123, rng.integers(1, 20))) for _ in range(24)]
     path = tmp_path_factory.mktemp("letters") / "rows.jsonl"
@@ -49,7 +48,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["int8", "int8-tensor"])
-def test_what_a_row_depends_on_is_told_first(
+def test_shared_scales_are_reported_first(
     kind: str,
     models: dict[str, Path],
     letters: Path,
@@ -64,10 +63,10 @@ def test_what_a_row_depends_on_is_told_first(
 
 
 @pytest.mark.parity
-def test_the_same_bytes_whoever_does_it(
+def test_same_bytes_for_every_engine(
     models: dict[str, Path], letters: Path, tmp_path: Path
 ) -> None:
-    """Though other limits give other numbers, beyond the last digits."""
+    """Other batch limits give other values, beyond the last digits."""
     model = models["int8-tensor"]
     one, two, other = (tmp_path / name for name in ("one", "two", "other"))
     run_job(make_job(model, letters, one))

@@ -1,6 +1,5 @@
-"""What weights meet is summed up a few at a time: memory is that of the largest, however
-many there are, and nothing of it is left on the disk.
-"""
+"""Gram matrices are accumulated a few at a time: memory does not depend on the number of weights,
+and temporary files are removed."""
 
 import tracemalloc
 from collections.abc import Iterator, Mapping
@@ -47,13 +46,13 @@ SEEN = RNG.normal(size=(2, 30, WIDE)).astype(np.float32)
 
 
 @cache
-def weight(name: str) -> Array:
-    """The numbers of one map."""
+def read_weight(name: str) -> Array:
+    """Return the values of one linear layer."""
     return read_parameter(BASE, name)
 
 
-def chain() -> Graph:
-    """One linear map behind the other."""
+def build_chain() -> Graph:
+    """Build a chain of linear layers."""
     b = Builder()
     x = b.input("x", Input(Type.of("f32", 30, WIDE)))
     for n in range(MANY):
@@ -63,79 +62,79 @@ def chain() -> Graph:
 
 
 PLAN = {f"w{n}": FORM for n in range(MANY)}
-READERS = find_weight_readers(chain(), PLAN, {})
+READERS = find_weight_readers(build_chain(), PLAN, {})
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of the chain by the reference."""
+class ReferencePart:
+    """A part of the chain, run by the reference backend."""
 
     graph: Graph
     outputs: Mapping[str, TensorSlot] = field(default_factory=dict)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        given = {name: weight(name) for name in self.graph.parameters}
+        given = {name: read_weight(name) for name in self.graph.parameters}
         return backend.load_reference().evaluate_graph(self.graph, inputs, given)
 
 
-def samples() -> list[dict[str, Array]]:
+def list_samples() -> list[dict[str, Array]]:
     return [{"x": rows} for rows in SEEN]
 
 
-def rounded(directory: Path) -> dict[str, PrequantizedWeight]:
+def quantize_chain(directory: Path) -> dict[str, PrequantizedWeight]:
     def round_one(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return quantize_to_files(BASE, name, FORM, factor, stem)
 
-    return gram_matrices.quantize_calibrated(opened, READERS, samples, directory, round_one)
+    return gram_matrices.quantize_calibrated(open_part, READERS, list_samples, directory, round_one)
 
 
 @contextmanager
-def opened(graph: Graph) -> Iterator[Part]:
-    yield Part(graph)
+def open_part(graph: Graph) -> Iterator[ReferencePart]:
+    yield ReferencePart(graph)
 
 
-class Empty(Part):
-    """A part that takes no memory and gives some rows."""
+class EmptyPart(ReferencePart):
+    """A part that uses no memory and returns constant activations."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return dict.fromkeys(self.graph.outputs, SEEN[0])
 
 
-def peak(directory: Path) -> int:
-    """The most bytes that sums and their factors take."""
+def measure_peak_memory(directory: Path) -> int:
+    """Return the peak memory in bytes of Gram matrices and their factors."""
 
     @contextmanager
-    def opened(graph: Graph) -> Iterator[Part]:
-        yield Empty(graph)
+    def open_part(graph: Graph) -> Iterator[ReferencePart]:
+        yield EmptyPart(graph)
 
-    def nothing(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
+    def skip_quantization(name: str, factor: GetFactor, stem: Path) -> PrequantizedWeight:
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
     tracemalloc.start()
-    gram_matrices.quantize_calibrated(opened, READERS, samples, directory, nothing)
+    gram_matrices.quantize_calibrated(
+        open_part, READERS, list_samples, directory, skip_quantization
+    )
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return most
 
 
-def test_no_more_than_a_few_sums_are_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_peak_memory_of_gram_matrices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gram_matrices, "STAGE_GRAM_BYTES", SUM)
     monkeypatch.setattr(int_quantization, "MAX_DIRECT_INVERSE", 16)
-    few = peak(tmp_path)
-    # the sums, what a sample adds to them, and parts of their factor while it is made
+    few = measure_peak_memory(tmp_path)
+    # the Gram matrices, the products of a sample, and temporaries of the factorization
     assert few < 3 * SUM + SLACK
-    # a mistake that the law would see: all of them at once
+    # planted bug: all Gram matrices in one stage
     monkeypatch.setattr(gram_matrices, "STAGE_GRAM_BYTES", MANY * SUM)
-    assert peak(tmp_path) > few + (MANY - 3) * SUM
+    assert measure_peak_memory(tmp_path) > few + (MANY - 3) * SUM
 
 
 @pytest.mark.parametrize("least", [1, 3 * 4 * WIDE**2, 1 << 30])
-def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
+def test_stages_equal_a_single_pass(
     least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many weights a stage may hold: beside the products of the maps in NumPy."""
+    """For any stage size, compare with products of the layers in NumPy."""
     monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
     parts = list(gram_matrices.split_stages(READERS))
     assert len(parts) == {1: MANY - 1, 1 << 30: 1}.get(least, 3)
@@ -147,19 +146,19 @@ def test_what_is_met_stage_by_stage_is_what_is_met_at_once(
         found[name] = factor(0)
         return PrequantizedWeight(stem, stem, WeightQuantizationError())
 
-    gram_matrices.quantize_calibrated(opened, READERS, samples, tmp_path, round_one)
+    gram_matrices.quantize_calibrated(open_part, READERS, list_samples, tmp_path, round_one)
     x = np.concatenate(SEEN).astype(np.float64)
     for n in range(MANY):
         assert np.allclose(
             found[f"w{n}"], int_quantization.compute_cholesky_factor(x.T @ x), rtol=1e-5
         )
-        x = x @ weight(f"w{n}").astype(np.float64).T
+        x = x @ read_weight(f"w{n}").astype(np.float64).T
     # what stages keep for each other is gone
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_ready_is_what_would_be_written(tmp_path: Path) -> None:
-    ready = rounded(tmp_path)
+def test_prequantized_values_equal_quantization_on_the_fly(tmp_path: Path) -> None:
+    ready = quantize_chain(tmp_path)
     whole = QuantizedValues(BASE, dict.fromkeys(ready, FORM), ready)
     x = np.concatenate(SEEN).astype(np.float64)
     factor = int_quantization.compute_cholesky_factor(x.T @ x)

@@ -1,4 +1,4 @@
-"""Rounding by inputs takes no more memory for a deeper model: it is run stage by stage."""
+"""Calibration memory does not depend on the depth of the model, because it runs in stages."""
 
 import json
 import struct
@@ -34,8 +34,8 @@ ROOM = 60 << 20
 """What the runtime and libraries take beside."""
 
 
-def written(directory: Path) -> None:
-    """A checkpoint of small random numbers, and inputs."""
+def write_checkpoint(directory: Path) -> None:
+    """Write a checkpoint of small random values, and inputs."""
     rng = np.random.default_rng(0)
     header = {
         f"layers.{n}.map.weight": {
@@ -55,8 +55,8 @@ def written(directory: Path) -> None:
     (directory / "m.specc").write_text(SPEC)
 
 
-def peak(directory: Path, mistake: str, *given: str) -> int:
-    """The most bytes of memory that compiling takes."""
+def measure_peak_memory(directory: Path, mistake: str, *given: str) -> int:
+    """Return the peak memory in bytes of a compilation."""
     command = [
         sys.executable,
         "-c",
@@ -78,15 +78,15 @@ def peak(directory: Path, mistake: str, *given: str) -> int:
 
 
 @pytest.mark.slow
-def test_no_more_than_a_stage_is_in_memory(tmp_path: Path) -> None:
-    written(tmp_path)
-    plain = peak(tmp_path, "", "--calibration-samples", "0")
+def test_peak_memory_is_one_stage(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path)
+    plain = measure_peak_memory(tmp_path, "", "--calibration-samples", "0")
     limit = 16 << 20
     given = "--calibration-data", "x.npz"
-    used = peak(tmp_path, LIMITS.format(limit=16), *given)
-    # weights twice while they are loaded, sums, and one weight's again; with what a
-    # factor of it takes beside its inputs while it is rounded
+    used = measure_peak_memory(tmp_path, LIMITS.format(limit=16), *given)
+    # weights twice while they are loaded, Gram matrices, one weight again, and temporaries of its
+    # factorization
     most = plain + 3 * limit + 2 * (2 * MAP) + ROOM
     assert used <= most, f"{used >> 20} MB, {plain >> 20} MB without inputs"
-    # a mistake that the law is for: all stages in one
-    assert peak(tmp_path, LIMITS.format(limit=1 << 20), *given) > most
+    # planted bug: all stages in one
+    assert measure_peak_memory(tmp_path, LIMITS.format(limit=1 << 20), *given) > most

@@ -1,6 +1,5 @@
-"""What the matrices of experts are rounded by: the rows that each was sent and no others,
-beside experts that are written out in NumPy.
-"""
+"""Calibration of expert matrices: the activations of the tokens routed to each expert, against
+experts in NumPy."""
 
 from pathlib import Path
 
@@ -37,15 +36,15 @@ block expert(x: float[b, n, 8]) -> float[b, n, 6] {{
 """
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(2, 9, 8)).astype(np.float32)
-# two others for each row, none of them the one that nobody asks
+# two experts per token, never the unused one
 IDS = np.array([[0, 1], [1, 3], [3, 0]])[RNG.integers(0, 3, (2, 9))]
 GATES = RNG.random((2, 9, 2)).astype(np.float32)
 KEEP = np.arange(9) < np.array([[9], [5]])
 SAMPLE = {"x": X, "ids": IDS, "gates": GATES, "keep": KEEP}
 
 
-def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
-    """The rows that each expert's matrices meet, in float64."""
+def collect_activations(weights: dict[str, Array]) -> dict[str, list[Array]]:
+    """Return the activations of each expert's matrices, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     up, gate, bias = (w[f"all.{n}"] for n in ("up.weight", "gate.weight", "gate.bias"))
     activations_of: dict[str, list[Array]] = {f"all.{n}.weight": [] for n in ("up", "gate", "down")}
@@ -57,10 +56,8 @@ def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
     return activations_of
 
 
-def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stage for each, too; what an expert that nobody is sent to is rounded by
-    says nothing of any column.
-    """
+def test_activations_per_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with one stage per expert; the Gram matrix of an unused expert is zero."""
     (tmp_path / "m.specc").write_text(SPEC)
     asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
@@ -69,7 +66,7 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
         weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
         readers = find_weight_readers(job.simplified, job.decision.plan, {})
     assert not readers.uncalibrated
-    wanted = met_by_hand(weights)
+    wanted = collect_activations(weights)
     for least in (1, 1 << 30):
         directory = tmp_path / f"{least}"
         directory.mkdir()
@@ -80,14 +77,14 @@ def test_each_expert_counts_its_own_rows(tmp_path: Path, monkeypatch: pytest.Mon
             for expert, x in enumerate(rows):
                 want = compute_cholesky_factor(x.T @ x)
                 assert np.allclose(found[name][expert], want, rtol=1e-6), name
-        # nothing that experts waited for is left behind
+        # activations that experts waited for are removed
         assert not list(directory.iterdir())
     assert not wanted["all.up.weight"][NOBODY].size
 
 
 @pytest.mark.parametrize("kind", ["npz", pytest.param("none", marks=pytest.mark.parity)])
-def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
-    """What is stored is what each matrix alone becomes by its own rows."""
+def test_stacked_experts_are_calibrated(kind: str, tmp_path: Path) -> None:
+    """The stored codes equal those of each matrix alone with its own activations."""
     (tmp_path / "m.specc").write_text(SPEC)
     np.savez(tmp_path / "x.npz", **SAMPLE)
     given = {"quantize": "int4", "quantize_all": True, "group_size": 16}
@@ -95,7 +92,7 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
     specc.compile(tmp_path / "m.specc", tmp_path / "full.onnx", init=3)
     specc.compile(tmp_path / "m.specc", tmp_path / "q.onnx", init=3, **given, **files)
     full, low = (specc.load(tmp_path / f"{n}.onnx") for n in ("full", "q"))
-    activations_of = met_by_hand(dict(full.weights()))
+    activations_of = collect_activations(dict(full.weights()))
     for name, rows in activations_of.items():
         one = low.manifest.rounded[name]
         assert one.recipe == ("gptq" if kind == "npz" else "nearest")
@@ -111,5 +108,5 @@ def test_stacks_are_rounded_by_them(kind: str, tmp_path: Path) -> None:
                 numbers = int_quantization.round_to_grid(blocks, units, 4)
             want = (numbers * units[..., None]).reshape(len(matrix), -1)
             got = low.weights()[name][expert]
-            # a number at an edge may become either: sums of float32 and float64 differ
+            # a value at a rounding boundary may go either way: sums in float32 and float64 differ
             assert np.mean(np.abs(got - want[:, : got.shape[1]]) > 1e-6) < 0.02

@@ -1,6 +1,5 @@
-"""What the weights of a loop are rounded by: what they meet in every turn of it, beside a
-recurrence that is written out in NumPy.
-"""
+"""Calibration of loop weights: the activations of every iteration, against a recurrence in
+NumPy."""
 
 from pathlib import Path
 
@@ -40,10 +39,9 @@ X = RNG.normal(size=(2, 6, 3)).astype(np.float32)
 KEEP = np.arange(6) < np.array([[6], [4]])
 
 
-def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a loop, in a loop of that, in a layer and behind it; with padding, and with a
-    stage for each.
-    """
+def test_activations_of_every_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a loop, in a nested loop, in a layer and after it; with padding, and with one stage per
+    weight."""
     (tmp_path / "m.specc").write_text(SPEC)
     asked = QuantizeOptions(quantize="int4", quantize_all=True, group_size=16)
     options = CompileOptions(output="", init=3, precision=asked)
@@ -52,7 +50,7 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
         weights = {n: read_parameter(job.values, n) for n in job.values.parameters}
         readers = find_weight_readers(job.simplified, job.decision.plan, {})
     assert not readers.uncalibrated
-    wanted = met_by_hand(weights)
+    wanted = collect_activations(weights)
     for least in (1, 1 << 30):
         monkeypatch.setattr(gram_matrices, "STAGE_WEIGHT_BYTES", least)
         found = compute_weight_factors(readers, weights, {"x": X, "keep": KEEP}, tmp_path)
@@ -62,12 +60,12 @@ def test_every_turn_that_is_there_counts(tmp_path: Path, monkeypatch: pytest.Mon
             assert np.allclose(found[name][0], compute_cholesky_factor(x.T @ x), rtol=1e-6), name
 
 
-def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
-    """The rows that each weight meets, one text after the other, in float64."""
+def collect_activations(weights: dict[str, Array]) -> dict[str, list[Array]]:
+    """Return the activations of each weight, one sequence after the other, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     activations_of: dict[str, list[Array]] = {}
 
-    def linear(name: str, x: Array, bias: str = "") -> Array:
+    def apply_linear(name: str, x: Array, bias: str = "") -> Array:
         activations_of.setdefault(name, []).append(x)
         return w[name] @ x + (w[bias] if bias else 0)
 
@@ -75,10 +73,10 @@ def met_by_hand(weights: dict[str, Array]) -> dict[str, list[Array]]:
         h, z = np.zeros(5), np.zeros(4)
         for row in text[keep]:
             joined = np.concatenate([row, h])
-            h = np.tanh(linear("cell.weight", joined, "cell.bias"))
+            h = np.tanh(apply_linear("cell.weight", joined, "cell.bias"))
             for _ in range(2):
-                h = np.tanh(linear("again.weight", h))
-            inner = linear("rnn.weight_ih_l0", h, "rnn.bias_ih_l0")
-            z = np.tanh(inner + linear("rnn.weight_hh_l0", z, "rnn.bias_hh_l0"))
-            linear("out.weight", z, "out.bias")
+                h = np.tanh(apply_linear("again.weight", h))
+            inner = apply_linear("rnn.weight_ih_l0", h, "rnn.bias_ih_l0")
+            z = np.tanh(inner + apply_linear("rnn.weight_hh_l0", z, "rnn.bias_hh_l0"))
+            apply_linear("out.weight", z, "out.bias")
     return activations_of

@@ -1,4 +1,4 @@
-"""Beam search over toy models: what it finds, against trying every text there is."""
+"""Beam search over toy models, against exhaustive search."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ WIDE = 300
 """Beams enough to keep every text of four tokens out of four."""
 
 
-def found(
+def search_tokens(
     table: Any, prompt: list[list[int]], said: GenerationSettings
 ) -> list[list[tuple[int, ...]]]:
     return [
@@ -36,7 +36,7 @@ def found(
 
 @given(st.integers(0, 10_000), st.sampled_from([0.0, 0.6, 1.0, 2.0]))
 @settings(max_examples=25, deadline=None)
-def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: float) -> None:
+def test_wide_beam_finds_the_best_sequence(seed: int, penalty: float) -> None:
     table = make_hashed_logits(seed, 4)
     said = replace(
         BEAM,
@@ -50,8 +50,7 @@ def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: fl
     scores = [
         sum_log_probabilities(table, (2, 1), t) / len(t) ** penalty for t in list_all_texts(4, 4, 0)
     ]
-    # logits are float32: the log of a probability near 1 is known to some 1e-7, however
-    # small it is itself
+    # logits are float32, so the log of a probability near 1 is accurate to about 1e-7
     assert [h.score for h in made] == pytest.approx(
         sorted(scores, reverse=True)[:5], rel=1e-5, abs=5e-7
     )
@@ -59,13 +58,12 @@ def test_a_beam_as_wide_as_everything_finds_the_best_text(seed: int, penalty: fl
 
 @given(st.integers(0, 10_000), st.floats(1, 2))
 @settings(deadline=None)
-def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
-    # a stop among the candidates of a single beam is taken only where it is the best,
-    # as greedy decoding does
+def test_one_beam_is_greedy(seed: int, penalty: float) -> None:
+    # with one beam, eos is taken only if it is the best candidate, as in greedy decoding
     table, prompt = make_hashed_logits(seed, 6), np.array([[2, 3], [4, 1]])
     said = GenerationSettings(max_tokens=5, stop=(0,), length_penalty=penalty)
     steps = np.stack([m.tokens for m in decode_steps(TableStepper(table), prompt, said)], axis=1)
-    beams = found(
+    beams = search_tokens(
         table, prompt.tolist(), replace(said, strategy="beam", num_beams=1, early_stopping=True)
     )
     for row, (text,) in zip(steps, beams, strict=True):
@@ -75,16 +73,16 @@ def test_a_beam_of_one_is_greedy(seed: int, penalty: float) -> None:
 
 @given(st.integers(0, 10_000), st.booleans())
 @settings(deadline=None)
-def test_texts_of_a_batch_are_searched_by_themselves(seed: int, penalized: bool) -> None:
+def test_batch_elements_are_independent(seed: int, penalized: bool) -> None:
     prompt = [[1, 2], [3, 3], [5, 1]]
     said = replace(BEAM, repetition_penalty=1.4 if penalized else 1.0)
-    whole = found(make_hashed_logits(seed, 6), prompt, said)
-    assert whole == [found(make_hashed_logits(seed, 6), [row], said)[0] for row in prompt]
+    whole = search_tokens(make_hashed_logits(seed, 6), prompt, said)
+    assert whole == [search_tokens(make_hashed_logits(seed, 6), [row], said)[0] for row in prompt]
 
 
 @given(st.integers(0, 10_000))
 @settings(deadline=None)
-def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
+def test_scores_are_sorted_and_correct(seed: int) -> None:
     table = make_hashed_logits(seed, 6)
     (made,) = search_beams(
         TableStepper(table), np.array([[1]]), replace(BEAM, length_penalty=0.6, log_probs=True)
@@ -101,21 +99,21 @@ def test_scores_fall_and_are_those_of_their_texts(seed: int) -> None:
 
 @given(st.integers(0, 10_000))
 @settings(deadline=None)
-def test_ties_are_decided_the_same_way_every_time(seed: int) -> None:
+def test_ties_are_deterministic(seed: int) -> None:
     table = make_hashed_logits(seed, 5, spread=1.0, grid=2.0)
-    assert found(table, [[1]], BEAM) == found(table, [[1]], BEAM)
+    assert search_tokens(table, [[1]], BEAM) == search_tokens(table, [[1]], BEAM)
 
 
-def test_of_equal_scores_the_lower_token_goes_first() -> None:
-    assert found(lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=1)) == [
+def test_ties_prefer_the_lower_token() -> None:
+    assert search_tokens(lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=1)) == [
         [(0,), (1,), (2,)]
     ]
-    assert found(lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=2)) == [
+    assert search_tokens(lambda text: [0.0] * 6, [[1]], replace(BEAM, stop=(), max_tokens=2)) == [
         [(0, 0), (0, 1), (0, 2)]
     ]
 
 
-def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
+def test_model_inputs() -> None:
     toy = TableStepper(make_continuing_logits("ab", "bcdef"))
     made = search_beams(
         toy, np.array([[1], [2]]), replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
@@ -125,10 +123,10 @@ def test_the_prompt_is_fed_once_and_a_finished_text_leaves_the_batch() -> None:
     assert toy.input_count[-1] == (2, 1)
 
 
-def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
+def test_early_stopping() -> None:
     def table(text: tuple[int, ...]) -> list[float]:
-        # after the first token a stop is nearly as good as going on, and going on is
-        # certain from then on
+        # after the first token eos is almost as likely as the alternative, which is certain from
+        # then on
         return [0.0, 0.5, -9.0] if len(text) < 3 else [-20.0, 9.0, -20.0]
 
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=12, length_penalty=1.0)
@@ -141,14 +139,14 @@ def test_early_stopping_ends_as_soon_as_enough_texts_are_finished() -> None:
     assert lengths["never"][0] == 12
 
 
-def test_where_few_texts_exist_few_are_given() -> None:
+def test_fewer_sequences_than_beams() -> None:
     def table(text: tuple[int, ...]) -> list[float]:
         return [0.0, -np.inf, -np.inf] if len(text) > 1 else [-np.inf, 1.0, 0.0]
 
-    assert found(table, [[1]], replace(BEAM, num_beams=3)) == [[(1, 0), (2, 0)]]
+    assert search_tokens(table, [[1]], replace(BEAM, num_beams=3)) == [[(1, 0), (2, 0)]]
 
 
-def test_a_text_can_end_for_reasons_of_its_own() -> None:
+def test_custom_stopping_criterion() -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=9)
     made = search_beams(
         TableStepper(make_continuing_logits("abcdef")),
@@ -159,7 +157,7 @@ def test_a_text_can_end_for_reasons_of_its_own() -> None:
     assert (made[0][0].tokens, made[0][0].ended) == ((2, 3, 4), True)
 
 
-def test_no_rows_and_no_padding() -> None:
+def test_empty_batch_and_no_padding() -> None:
     assert (
         search_beams(TableStepper(make_hashed_logits(0, 4)), np.zeros((0, 2), np.int64), BEAM) == []
     )
@@ -172,7 +170,7 @@ def test_no_rows_and_no_padding() -> None:
 
 
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])
-def test_a_penalty_beyond_all_numbers_is_no_fault(penalty: float) -> None:
+def test_extreme_length_penalty(penalty: float) -> None:
     said = replace(BEAM, num_beams=2, num_return_sequences=1, max_tokens=30, length_penalty=penalty)
     ((best,),) = search_beams(TableStepper(make_hashed_logits(0, 4)), np.array([[1]]), said)
     assert best.tokens

@@ -1,6 +1,4 @@
-"""Greedy decoding and sampling over toy models: what is written, when it ends, and what
-it hangs on.
-"""
+"""Greedy decoding and sampling over toy models: generated tokens, stopping, and determinism."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,13 +25,13 @@ SAMPLED = GenerationSettings(
 )
 
 
-def tokens_of(
+def generate_tokens(
     prompt: Sequence[Sequence[int]],
     settings: GenerationSettings,
     seed: int = 0,
     spread: float = 2.0,
 ) -> Ints:
-    """i64[rows steps]: what the toy model of this seed writes."""
+    """Return i64[batch steps]: the tokens that the toy model of this seed generates."""
     steps = decode_steps(
         TableStepper(make_hashed_logits(seed, VOCAB, spread)), np.array(prompt), settings
     )
@@ -47,7 +45,7 @@ prompts = st.integers(1, 3).flatmap(
 )
 
 
-def test_the_prompt_is_fed_once_and_the_last_token_never() -> None:
+def test_model_inputs() -> None:
     toy = TableStepper(make_continuing_logits("abcd", "aabb"))
     steps = list(decode_steps(toy, np.array([[1, 2], [1, 1]]), GenerationSettings(stop=(0,))))
     assert [made.tokens.tolist() for made in steps] == [[3, 2], [4, 2], [0, 0]]
@@ -55,7 +53,7 @@ def test_the_prompt_is_fed_once_and_the_last_token_never() -> None:
     assert toy.input_count == [(2, 2), (2, 1), (2, 1)]
 
 
-def test_behind_its_end_a_row_is_filled() -> None:
+def test_finished_sequences_are_padded() -> None:
     prompt = np.array([[1], [2]])
     steps = list(
         decode_steps(
@@ -71,7 +69,7 @@ def test_behind_its_end_a_row_is_filled() -> None:
     assert scores[2][1] < 0
 
 
-def test_several_tokens_can_stop_a_text_and_the_first_fills() -> None:
+def test_several_eos_tokens() -> None:
     steps = list(
         decode_steps(
             TableStepper(make_continuing_logits("ab", "bcd")),
@@ -82,15 +80,15 @@ def test_several_tokens_can_stop_a_text_and_the_first_fills() -> None:
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [4, 4]]
 
 
-def test_a_text_is_never_longer_than_asked_for() -> None:
+def test_max_tokens() -> None:
     toy = TableStepper(make_continuing_logits("abcdefgh"))
     assert len(list(decode_steps(toy, np.array([[1]]), GenerationSettings(max_tokens=3)))) == 3
     assert len(toy.input_count) == 3
     assert list(decode_steps(toy, np.zeros((0, 1), np.int64), GenerationSettings())) == []
 
 
-def test_whoever_watches_can_end_a_row() -> None:
-    def enough(tokens: Ints, ended: Bools) -> Bools:
+def test_watch_can_stop_a_sequence() -> None:
+    def stop_at_token_3(tokens: Ints, ended: Bools) -> Bools:
         return tokens == 3
 
     steps = list(
@@ -98,13 +96,13 @@ def test_whoever_watches_can_end_a_row() -> None:
             TableStepper(make_continuing_logits("abcd", "bcde")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(0,)),
-            watch=enough,
+            watch=stop_at_token_3,
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [3, 0]]
 
 
-def test_log_probabilities_are_the_models_own() -> None:
+def test_log_probs_exclude_penalties() -> None:
     table = make_hashed_logits(4, VOCAB)
     settings = replace(SAMPLED, repetition_penalty=1.5, log_probs=True, stop=())
     steps = list(decode_steps(TableStepper(table), np.array([[3, 1]]), settings))
@@ -113,66 +111,71 @@ def test_log_probabilities_are_the_models_own() -> None:
     assert total == pytest.approx(sum_log_probabilities(table, (3, 1), text), abs=1e-5)
 
 
-def test_a_penalty_sees_the_prompt_and_what_is_written_but_no_padding() -> None:
-    def flat(text: tuple[int, ...]) -> list[float]:
+def test_repetition_penalty_ignores_padding() -> None:
+    def make_flat_logits(text: tuple[int, ...]) -> list[float]:
         return [3.0, 2.9, 2.8, 2.7]
 
-    def write(keep: Bools | None) -> list[int]:
+    def generate_row(keep: Bools | None) -> list[int]:
         settings = GenerationSettings(repetition_penalty=1.2, max_tokens=4)
         return [
             int(m.tokens[0])
-            for m in decode_steps(TableStepper(flat), np.array([[0, 1]]), settings, keep=keep)
+            for m in decode_steps(
+                TableStepper(make_flat_logits), np.array([[0, 1]]), settings, keep=keep
+            )
         ]
 
-    assert write(None) == [2, 3, 0, 0]
-    assert write(np.array([[False, True]])) == [0, 2, 3, 0]
+    assert generate_row(None) == [2, 3, 0, 0]
+    assert generate_row(np.array([[False, True]])) == [0, 2, 3, 0]
 
 
 @given(prompts, st.integers(0, 50), st.integers(0, 2**64 - 1))
-def test_drawing_from_the_best_one_is_greedy(prompt: list[list[int]], seed: int, key: int) -> None:
+def test_top_k_1_is_greedy(prompt: list[list[int]], seed: int, key: int) -> None:
     one = replace(SAMPLED, top_k=1, seed=key)
     assert np.array_equal(
-        tokens_of(prompt, one, seed), tokens_of(prompt, replace(one, strategy="greedy"), seed)
+        generate_tokens(prompt, one, seed),
+        generate_tokens(prompt, replace(one, strategy="greedy"), seed),
     )
 
 
 @given(prompts, st.integers(0, 50))
-def test_greedy_rows_do_not_influence_one_another(prompt: list[list[int]], seed: int) -> None:
+def test_greedy_batch_elements_are_independent(prompt: list[list[int]], seed: int) -> None:
     greedy = GenerationSettings(max_tokens=5, stop=(0,), repetition_penalty=1.3)
-    whole = tokens_of(prompt, greedy, seed)
+    whole = generate_tokens(prompt, greedy, seed)
     for row, made in zip(prompt, whole, strict=True):
-        alone = tokens_of([row], greedy, seed)[0]
+        alone = generate_tokens([row], greedy, seed)[0]
         assert made[: len(alone)].tolist() == alone.tolist()
         assert not made[len(alone) :].any()
 
 
 @given(prompts, st.integers(0, 50))
-def test_a_drawn_row_hangs_on_its_number_not_on_the_others(
+def test_sampled_batch_elements_depend_on_their_index_only(
     prompt: list[list[int]], seed: int
 ) -> None:
-    whole = tokens_of(prompt, SAMPLED, seed)
+    whole = generate_tokens(prompt, SAMPLED, seed)
     others = [[(t % (VOCAB - 1)) + 1 for t in row] for row in prompt]
     for row in range(len(prompt)):
-        mixed = tokens_of([*others[:row], prompt[row], *others[row + 1 :]], SAMPLED, seed)[row]
+        mixed = generate_tokens([*others[:row], prompt[row], *others[row + 1 :]], SAMPLED, seed)[
+            row
+        ]
         shared = min(len(mixed), whole.shape[1])
         assert mixed[:shared].tolist() == whole[row][:shared].tolist()
         assert not mixed[shared:].any()
         assert not whole[row][shared:].any()
 
 
-def test_a_seed_says_what_is_drawn() -> None:
+def test_seed_determines_the_samples() -> None:
     drawn = {
-        seed: tokens_of([[1], [1]], replace(SAMPLED, seed=seed), spread=0.1).tolist()
+        seed: generate_tokens([[1], [1]], replace(SAMPLED, seed=seed), spread=0.1).tolist()
         for seed in range(6)
     }
-    assert drawn[2] == tokens_of([[1], [1]], replace(SAMPLED, seed=2), spread=0.1).tolist()
+    assert drawn[2] == generate_tokens([[1], [1]], replace(SAMPLED, seed=2), spread=0.1).tolist()
     assert len({str(d) for d in drawn.values()}) > 1
     assert any(rows[0] != rows[1] for rows in drawn.values()), "rows of one prompt are drawn apart"
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("strategy", ["greedy", "sample"])
-def test_scores_that_are_no_numbers_fail_with_e0961(wrong: float, strategy: str) -> None:
+def test_nonfinite_logits(wrong: float, strategy: str) -> None:
     def table(text: tuple[int, ...]) -> list[float]:
         if len(text) < 3:
             return [0.0, 0.0]
@@ -184,7 +187,7 @@ def test_scores_that_are_no_numbers_fail_with_e0961(wrong: float, strategy: str)
     assert [d.code for d in caught.value.diagnostics] == ["E0961"]
 
 
-def test_a_row_that_has_ended_may_score_anything() -> None:
+def test_logits_of_finished_sequences_are_ignored() -> None:
     def table(text: tuple[int, ...]) -> list[float]:
         return (
             [np.nan] * 3

@@ -1,4 +1,4 @@
-"""What the spec says and what the caller gives, joined; and what neither may say."""
+"""Generation settings: merging of the spec's and the caller's settings, and validation."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ from specc.diagnostics.diagnostic import Failed
 BEAM = {"start": 1, "stop": 2, "strategy": {"kind": "beam", "num_beams": 12, "length_penalty": 0.6}}
 
 
-def refusal(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
+def get_errors(said: dict[str, Any], **given: Any) -> list[tuple[str, str]]:
     with pytest.raises(Failed) as caught:
         merge_settings(said, **given)
     return [(d.code, d.title) for d in caught.value.diagnostics]
 
 
-def test_a_spec_that_says_nothing_writes_greedily() -> None:
+def test_default_is_greedy() -> None:
     assert merge_settings({}) == GenerationSettings()
     assert merge_settings({"stop": None, "strategy": None}) == GenerationSettings()
 
 
-def test_words_of_a_spec_become_settings() -> None:
+def test_settings_of_a_spec() -> None:
     made = merge_settings(BEAM)
     assert (made.strategy, made.num_beams, made.length_penalty) == ("beam", 12, 0.6)
     assert (made.start, made.stop, made.filler) == ((1,), (2,), 2)
@@ -35,14 +35,14 @@ def test_words_of_a_spec_become_settings() -> None:
     assert merge_settings({"strategy": "sample"}).strategy == "sample"
 
 
-def test_what_the_caller_gives_goes_first_and_none_is_not_given() -> None:
+def test_caller_overrides_the_spec() -> None:
     made = merge_settings(BEAM, num_beams=np.int64(3), stop=[], max_tokens=None, stop_strings="\n")
     assert (made.num_beams, made.length_penalty, made.stop, made.max_tokens) == (3, 0.6, (), 256)
     assert made.stop_strings == ("\n",)
     assert type(made.num_beams) is int
 
 
-def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
+def test_options_belong_to_their_strategy() -> None:
     said = {"strategy": {"kind": "sample", "temperature": 0.5, "repetition_penalty": 1.3}}
     assert merge_settings(said, top_k=3).temperature == 0.5
     assert merge_settings(said, strategy="greedy") == GenerationSettings()
@@ -54,11 +54,11 @@ def test_options_of_the_specs_strategy_hold_only_for_that_strategy() -> None:
     [({"temperature": 0.7}, "sample"), ({"min_p": 0.1}, "sample"), ({"num_beams": 2}, "beam"), ({"num_return_sequences": 2}, "beam"),
      ({"repetition_penalty": 1.2}, "greedy")],
 )  # fmt: skip
-def test_an_option_of_one_strategy_asks_for_it(given: dict[str, Any], strategy: str) -> None:
+def test_option_implies_its_strategy(given: dict[str, Any], strategy: str) -> None:
     assert merge_settings({}, **given).strategy == strategy
 
 
-def test_asking_for_many_texts_keeps_as_many_beams() -> None:
+def test_num_return_sequences_raises_num_beams() -> None:
     assert merge_settings({}, num_return_sequences=9).num_beams == 9
     assert merge_settings({}, num_return_sequences=2).num_beams == 4
 
@@ -72,17 +72,17 @@ def test_asking_for_many_texts_keeps_as_many_beams() -> None:
      {"stop_strings": ["a", ""]}, {"pad": 1.5}, {"strategy": "magic"}, {"log_probs": 1}, {"start": "x"}],
     ids=str,
 )  # fmt: skip
-def test_every_value_out_of_range_is_refused(given: dict[str, Any]) -> None:
-    ((code, title),) = refusal({}, **given)
+def test_values_out_of_range(given: dict[str, Any]) -> None:
+    ((code, title),) = get_errors({}, **given)
     assert code == "E0732"
     assert title.startswith(f"`{next(iter(given))}` cannot be ")
 
 
-def test_a_message_says_the_range() -> None:
-    assert refusal({}, top_p=1.5) == [
+def test_messages_name_the_range() -> None:
+    assert get_errors({}, top_p=1.5) == [
         ("E0732", "`top_p` cannot be 1.5: it is a number above 0 and at most 1")
     ]
-    assert refusal({}, strategy="\x1b[31m")[0][1].startswith('`strategy` cannot be "\\x1b[31m"')
+    assert get_errors({}, strategy="\x1b[31m")[0][1].startswith('`strategy` cannot be "\\x1b[31m"')
 
 
 @pytest.mark.parametrize(
@@ -90,46 +90,46 @@ def test_a_message_says_the_range() -> None:
     [("temprature", "temperature"), ("n_best", "num_return_sequences"), ("beams", "num_beams"), ("width", "num_beams"), ("max_new_tokens", "max_tokens"),
      ("eos_token_id", "stop"), ("topk", "top_k"), ("do_sample", "strategy")],
 )  # fmt: skip
-def test_an_unknown_name_and_what_was_meant(name: str, meant: str) -> None:
+def test_unknown_setting_suggests_a_name(name: str, meant: str) -> None:
     with pytest.raises(Failed) as caught:
         merge_settings({}, **{name: 1})
     (found,) = caught.value.diagnostics
     assert (found.code, found.helps) == ("E0731", (f"did you mean `{meant}`?",))
 
 
-def test_what_does_not_go_together() -> None:
-    assert refusal({}, num_beams=4, temperature=0.7)[0][0] == "E0733"
-    assert refusal(BEAM, strategy="beam", top_k=4) == [
+def test_conflicting_settings() -> None:
+    assert get_errors({}, num_beams=4, temperature=0.7)[0][0] == "E0733"
+    assert get_errors(BEAM, strategy="beam", top_k=4) == [
         ("E0733", "`top_k` has no effect with the strategy `beam`")
     ]
-    assert refusal({}, strategy="greedy", num_return_sequences=2)[0][0] == "E0733"
-    assert refusal({}, num_beams=2, num_return_sequences=3) == [
+    assert get_errors({}, strategy="greedy", num_return_sequences=2)[0][0] == "E0733"
+    assert get_errors({}, num_beams=2, num_return_sequences=3) == [
         ("E0733", "3 sequences are requested from a beam search of 2 beams")
     ]
-    assert refusal(BEAM, num_return_sequences=13)[0][0] == "E0733"
-    assert refusal({}, seed=3) == [("E0733", "`seed` has no effect with the strategy `greedy`")]
-    assert refusal(BEAM, seed=3)[0][0] == "E0733"
-    # a search is not begun for it
-    assert refusal({}, renormalize_logits=True)[0][0] == "E0733"
+    assert get_errors(BEAM, num_return_sequences=13)[0][0] == "E0733"
+    assert get_errors({}, seed=3) == [("E0733", "`seed` has no effect with the strategy `greedy`")]
+    assert get_errors(BEAM, seed=3)[0][0] == "E0733"
+    # it does not imply beam search
+    assert get_errors({}, renormalize_logits=True)[0][0] == "E0733"
 
 
-def test_what_a_manifest_says_is_trusted_no_more() -> None:
+def test_manifest_settings_are_validated() -> None:
     said = {
         "stop": -1,
         "limit": 3,
         "strategy": {"kind": "beam", "args": [4], "top_k": 2, "num_beams": "wide"},
     }
-    assert [code for code, _ in refusal(said)] == ["E0732", "E0731", "E0731", "E0731", "E0732"]
-    assert refusal({"strategy": 3})[0][0] == "E0732"
-    assert refusal({"strategy": {"num_beams": 3}})[0][0] == "E0732"
+    assert [code for code, _ in get_errors(said)] == ["E0732", "E0731", "E0731", "E0731", "E0732"]
+    assert get_errors({"strategy": 3})[0][0] == "E0732"
+    assert get_errors({"strategy": {"num_beams": 3}})[0][0] == "E0732"
 
 
-def test_all_faults_are_told_at_once() -> None:
-    assert len(refusal({"stop": -1}, top_p=0, beam=1)) == 3
+def test_all_errors_are_reported() -> None:
+    assert len(get_errors({"stop": -1}, top_p=0, beam=1)) == 3
 
 
-def test_type_checkers_know_every_setting() -> None:
-    """`GenerationArguments` names what `options` checks, no more and no less."""
+def test_typed_arguments_equal_the_options() -> None:
+    """`GenerationArguments` has exactly the checked options."""
     assert set(GenerationArguments.__annotations__) == {
         option.name for option in GENERATION_OPTIONS
     }

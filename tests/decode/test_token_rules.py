@@ -1,4 +1,4 @@
-"""Which tokens may come next, against the definitions and small models by hand."""
+"""Rules for allowed tokens, against their definitions and hand-made models."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ from specc.decode.token_choice import (
 VOCAB = 6
 
 
-class Same:
-    """A stepper that likes tokens in a fixed order, whatever came before."""
+class ConstantStepper:
+    """A stepper with constant logits."""
 
     def __init__(self, liked: list[int]) -> None:
         self.row = np.zeros(VOCAB, np.float32)
@@ -29,52 +29,53 @@ class Same:
         return np.tile(self.row, (len(tokens), 1))
 
     def reorder(self, rows: np.ndarray) -> None:
-        """Every row is the same."""
+        """Do nothing: all batch elements are equal."""
 
 
-def text(settings: GenerationSettings, prompt: tuple[int, ...] = (1,)) -> list[int]:
-    """What is written greedily behind a prompt, the liked ones being 2, 3 and 4."""
-    made = decode_steps(Same([2, 3, 4]), np.array([prompt]), settings)
+def generate_text(settings: GenerationSettings, prompt: tuple[int, ...] = (1,)) -> list[int]:
+    """Return the greedy tokens after a prompt; 2, 3 and 4 have the highest logits."""
+    made = decode_steps(ConstantStepper([2, 3, 4]), np.array([prompt]), settings)
     return [int(step.tokens[0]) for step in made]
 
 
-def test_what_is_suppressed_is_never_written() -> None:
-    assert text(GenerationSettings(max_tokens=3, suppress_tokens=(2, 99))) == [3, 3, 3]
-    assert text(GenerationSettings(max_tokens=3, begin_suppress_tokens=(2,))) == [3, 2, 2]
+def test_suppressed_tokens() -> None:
+    assert generate_text(GenerationSettings(max_tokens=3, suppress_tokens=(2, 99))) == [3, 3, 3]
+    assert generate_text(GenerationSettings(max_tokens=3, begin_suppress_tokens=(2,))) == [3, 2, 2]
 
 
-def test_what_a_text_begins_with_is_written() -> None:
-    """A token at a place, or the best of several; `begin_suppress_tokens` counts behind it."""
+def test_forced_first_tokens() -> None:
+    """A forced token per position, or the best of several; `begin_suppress_tokens` applies after
+    them."""
     begun = GenerationSettings(max_tokens=4, begin=((5,), (4, 3)), begin_suppress_tokens=(2,))
-    assert text(begun) == [5, 3, 3, 2]
+    assert generate_text(begun) == [5, 3, 3, 2]
     suppressed = GenerationSettings(max_tokens=3, begin=((5,), (4, 3)), suppress_tokens=(2, 3, 5))
-    assert text(suppressed) == [5, 3, 4]
+    assert generate_text(suppressed) == [5, 3, 4]
 
 
-def test_no_stop_comes_too_early() -> None:
-    assert text(GenerationSettings(max_tokens=9, stop=(2,))) == [2]
-    assert text(GenerationSettings(max_tokens=9, stop=(2,), min_tokens=2)) == [3, 3, 2]
-    assert text(GenerationSettings(max_tokens=9, stop=(2,), min_length=2)) == [3, 2]
+def test_minimum_length() -> None:
+    assert generate_text(GenerationSettings(max_tokens=9, stop=(2,))) == [2]
+    assert generate_text(GenerationSettings(max_tokens=9, stop=(2,), min_tokens=2)) == [3, 3, 2]
+    assert generate_text(GenerationSettings(max_tokens=9, stop=(2,), min_length=2)) == [3, 2]
 
 
-def test_the_last_token_comes_at_the_greatest_length() -> None:
-    assert text(GenerationSettings(max_tokens=3, forced_eos_token_id=0)) == [2, 2, 0]
+def test_forced_eos_token() -> None:
+    assert generate_text(GenerationSettings(max_tokens=3, forced_eos_token_id=0)) == [2, 2, 0]
 
 
-def test_runs_do_not_repeat_those_of_the_prompt_included() -> None:
-    """Two in a row: behind 1 2 no 2 may follow a 1, and so on."""
-    assert text(GenerationSettings(max_tokens=5, no_repeat_ngram_size=2), (1, 2, 1)) == [
+def test_no_repeat_ngram_includes_the_prompt() -> None:
+    """Size 2: after 1 2, token 2 may not follow 1, and so on."""
+    assert generate_text(GenerationSettings(max_tokens=5, no_repeat_ngram_size=2), (1, 2, 1)) == [
         3,
         2,
         2,
         3,
         3,
     ]
-    assert text(GenerationSettings(max_tokens=4, no_repeat_ngram_size=1)) == [2, 3, 4, 0]
+    assert generate_text(GenerationSettings(max_tokens=4, no_repeat_ngram_size=1)) == [2, 3, 4, 0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
+def test_no_repeat_ngram_definition(size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(50):
         past = rng.integers(0, 3, rng.integers(1, 9)).tolist()
@@ -87,37 +88,41 @@ def test_runs_do_not_repeat_by_their_definition(size: int) -> None:
         assert np.isneginf(made[0]).tolist() == wanted
 
 
-def test_runs_that_are_banned_are_not_written_to_their_end() -> None:
-    """The prompt may have their beginning; a single token is a run, too."""
-    assert text(GenerationSettings(max_tokens=2, bad_words_ids=((1, 2),)), (1,)) == [3, 2]
-    assert text(GenerationSettings(max_tokens=4, bad_words_ids=((2, 2, 2), (3, 2)))) == [2, 2, 3, 3]
-    assert text(GenerationSettings(max_tokens=2, bad_words_ids=((2,), (99,), (9, 9, 9, 1, 3)))) == [
+def test_bad_words() -> None:
+    """The prompt may contain their beginning; a single token is a bad word too."""
+    assert generate_text(GenerationSettings(max_tokens=2, bad_words_ids=((1, 2),)), (1,)) == [3, 2]
+    assert generate_text(GenerationSettings(max_tokens=4, bad_words_ids=((2, 2, 2), (3, 2)))) == [
+        2,
+        2,
         3,
         3,
     ]
+    assert generate_text(
+        GenerationSettings(max_tokens=2, bad_words_ids=((2,), (99,), (9, 9, 9, 1, 3)))
+    ) == [3, 3]
 
 
-def test_a_search_adds_up_chances_that_are_left() -> None:
-    """Behind what may not come, the others share all of it."""
+def test_renormalized_logits() -> None:
+    """After masking, the remaining probabilities sum to 1."""
     settings = GenerationSettings(strategy="beam", num_beams=2, max_tokens=1, suppress_tokens=(2,))
     plain, made = (
-        search_beams(Same([2, 3, 4]), np.array([[1]]), s)[0][0].score
+        search_beams(ConstantStepper([2, 3, 4]), np.array([[1]]), s)[0][0].score
         for s in (settings, replace(settings, renormalize_logits=True))
     )
-    chances = np.exp(Same([2, 3, 4]).row.astype(np.float64))
+    chances = np.exp(ConstantStepper([2, 3, 4]).row.astype(np.float64))
     chances /= chances.sum()
     assert abs(plain - np.log(chances[3])) < 1e-6
     assert abs(made - np.log(chances[3] / (1 - chances[2]))) < 1e-6
 
 
-def test_padding_of_a_prompt_does_not_count() -> None:
+def test_prompt_padding_is_ignored() -> None:
     prompt, keep = np.array([[0, 0, 4, 3]]), np.array([[False, False, True, True]])
     assert prompt_lengths(prompt, keep).tolist() == [2]
     assert prompt_tokens(prompt, keep) == [[4, 3]]
 
 
-def test_a_search_keeps_to_the_rules() -> None:
-    """What is forced costs nothing."""
+def test_beam_search_follows_the_rules() -> None:
+    """Forced tokens have log probability 0."""
     prompt = np.array([[1], [1]])
     settings = GenerationSettings(
         strategy="beam",
@@ -127,8 +132,8 @@ def test_a_search_keeps_to_the_rules() -> None:
         no_repeat_ngram_size=1,
         forced_eos_token_id=0,
     )
-    found = search_beams(Same([2, 3, 4]), prompt, settings)
+    found = search_beams(ConstantStepper([2, 3, 4]), prompt, settings)
     assert [row[0].tokens for row in found] == [(5, 2, 0), (5, 2, 0)]
-    row = Same([2, 3, 4]).row
+    row = ConstantStepper([2, 3, 4]).row
     share = float(row[2] - np.log(np.exp(row).sum()))
     assert abs(found[0][0].score - share / 3) < 1e-6

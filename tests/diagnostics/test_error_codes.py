@@ -1,6 +1,5 @@
-"""One meaning a code: every code that is used has a page, a golden message, and an
-example that raises it.
-"""
+"""Error codes: every used code has a documentation page, a golden message, and an example that
+raises it."""
 
 import re
 from pathlib import Path
@@ -20,67 +19,67 @@ CODE = re.compile(r'"([EW]0\d{3})"')
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 ELSEWHERE = {
-    "E0969": "tests/lsp/test_open_documents.py",  # a bug of ours
-    "E0986": "tests/cli/test_json_results.py",  # and another
+    "E0969": "tests/lsp/test_open_documents.py",  # internal error
+    "E0986": "tests/cli/test_json_results.py",  # internal error
     "E0109": "tests/syntax/test_source_limits.py",  # a spec of more than 1 MiB
-    "E0111": "tests/syntax/test_source_limits.py",  # an expression of 10 001 words
-    # values for a module, which only Python gives
+    "E0111": "tests/syntax/test_source_limits.py",  # an expression of 10 001 tokens
+    # module values, which only Python passes
     "E0416": "tests/backends/torch/test_ties.py",
     # a file that changes while it is read
     "E0512": "tests/weights/formats/test_safetensors.py",
-    # the command line takes only targets there are
+    # the command line accepts only known targets
     "E0822": "tests/backends/onnx/lower/test_opsets.py",
     "E0961": "tests/decode/test_decode_loop.py",  # logits that are NaN
-    # a processor that multiplies in another way
+    # a CPU with other integer products
     "E0855": "tests/verification/test_quantized_matmul_check.py",
-    # behind lines with numbers that no two machines agree on
+    # the output contains machine-dependent numbers
     "E0856": "tests/verification/test_quantization_error.py",
     "E0857": "tests/verification/test_quantization_error.py",
-    # says by how much, which no two machines agree on
+    # the message contains machine-dependent numbers
     "E0932": "tests/verification/test_verify_model.py",
-    "E0933": "tests/verification/test_subgraph_coverage.py",  # an option of `verify` alone
-    "E0820": "tests/test_api.py",  # what only Python can give
-    "E0754": "tests/test_api.py",  # the command line says it of its own argument
-    # a compiled model whose weights grow until a number does not fit
+    "E0933": "tests/verification/test_subgraph_coverage.py",  # only an option of `verify`
+    "E0820": "tests/test_api.py",  # only Python can pass it
+    "E0754": "tests/test_api.py",  # the command line has its own message
+    # a compiled model whose weights overflow
     "E0980": "tests/runtime/test_half_precision.py",
-    "E0981": "tests/runtime/test_fixed_shape_session.py",  # what only Python can give
-    "E0982": "tests/cli/test_expand.py",  # of `expand` alone
-    # writing that was interrupted
+    "E0981": "tests/runtime/test_fixed_shape_session.py",  # only Python can pass it
+    "E0982": "tests/cli/test_expand.py",  # only `expand` raises it
+    # interrupted generation
     "E0891": "tests/runtime/test_generate_each.py",
     "E0962": "tests/runtime/test_generation_stream.py",
-    # forms of inputs and outputs
+    # input and output profiles
     "E0751": "tests/driver/profiles/test_unsupported_models.py",
-    # what only Python can give at another time
+    # only Python can pass it at another time
     "E0978": "tests/runtime/test_streaming.py",
     "E0970": "tests/batch_inference/test_job_data.py",
     # a row of more than 64 MB
     "E0871": "tests/batch_inference/test_formats.py",
-    # what is said of one row, in the table
+    # the error of one row, in the table
     "E0877": "tests/batch_inference/test_job_data.py",
     "E0878": "tests/batch_inference/test_job.py",
     "E0882": "tests/batch_inference/test_job.py",
-    # files that change, processes that die, and what is not installed
+    # files that change, processes that exit, and missing packages
     "E0881": "tests/batch_inference/test_job_data.py",
     "E0883": "tests/batch_inference/test_job.py",
     "E0888": "tests/batch_inference/test_job.py",
-    # what only Python can give
+    # only Python can pass it
     "E0946": "tests/runtime/test_training_batches.py",
     "E0947": "tests/runtime/test_training_batches.py",
     "E0949": "tests/test_object_repr.py",
-    # a picture of more than 64 million points
+    # an image of more than 64 million pixels
     "E0904": "tests/preprocessing/test_images.py",
     "E0990": "tests/preprocessing/test_padded_images.py",
 }
 """Codes whose message needs too much for a golden file: the test that raises each."""
 
 
-def used() -> dict[str, set[str]]:
-    """Every code in the sources, with the files it is in."""
+def find_used_codes() -> dict[str, set[str]]:
+    """Return every code in the sources with the files that use it."""
     found: dict[str, set[str]] = {}
     for directory in ("specc", "backends"):
         for path in (ROOT / directory).rglob("*.py"):
             if path == ROOT / "specc" / "diagnostics" / "diagnostic.py":
-                continue  # the exit status of some
+                continue  # exit status of some codes
             for code in CODE.findall(path.read_text(encoding="utf-8")):
                 found.setdefault(code, set()).add(str(path.relative_to(ROOT)))
     return found
@@ -90,12 +89,12 @@ PAGES = {p.stem: p for p in sorted((ROOT / "docs" / "errors").glob("[EW]*.md"))}
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("errors*/[EW]0*.txt"))
 
 
-def test_every_code_has_a_page_and_every_page_a_code() -> None:
-    assert sorted(used()) == sorted(PAGES)
+def test_codes_and_pages_agree() -> None:
+    assert sorted(find_used_codes()) == sorted(PAGES)
     assert list(list_error_pages()) == sorted(PAGES)
 
 
-def test_the_heading_of_a_page_is_its_code_and_title() -> None:
+def test_page_headings() -> None:
     texts = {c: p.read_text(encoding="utf-8") for c, p in PAGES.items()}
     headings = {c: text.split("\n")[0] for c, text in texts.items()}
     assert headings == {c: f"# {c}: {read_page_title(text)}" for c, text in texts.items()}
@@ -116,30 +115,30 @@ def test_the_heading_of_a_page_is_its_code_and_title() -> None:
         (["E0932", "E0930", "E0101"], 4),
     ],
 )
-def test_the_exit_status_of_errors(codes: list[str], status: int) -> None:
+def test_exit_status(codes: list[str], status: int) -> None:
     assert compute_exit_status(codes) == status
 
 
-def test_a_warning_is_no_reason_to_fail() -> None:
+def test_warnings_have_exit_status_0() -> None:
     assert {find_error_family(code).value for code in PAGES if code.startswith("W")} == {0}
     assert 0 not in {find_error_family(code).value for code in PAGES if code.startswith("E")}
 
 
 def test_every_code_has_a_golden_message() -> None:
     shown = {p.name[:5] for p in GOLDEN}
-    assert sorted(used().keys() - shown - ELSEWHERE.keys()) == []
+    assert sorted(find_used_codes().keys() - shown - ELSEWHERE.keys()) == []
     for code, test in ELSEWHERE.items():
         assert code in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not mention {code}"
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
-def test_a_golden_message_is_of_the_code_it_is_named_after(path: Path) -> None:
+def test_golden_files_are_named_after_their_code(path: Path) -> None:
     message = path.read_text(encoding="utf-8").partition("----\n")[2]
     assert f"[{path.name[:5]}]" in message
 
 
 @pytest.mark.parametrize("code", PAGES)
-def test_a_page_has_a_title_a_meaning_an_example_and_a_mend(code: str) -> None:
+def test_page_structure(code: str) -> None:
     text = PAGES[code].read_text(encoding="utf-8")
     title, meaning, *rest = text.split("\n\n")
     assert re.fullmatch(rf"# {code}: \S.*[^.]", title), title
@@ -148,8 +147,9 @@ def test_a_page_has_a_title_a_meaning_an_example_and_a_mend(code: str) -> None:
     assert rest[-1].strip(), "how to mend it"
 
 
-def examples() -> list[tuple[str, str, str]]:
-    """Code, language and text of every example that is a spec; those in `text` are for people."""
+def list_page_examples() -> list[tuple[str, str, str]]:
+    """Return code, language and text of every example that is a spec; `text` blocks are not
+    specs."""
     return [
         (code, language, body)
         for code, path in PAGES.items()
@@ -158,8 +158,8 @@ def examples() -> list[tuple[str, str, str]]:
     ]
 
 
-def codes_of(name: str, text: str) -> set[str]:
-    """Every code that checking a spec gives, warnings included."""
+def get_check_codes(name: str, text: str) -> set[str]:
+    """Return every code that checking a spec reports, including warnings."""
     library = SpecLibrary()
     try:
         module = build_module(parse_spec(decode_spec(text.encode(), name)), name)
@@ -180,7 +180,7 @@ def codes_of(name: str, text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("code", "language", "text"), examples(), ids=lambda v: v if len(v) == 5 else ""
+    ("code", "language", "text"), list_page_examples(), ids=lambda v: v if len(v) == 5 else ""
 )
-def test_the_example_of_a_page_raises_its_code(code: str, language: str, text: str) -> None:
-    assert code in codes_of(f"example.{language}", text)
+def test_page_examples_raise_their_code(code: str, language: str, text: str) -> None:
+    assert code in get_check_codes(f"example.{language}", text)

@@ -1,4 +1,4 @@
-"""What a person, an editor and a code scanner see of a diagnostic."""
+"""Rendering of diagnostics for terminals, editors and code scanners."""
 
 import json
 
@@ -16,8 +16,8 @@ SOURCE = Source(
 )
 
 
-def at(text: str, label: str = "", source: Source = SOURCE, nth: int = 0) -> Label:
-    """A label on the `nth` occurrence of a text."""
+def label_at(text: str, label: str = "", source: Source = SOURCE, nth: int = 0) -> Label:
+    """Return a label on the n-th occurrence of a text."""
     start = -1
     for _ in range(nth + 1):
         start = source.text.index(text, start + 1)
@@ -27,14 +27,14 @@ def at(text: str, label: str = "", source: Source = SOURCE, nth: int = 0) -> Lab
 CLASH = Diagnostic(
     "E0302",
     "`src` and `tgt` meet on the same axis",
-    at("memory", "axis 1 is `src`", nth=1),
-    (at("memory", "float[batch, src, d]"), at("x", "axis 1 is `tgt`", nth=2)),
+    label_at("memory", "axis 1 is `src`", nth=1),
+    (label_at("memory", "float[batch, src, d]"), label_at("x", "axis 1 is `tgt`", nth=2)),
     notes=("the two are independent",),
     helps=("write\n  where tgt = src\non the graph",),
 )
 
 
-def test_full_form() -> None:
+def test_full_format() -> None:
     assert (
         render_full_diagnostic(CLASH)
         == """\
@@ -55,23 +55,23 @@ error[E0302]: `src` and `tgt` meet on the same axis
     )
 
 
-def test_short_form() -> None:
+def test_short_format() -> None:
     assert (
         render_short_diagnostic(CLASH)
         == "nmt.specc:6:9: error[E0302]: `src` and `tgt` meet on the same axis"
     )
 
 
-def test_without_a_place() -> None:
+def test_without_a_position() -> None:
     assert render_full_diagnostic(
         Diagnostic("E0801", "nothing to read", helps=("name a file",))
     ) == ("error[E0801]: nothing to read\n  = help: name a file\n")
 
 
-def test_a_single_line_between_two_is_shown() -> None:
+def test_gap_of_one_line_is_shown() -> None:
     source = Source("a", "one\ntwo\nthree\n")
     shown = render_full_diagnostic(
-        Diagnostic("E0101", "t", at("three", "", source), (at("one", "", source),))
+        Diagnostic("E0101", "t", label_at("three", "", source), (label_at("one", "", source),))
     )
     assert "1 | one\n  | ---\n2 | two\n3 | three\n  | ^^^^^" in shown
 
@@ -79,51 +79,55 @@ def test_a_single_line_between_two_is_shown() -> None:
 def test_labels_in_two_files() -> None:
     config = Source("config.json", '{"d": 500}')
     shown = render_full_diagnostic(
-        Diagnostic("E0310", "t", at("x + memory", "here"), (at("500", "from here", config),))
+        Diagnostic(
+            "E0310", "t", label_at("x + memory", "here"), (label_at("500", "from here", config),)
+        )
     )
     assert " --> nmt.specc:6:5\n" in shown
     assert " ::: config.json:1:7\n" in shown
 
 
-def test_tabs_and_wide_letters_keep_marks_in_place() -> None:
+def test_marks_after_tabs_and_wide_characters() -> None:
     source = Source("a", "\tx = 注意 + y\n")
-    shown = render_full_diagnostic(Diagnostic("E0101", "t", at("y", "", source)))
+    shown = render_full_diagnostic(Diagnostic("E0101", "t", label_at("y", "", source)))
     assert "1 |     x = 注意 + y\n  |                ^\n" in shown
 
 
-def test_control_characters_are_shown_not_sent() -> None:
+def test_control_characters_are_escaped() -> None:
     source = Source("a\x1b[2J", "x = \x1b[31m\u202e y\n")
     shown = render_full_diagnostic(
-        Diagnostic("E0101", "t\x07", at("y", "\x1b", source), notes=("\r",))
+        Diagnostic("E0101", "t\x07", label_at("y", "\x1b", source), notes=("\r",))
     )
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert "\\u{1b}[31m" in shown
 
 
-def test_color_only_where_asked() -> None:
+def test_color() -> None:
     assert "\x1b[1;31m" in render_diagnostics([CLASH], color=True)
     assert "\x1b" not in render_diagnostics([CLASH])
 
 
-def test_a_long_line_is_cut_around_the_mark() -> None:
+def test_long_line_is_truncated_around_the_mark() -> None:
     source = Source("a", "a" * 5_000 + " here " + "b" * 5_000)
-    lines = render_full_diagnostic(Diagnostic("E0101", "t", at("here", "", source))).split("\n")
+    lines = render_full_diagnostic(Diagnostic("E0101", "t", label_at("here", "", source))).split(
+        "\n"
+    )
     assert len(lines[3]) < 180
     assert lines[3][lines[4].index("^") :].startswith("here")
 
 
-def test_a_place_at_the_end_of_the_text() -> None:
+def test_position_at_the_end() -> None:
     source = Source("a", "x =")
     assert "1 | x =\n  |    ^ expected\n" in render_full_diagnostic(
         Diagnostic("E0101", "t", Label(Span(source, 3, 3), "expected"))
     )
 
 
-def test_json_has_characters_and_bytes() -> None:
+def test_json_offsets() -> None:
     source = Source("a", "é = y\n")
     fixed = Diagnostic(
-        "E0101", "t", at("y", "l", source), fixes=(Fix(at("y", "", source).span, "z"),)
+        "E0101", "t", label_at("y", "l", source), fixes=(Fix(label_at("y", "", source).span, "z"),)
     )
     record = json.loads(format_json_lines([fixed]))
     assert record["labels"][0]["column"] == 5

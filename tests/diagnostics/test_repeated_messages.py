@@ -1,4 +1,4 @@
-"""The same message is shown once, with how often it was there, in every form."""
+"""Duplicate diagnostics are shown once with their count, in every format."""
 
 import json
 
@@ -14,22 +14,24 @@ from specc.diagnostics.source import Source, Span
 SOURCE = Source("a.specc", "one two\n")
 
 
-def fault(start: int = 0, title: str = "no such thing", severity: str = "error") -> Diagnostic:
+def make_diagnostic(
+    start: int = 0, title: str = "no such thing", severity: str = "error"
+) -> Diagnostic:
     assert severity in ("error", "warning")
     return Diagnostic(
         "E0202", title, Label(Span(SOURCE, start, start + 3)), notes=("a fact",), severity=severity
     )  # type: ignore[arg-type]
 
 
-def test_identical_messages_fold_and_others_stay_in_order() -> None:
+def test_duplicates_are_merged_in_order() -> None:
     given = [
-        fault(),
-        fault(4),
-        fault(),
-        fault(title="another"),
-        fault(4),
-        fault(),
-        fault(severity="warning"),
+        make_diagnostic(),
+        make_diagnostic(4),
+        make_diagnostic(),
+        make_diagnostic(title="another"),
+        make_diagnostic(4),
+        make_diagnostic(),
+        make_diagnostic(severity="warning"),
     ]
     made = merge_duplicate_diagnostics(given)
     assert [d.count for d in made] == [3, 2, 1, 1]
@@ -41,24 +43,26 @@ def test_identical_messages_fold_and_others_stay_in_order() -> None:
     assert merge_duplicate_diagnostics([]) == []
 
 
-def test_the_count_in_every_form() -> None:
-    (many,) = merge_duplicate_diagnostics([fault()] * 20)
+def test_count_in_every_format() -> None:
+    (many,) = merge_duplicate_diagnostics([make_diagnostic()] * 20)
     assert "= note: the same diagnostic occurs 20 times here" in render_full_diagnostic(many)
     assert render_short_diagnostic(many) == "a.specc:1:1: error[E0202]: no such thing (20 times)"
     assert json.loads(format_json_lines([many]))["count"] == 20
     assert json.loads(format_sarif([many], "1"))["runs"][0]["results"][0]["occurrenceCount"] == 20
-    assert "count" not in json.loads(format_json_lines([fault()]))
-    assert "times" not in render_full_diagnostic(fault()) + render_short_diagnostic(fault())
+    assert "count" not in json.loads(format_json_lines([make_diagnostic()]))
+    assert "times" not in render_full_diagnostic(make_diagnostic()) + render_short_diagnostic(
+        make_diagnostic()
+    )
 
 
 @pytest.mark.parametrize("form", ["full", "short", "json", "sarif"])
-def test_what_is_printed_is_folded(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    print_diagnostics([fault()] * 20, form, "never")
+def test_printed_diagnostics_are_merged(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_diagnostics([make_diagnostic()] * 20, form, "never")
     out, err = capsys.readouterr()
     assert (out + err).count("no such thing") == 1
 
 
-def test_a_loop_that_fails_in_every_turn_says_so_once(
+def test_warning_of_every_iteration_is_shown_once(
     tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = """specc 1

@@ -1,4 +1,4 @@
-"""A guess is offered only when it is close."""
+"""Suggestions are offered only for similar names."""
 
 import pytest
 
@@ -15,19 +15,19 @@ OPTIONS = ("mask", "scale", "cap", "sinks", "window", "heads", "num_layers", "bi
         ("sacle", "scale"), ("sib_a", "bias"), ("temperature", None), ("x", None), ("", None),
     ],
 )  # fmt: skip
-def test_guesses(word: str, meant: str | None) -> None:
+def test_suggestions(word: str, meant: str | None) -> None:
     assert find_similar_name(word, OPTIONS) == meant
 
 
-def test_ties_go_to_the_first_in_the_alphabet() -> None:
+def test_ties_are_resolved_alphabetically() -> None:
     assert find_similar_name("caz", ("caq", "cap")) == "cap"
 
 
-def test_distance_counts_a_swap_once() -> None:
+def test_edit_distance_counts_a_transposition_once() -> None:
     assert compute_edit_distance("heads", "haeds", 3) == 1
     assert compute_edit_distance("abc", "xyz", 2) == 3
 
 
-def test_listing_is_cut() -> None:
+def test_name_list_is_truncated() -> None:
     assert format_name_list(["b", "a"]) == "a, b"
     assert format_name_list(f"n{n:02}" for n in range(15)).endswith("n11 and 3 more")

@@ -1,4 +1,4 @@
-"""Attention as a drawing, and the drawing as SVG and PNG."""
+"""Attention maps as drawings, and drawings as SVG and PNG."""
 
 import io
 import re
@@ -34,17 +34,17 @@ SVG = "{http://www.w3.org/2000/svg}"
 PATH = re.compile(r"M(\d+) (\d+)h(\d+)v1H\d+z")
 
 
-def texts(drawing: Drawing) -> list[str]:
+def list_texts(drawing: Drawing) -> list[str]:
     return [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
 
 
-def cells(drawing: Drawing) -> list[CellsMark]:
-    """The tables of colors, without those of the scale."""
+def list_heatmaps(drawing: Drawing) -> list[CellsMark]:
+    """Return the heat maps without the color scale."""
     return [m for m in drawing.marks if isinstance(m, CellsMark) and m.width > 12]
 
 
-def painted(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
-    """The colors that the paths of a table paint, each cell once."""
+def paint_cells(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the colors that the paths of a heat map paint; each cell must be painted once."""
     found = np.zeros(shape, np.uint8)
     times = np.zeros(shape[:2], int)
     for path in element.iter(f"{SVG}path"):
@@ -58,16 +58,16 @@ def painted(element: Xml.Element, shape: tuple[int, ...]) -> np.ndarray:
 
 @settings(max_examples=40)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**32 - 1))
-def test_every_cell_is_painted_once_in_its_color(rows, columns, seed):
+def test_svg_cells(rows, columns, seed):
     rng = np.random.default_rng(seed)
     colors = rng.integers(0, 3, (rows, columns, 3), dtype=np.uint8)
     drawing = Drawing(width=100, height=100)
     drawing.add([CellsMark(x=0, y=0, width=90, height=90, colors=colors)])
     (group,) = Xml.fromstring(render_svg(drawing)).iter(f"{SVG}g")
-    np.testing.assert_array_equal(painted(group, colors.shape), colors)
+    np.testing.assert_array_equal(paint_cells(group, colors.shape), colors)
 
 
-def test_a_large_table_is_a_picture_inside():
+def test_large_map_is_an_embedded_image():
     side = int(MAX_PATHS**0.5) + 1
     drawing = draw_attention_maps(
         make_attention_maps(make_attention_map(np.random.default_rng(0).random((1, side, side))))
@@ -77,7 +77,7 @@ def test_a_large_table_is_a_picture_inside():
     assert len(data) < 3_000_000
 
 
-def test_hostile_labels_are_text():
+def test_hostile_labels_are_escaped():
     count = len(HOSTILE_LABELS)
     weights = np.eye(count)[None]
     drawing = draw_attention_maps(
@@ -104,32 +104,32 @@ def test_hostile_labels_are_text():
 
 @pytest.mark.parametrize("count", [1, 2, 7, 30, MAX_LEGIBLE])
 @pytest.mark.parametrize("heads", [1, 12])
-def test_every_label_of_a_short_text_is_there(count, heads):
+def test_all_labels_of_short_sequences(count, heads):
     names = [f"token {n}" for n in range(count)]
     given_ = make_attention_map(np.ones((heads, count, count)), make_axis(names), make_axis(names))
     drawing = draw_attention_maps(make_attention_maps(given_))
     for name in names:
-        assert texts(drawing).count(name) >= 2
-    assert not any("is named" in text for text in texts(drawing))
+        assert list_texts(drawing).count(name) >= 2
+    assert not any("is named" in text for text in list_texts(drawing))
 
 
 @pytest.mark.parametrize("count", [MAX_LEGIBLE + 50, 400, 3000])
-def test_labels_without_room_are_left_out_evenly_and_this_is_said(count):
+def test_labels_of_long_sequences_are_thinned(count):
     names = [f"t{n}" for n in range(count)]
     drawing = draw_attention_maps(
         make_attention_maps(
             make_attention_map(np.ones((1, count, 2)), make_axis(names), make_axis(2))
         )
     )
-    (said,) = [t for t in texts(drawing) if t.startswith("query: ")]
+    (said,) = [t for t in list_texts(drawing) if t.startswith("query: ")]
     every = int(re.search(r"every (\d+)", said)[1])
-    there = [t for t in texts(drawing) if re.fullmatch(r"t\d+", t)]
+    there = [t for t in list_texts(drawing) if re.fullmatch(r"t\d+", t)]
     assert there == names[::every][: len(there)]
     assert len(there) >= count // every - 1
 
 
-def test_labels_do_not_touch():
-    """A row that is named has room for its letters."""
+def test_labels_do_not_overlap():
+    """Labeled rows are at least one line height apart."""
     for count in (5, 60, 500):
         drawing = draw_attention_maps(
             make_attention_maps(make_attention_map(np.ones((4, count, count))))
@@ -144,32 +144,32 @@ def test_labels_do_not_touch():
         assert min(np.diff(down), default=99) >= 7.5
 
 
-def test_what_a_mask_hides_is_no_zero():
+def test_masked_cells_have_their_own_color():
     weights = np.tril(np.full((1, 4, 4), 0.25))
     weights[0, 3, 0] = 0
     hidden = ~np.tril(np.ones((1, 4, 4), np.bool_))
     drawing = draw_attention_maps(make_attention_maps(make_attention_map(weights, hidden=hidden)))
-    (table,) = cells(drawing)
+    (table,) = list_heatmaps(drawing)
     gray = (table.colors == MASKED_COLOR).all(-1)
     np.testing.assert_array_equal(gray, hidden[0])
-    assert "masked" in texts(drawing)
-    assert "masked" not in texts(
+    assert "masked" in list_texts(drawing)
+    assert "masked" not in list_texts(
         draw_attention_maps(make_attention_maps(make_attention_map(weights)))
     )
 
 
-def test_a_weight_that_the_mask_should_hide_is_shown():
-    """What the model does goes before what the mask says."""
+def test_nonzero_masked_weights_are_shown():
+    """The computed weights take precedence over the mask."""
     made = make_attention_map(np.full((1, 2, 2), 0.5), hidden=np.ones((1, 2, 2), np.bool_))
     assert np.isfinite(made.masked_weights()).all()
 
 
-def test_a_logarithmic_scale_tells_small_weights_apart():
+def test_logarithmic_scale():
     values = np.array([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 1.0])
     scale = ColorScale.from_values([values], log=True)
     np.testing.assert_allclose(scale.shares(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
     assert ColorScale.from_values([values]).shares(values)[3] == pytest.approx(1e-3)
-    text = texts(
+    text = list_texts(
         draw_attention_maps(make_attention_maps(make_attention_map(values[None, None])), log=True)
     )
     assert "≤ 0.0001" in text
@@ -182,7 +182,7 @@ def test_large_maps_keep_their_peaks():
     assert small.shape == (1, 1000, 1000)
     assert step == 3
     assert small[0, 411, 781] == small.max() == 1.0
-    said = texts(
+    said = list_texts(
         draw_attention_maps(make_attention_maps(make_attention_map(weights[:, :30, :1100])))
     )
     assert any("a cell is the maximum of 2 × 2" in text for text in said)
@@ -191,7 +191,7 @@ def test_large_maps_keep_their_peaks():
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1), (1, 3, 1), (3, 1, 40), (1, 200, 300), (12, 7, 7), (70, 2, 2)]
 )
-def test_any_size_gives_a_picture_with_a_margin(shape):
+def test_any_size_has_a_margin(shape):
     drawing = draw_attention_maps(
         make_attention_maps(make_attention_map(np.random.default_rng(0).random(shape)))
     )
@@ -204,13 +204,13 @@ def test_any_size_gives_a_picture_with_a_margin(shape):
         assert (edge == 255).all()
 
 
-def test_a_png_has_the_colors_where_the_drawing_has_them():
+def test_png_colors_equal_the_drawing():
     drawing = draw_attention_maps(
         make_attention_maps(make_attention_map(np.random.default_rng(0).random((2, 3, 5))))
     )
     with Pillow.open(io.BytesIO(render_png(drawing))) as picture:
         found = np.asarray(picture)
-    for table in cells(drawing):
+    for table in list_heatmaps(drawing):
         rows, columns = table.colors.shape[:2]
         for r in range(rows):
             for c in range(columns):
@@ -219,7 +219,7 @@ def test_a_png_has_the_colors_where_the_drawing_has_them():
                 assert (found[y, x] == table.colors[r, c]).all()
 
 
-def test_equal_pictures_are_equal_bytes():
+def test_rendering_is_deterministic():
     made = [
         draw_attention_maps(make_attention_maps(make_attention_map(np.eye(3)[None])))
         for _ in range(2)
@@ -228,19 +228,19 @@ def test_equal_pictures_are_equal_bytes():
     assert render_png(made[0]) == render_png(made[1])
 
 
-def test_what_no_font_has_is_written_by_number():
+def test_missing_glyphs_are_shown_as_code_points():
     drawing = Drawing(width=200, height=40)
-    # a private character: nobody's font has it
+    # a private-use character is in no font
     drawing.add([TextMark(x=5, y=20, text="a\ue123b")])
     assert find_missing_glyphs(drawing.marks) == "\ue123"
     assert not find_missing_glyphs([TextMark(x=0, y=0, text="plain")])
     assert render_png(drawing).startswith(b"\x89PNG")
 
 
-def test_a_model_of_pictures_is_asked_through_its_first_token():
+def test_image_attention_of_the_cls_token():
     given_ = make_image_attention()
     drawing = draw_attention_maps(given_)
-    said = texts(drawing)
+    said = list_texts(drawing)
     assert "layers.0.attn: [CLS] attends to 4 × 4 patches" in said
     assert [t for t in said if t in ("input", "mean of heads") or "head " in t] == [
         "input",
@@ -248,24 +248,24 @@ def test_a_model_of_pictures_is_asked_through_its_first_token():
         "head 0",
         "head 1",
     ]
-    tables = cells(drawing)
+    tables = list_heatmaps(drawing)
     assert len(tables) == 4
     np.testing.assert_array_equal(tables[0].colors[:: len(tables[0].colors) // 8, 0], given_.image[:, 0])  # fmt: skip
 
 
-def test_the_patch_that_was_looked_at_is_the_brightest():
+def test_attended_patch_is_the_brightest():
     given_ = make_image_attention(size=8, side=2, heads=1)
     given_.maps[0].weights[:] = 0
-    given_.maps[0].weights[0, 0, 2] = 1  # behind [CLS], row 0, column 1
+    given_.maps[0].weights[0, 0, 2] = 1  # after [CLS]: row 0, column 1
     given_.image[:] = 0
-    table = cells(draw_attention_maps(given_))[-1].colors.astype(int)
+    table = list_heatmaps(draw_attention_maps(given_))[-1].colors.astype(int)
     half = len(table) // 2
     yellow = (table[:, :, 0] > 150) & (table[:, :, 2] < 80)
     np.testing.assert_array_equal(yellow[:half, half:], True)
     assert yellow.sum() == half * half
 
 
-def test_a_caption_says_how_many():
+def test_captions():
     assert make_axis(1).caption == "input, 1 token"
     assert make_axis(12, "image").caption == "image, 12 patches"
     assert make_axis(1500, "audio", seconds=30.0).caption == "audio, 1 500 steps, 30 s"
@@ -273,7 +273,7 @@ def test_a_caption_says_how_many():
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 12), (224, 224), (1, 1), (2000, 1500)])
-def test_pictures_of_any_size(shape):
+def test_images_of_any_size(shape):
     made = make_image_attention()
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     drawing = draw_attention_maps(make_attention_maps(*made.maps, image=pixels))

@@ -1,4 +1,5 @@
-"""Pages: one file, no network, nothing from a model that runs, and the numbers that it gave."""
+"""HTML pages: a single file, no network access, no script from model text, and the exact
+weights."""
 
 import base64
 import json
@@ -18,7 +19,7 @@ from specc.drawing.drawing_marks import make_printable_label
 from specc.drawing.html_page import MAX_CELLS, escape_json, render_attention_html
 
 
-def test_a_page_is_sound_whatever_the_tokens_are():
+def test_page_with_hostile_tokens_is_valid():
     count = len(HOSTILE_LABELS)
     made = make_attention_map(
         np.eye(count)[None], make_axis(HOSTILE_LABELS), make_axis(HOSTILE_LABELS), HOSTILE_LABELS[0]
@@ -33,7 +34,7 @@ def test_a_page_is_sound_whatever_the_tokens_are():
     text.encode("utf-8")
 
 
-def test_a_mistake_in_the_policy_would_be_seen():
+def test_planted_policy_violations_are_found():
     text = render_attention_html(make_attention_maps(make_attention_map(np.eye(2)[None])))
     for broken in (
         text.replace('"use strict";', '"use strict"; ', 1),
@@ -46,7 +47,7 @@ def test_a_mistake_in_the_policy_would_be_seen():
             check_page(broken)
 
 
-def test_the_numbers_in_a_page_are_those_of_the_model():
+def test_page_data_equals_the_weights():
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(5), (3, 4)).astype(np.float32).astype(np.float64)
     hidden = np.zeros(weights.shape, np.bool_)
@@ -63,7 +64,7 @@ def test_the_numbers_in_a_page_are_those_of_the_model():
     np.testing.assert_array_equal(found[~hidden], weights.astype(np.float32)[~hidden])
 
 
-def test_a_large_page_is_pooled_and_says_so():
+def test_large_page_is_pooled():
     weights = np.zeros((2, 900, 900))
     weights[1, 700, 701] = 0.5
     text = render_attention_html(make_attention_maps(make_attention_map(weights)))
@@ -79,7 +80,7 @@ def test_a_large_page_is_pooled_and_says_so():
     assert "the maximum weight of" not in small
 
 
-def test_a_picture_is_in_the_page():
+def test_page_contains_the_image():
     given = make_image_attention()
     text = render_attention_html(given)
     check_page(text)
@@ -92,7 +93,7 @@ def test_a_picture_is_in_the_page():
     )
 
 
-def test_axes_that_several_maps_share_are_there_once():
+def test_shared_axes_are_stored_once():
     one, other = make_axis(["a", "b"], "input"), make_axis(["x", "y", "z"], "generated")
     maps = (
         make_attention_map(np.ones((1, 2, 2)), one, one, "enc"),
@@ -103,7 +104,7 @@ def test_axes_that_several_maps_share_are_there_once():
     assert [(m["queries"], m["keys"]) for m in data["maps"]] == [(0, 0), (1, 0)]
 
 
-def test_data_ends_no_element():
+def test_json_data_is_escaped():
     for text in HOSTILE_LABELS:
         made = escape_json([text])
         assert not set("<>&") & set(made)

@@ -1,8 +1,5 @@
-"""Pages in headless Chromium, without a network: what a person would do, and that nothing
-runs or asks for anything that should not.
-
-Needs Chromium, and playwright in `.readers/browser`: `make readers`.
-"""
+"""Pages in headless Chromium without network: user interaction, and no unexpected scripts or
+requests. Needs Chromium, and playwright in `.readers/browser`: `make readers`."""
 
 import json
 import os
@@ -33,8 +30,8 @@ SCRIPT = ROOT / "tests" / "support" / "browser_script.py"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a page said and asked for, what steps read of it, and its paper's color."""
+class PageVisit:
+    """Console messages, requests, results of the steps, and background color of a page."""
 
     said: list[str]
     asked: list[str]
@@ -42,7 +39,7 @@ class Seen:
     paper: str
 
 
-def visit(text: str, directory: Path, *steps: str, scheme: str = "light") -> Seen:
+def visit_page(text: str, directory: Path, *steps: str, scheme: str = "light") -> PageVisit:
     python = ROOT / ".readers" / "browser" / "bin" / "python"
     chromium = os.environ.get("SPECC_CHROMIUM") or next(
         filter(None, map(shutil.which, ("chromium", "google-chrome"))), ""
@@ -54,13 +51,13 @@ def visit(text: str, directory: Path, *steps: str, scheme: str = "light") -> See
     words = [str(python), str(SCRIPT), str(page), chromium, scheme, *steps]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert not done.returncode, done.stderr
-    found = Seen(**json.loads(done.stdout))
+    found = PageVisit(**json.loads(done.stdout))
     assert not found.said, "a violation of the policy, an error or a dialog"
     assert found.asked == [f"file://{page}"], "nothing else is asked for"
     return found
 
 
-def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
+def test_hover_shows_the_weight(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(3), (2, 4))
     made = make_attention_maps(
         make_attention_map(
@@ -72,7 +69,7 @@ def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
     )
     steps = ["text #scope", "fill #which 0", "fill #head 1", "text #scope", "text #headname"]
     steps += ["hover #map 40 50", "text #told", "count '#heads button'", "count '#tokens span'"]
-    first, _, _, scope, head, _, told, heads, tokens = visit(
+    first, _, _, scope, head, _, told, heads, tokens = visit_page(
         render_attention_html(made), tmp_path, *steps
     ).read
     assert (first, scope, head) == ("layers.1.attn", "layers.0.attn", "1")
@@ -83,13 +80,13 @@ def test_a_weight_under_the_pointer_is_the_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scheme", "paper"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(22, 22, 27)")]
 )
-def test_pages_are_light_and_dark(scheme: str, paper: str, tmp_path: Path) -> None:
+def test_light_and_dark_theme(scheme: str, paper: str, tmp_path: Path) -> None:
     text = render_attention_html(make_image_attention())
-    assert visit(text, tmp_path, scheme=scheme).paper == paper
-    assert visit(text, tmp_path, "click #theme", scheme=scheme).paper != paper
+    assert visit_page(text, tmp_path, scheme=scheme).paper == paper
+    assert visit_page(text, tmp_path, "click #theme", scheme=scheme).paper != paper
 
 
-def test_hostile_tokens_are_text(tmp_path: Path) -> None:
+def test_hostile_tokens_are_escaped(tmp_path: Path) -> None:
     count = len(HOSTILE_LABELS)
     made = make_attention_map(
         np.eye(count)[None], make_axis(HOSTILE_LABELS), make_axis(HOSTILE_LABELS), HOSTILE_LABELS[0]
@@ -98,31 +95,31 @@ def test_hostile_tokens_are_text(tmp_path: Path) -> None:
         make_attention_maps(made, model=HOSTILE_LABELS[0], text=HOSTILE_LABELS[1])
     )
     steps = ("text h1", "count img", "text '#tokens span'", "count script")
-    name, images, token, scripts = visit(text, tmp_path, *steps).read
+    name, images, token, scripts = visit_page(text, tmp_path, *steps).read
     assert (name, images, token, scripts) == (HOSTILE_LABELS[0], 0, HOSTILE_LABELS[0][:120], 2)
 
 
-def test_what_is_masked_is_said(tmp_path: Path) -> None:
+def test_masked_cells_are_labeled(tmp_path: Path) -> None:
     weights = np.tril(np.full((1, 3, 3), 0.5))
     hidden = ~np.tril(np.ones((1, 3, 3), np.bool_))
     text = render_attention_html(make_attention_maps(make_attention_map(weights, hidden=hidden)))
     steps = ("shown #masked", "hover #map 90 40", "text #told", "count '#tokens .masked'")
-    legend, _, told, struck = visit(text, tmp_path, *steps).read
+    legend, _, told, struck = visit_page(text, tmp_path, *steps).read
     assert legend
     assert str(told).endswith("masked")
     assert struck == 2
 
 
-def test_a_patch_is_asked(tmp_path: Path) -> None:
+def test_click_selects_a_patch(tmp_path: Path) -> None:
     steps = ("text #who", "click #picture", "text #who", "check #log")
-    before, _, after, _ = visit(
+    before, _, after, _ = visit_page(
         render_attention_html(make_image_attention()), tmp_path, *steps
     ).read
     assert str(before).startswith("[CLS] attends to 4 × 4 patches")
     assert str(after).startswith("patch ")
 
 
-def test_an_architecture_opens_and_closes(tmp_path: Path) -> None:
+def test_architecture_blocks_expand_and_collapse(tmp_path: Path) -> None:
     model = elaborate_spec(open_spec("numbers"))
     text = render_architecture_page(
         ArchitectureView(name="numbers", doc=HOSTILE_LABELS[0], graphs=list_model_graphs(model))
@@ -141,7 +138,7 @@ def test_an_architecture_opens_and_closes(tmp_path: Path) -> None:
         "count 'li.target'",
         "text .doc",
     ]
-    found = visit(text, tmp_path, *steps).read
+    found = visit_page(text, tmp_path, *steps).read
     assert [found[n] for n in (0, 2)] == ["numbers", "encoder"]
     assert isinstance(found[3], int)
     assert found[3] > 0

@@ -1,4 +1,4 @@
-"""Weights of 4 bits rounded by what a model does: with texts of its own, with a file."""
+"""int4 weights calibrated on self-generated samples or on a file of inputs."""
 
 import json
 from pathlib import Path
@@ -16,47 +16,48 @@ LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 ALL = ["--quantize", "int4", "--quantize-all", "--group-size", "16"]
 
 
-def compiled(out: Path, spec: str, *given: str) -> Path:
-    assert main(["compile", spec, *small(spec), "--init=0", *given, "-o", str(out)]) == 0
+def compile_small(out: Path, spec: str, *given: str) -> Path:
+    assert (
+        main(["compile", spec, *small_config_options(spec), "--init=0", *given, "-o", str(out)])
+        == 0
+    )
     return out
 
 
-def small(spec: str) -> list[str]:
+def small_config_options(spec: str) -> list[str]:
     values = SMALL_CONFIGS[spec].items()
     return [f"--set={name}={json.dumps(value)}" for name, value in values]
 
 
-def recipes(path: Path) -> dict[str, str]:
+def get_recipes(path: Path) -> dict[str, str]:
     rounded = specc.load(path).manifest.rounded
     return {name: one.recipe for name, one in rounded.items() if one.form.bits == 4}
 
 
-def test_a_model_is_rounded_by_its_own_texts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "3")
+def test_self_generated_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = compile_small(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "3")
     assert "GPTQ, calibrated on 3 self-generated samples" in capsys.readouterr().err
-    assert set(recipes(path).values()) == {"gptq"}
-    again = compiled(tmp_path / "b" / "a.onnx", "gpt2", *ALL, "--calibration-samples", "3")
+    assert set(get_recipes(path).values()) == {"gptq"}
+    again = compile_small(tmp_path / "b" / "a.onnx", "gpt2", *ALL, "--calibration-samples", "3")
     assert again.read_bytes() == path.read_bytes()
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
 
 @pytest.mark.parity
-def test_a_large_model_writes_with_few_bits(
+def test_large_model_generates_samples_with_quantized_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("specc.driver.calibrate_weights.STREAMED_WEIGHT_BYTES", 0)
-    path = compiled(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "2")
+    path = compile_small(tmp_path / "a.onnx", "gpt2", *ALL, "--calibration-samples", "2")
     said = capsys.readouterr().err
     assert "samples, generated with round-to-nearest weights" in said
-    assert set(recipes(path).values()) == {"gptq"}
+    assert set(get_recipes(path).values()) == {"gptq"}
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["ort-cpu", "onnx"])
-def test_what_encodes_and_writes_is_rounded_so_too(target: str, tmp_path: Path) -> None:
+def test_encoder_decoder_calibration(target: str, tmp_path: Path) -> None:
     given = [
         *ALL,
         "--calibration-samples",
@@ -66,31 +67,30 @@ def test_what_encodes_and_writes_is_rounded_so_too(target: str, tmp_path: Path) 
         "--graphs",
         "encode,step,score",
     ]
-    path = compiled(tmp_path / "m", "transformer", *given)
+    path = compile_small(tmp_path / "m", "transformer", *given)
     whole = specc.load(path).manifest.rounded
     found = {one.recipe for one in whole.values() if one.form.bits == 4}
     assert "gptq" in found
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
 
-def test_drawn_weights_are_rounded_to_the_nearest_unless_asked(
+def test_random_weights_default_to_round_to_nearest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = compiled(tmp_path / "m.onnx", "gpt2", *ALL)
+    path = compile_small(tmp_path / "m.onnx", "gpt2", *ALL)
     assert "round-to-nearest: the weights are random" in capsys.readouterr().err
-    assert set(recipes(path).values()) == {"nearest"}
+    assert set(get_recipes(path).values()) == {"nearest"}
 
 
-def test_a_loop_s_weights_are_rounded_by_all_its_turns(tmp_path: Path) -> None:
-    path = compiled(tmp_path / "m.onnx", "lstm_lm", *ALL, "--calibration-samples", "2")
-    assert set(recipes(path).values()) == {"gptq"}
+def test_loop_weights_are_calibrated_on_all_iterations(tmp_path: Path) -> None:
+    path = compile_small(tmp_path / "m.onnx", "lstm_lm", *ALL, "--calibration-samples", "2")
+    assert set(get_recipes(path).values()) == {"gptq"}
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 
 
-def test_a_file_of_inputs_does_as_well(tmp_path: Path) -> None:
-    """The same ids as arrays and as lines give the same bytes: of BERT, which writes
-    nothing.
-    """
+def test_calibration_data_file(tmp_path: Path) -> None:
+    """The same ids as arrays and as JSON lines give the same codes for BERT, which is not
+    generative."""
     ids = np.random.default_rng(3).integers(0, 17, (6, 9))
     np.savez(tmp_path / "ids.npz", input_ids=ids)
     lines = [json.dumps({"input_ids": row.tolist()}) for row in ids]
@@ -98,19 +98,18 @@ def test_a_file_of_inputs_does_as_well(tmp_path: Path) -> None:
     made = {}
     for name in ("ids.npz", "ids.jsonl"):
         given = [*ALL, "--calibration-data", str(tmp_path / name)]
-        path = compiled(tmp_path / f"{name[-3:]}.onnx", "bert", *given)
-        assert "gptq" in recipes(path).values()
+        path = compile_small(tmp_path / f"{name[-3:]}.onnx", "bert", *given)
+        assert "gptq" in get_recipes(path).values()
         made[name] = specc.load(path).weights()
     for name, value in made["ids.npz"].items():
-        # eight rows at once and one by one may differ in the last bit of a sum
+        # a batch of eight and eight single sequences may differ in the last bit of a sum
         assert np.mean(value != made["ids.jsonl"][name]) < 0.01
 
 
 @pytest.mark.slow
-def test_less_is_lost_of_a_trained_model(tmp_path: Path) -> None:
-    """On texts that it writes from another seed than those it was rounded by, and beside
-    the same with rounding to the nearest.
-    """
+def test_gptq_error_of_a_trained_model(tmp_path: Path) -> None:
+    """Compare with round-to-nearest on sequences generated with another seed than the calibration
+    samples."""
     given = {"quantize": "int4", "group_size": 32}
     for name, options in {
         "full": {},
@@ -123,11 +122,11 @@ def test_less_is_lost_of_a_trained_model(tmp_path: Path) -> None:
     written = models["full"].generate(start, strategy="sample", seed=77, max_tokens=40, stop=[])
     rows = [[0, *row[0].tokens] for row in written.results()]
     logits = {n: m.run(input_ids=rows)["logits"] for n, m in models.items()}
-    near, gptq = (divergence(logits["full"], logits[n]) for n in ("near", "gptq"))
+    near, gptq = (compute_divergence(logits["full"], logits[n]) for n in ("near", "gptq"))
     assert gptq < 0.75 * near
 
 
-def divergence(full: Array, low: Array) -> float:
+def compute_divergence(full: Array, low: Array) -> float:
     p, q = (log_probabilities(x.astype(np.float64)) for x in (full, low))
     return float((np.exp(p) * (p - q)).sum(-1).mean())
 
@@ -153,16 +152,16 @@ def divergence(full: Array, low: Array) -> float:
         ("\x00\x01", "E0906"),
     ],
 )
-def test_a_file_of_something_else_is_refused(
+def test_invalid_calibration_file(
     content: str, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "ids.jsonl").write_bytes(content.encode("latin-1"))
     given = ["compile", "gpt2", "--init=0", "-o", str(tmp_path / "m.onnx"), *ALL]
-    given += [*small("gpt2"), "--calibration-data", str(tmp_path / "ids.jsonl")]
+    given += [*small_config_options("gpt2"), "--calibration-data", str(tmp_path / "ids.jsonl")]
     assert main(given) == 1
     said = capsys.readouterr().err
     assert code in said
-    # a fault of the JSON is mended by a line's form, not by that of an array
+    # a JSON error suggests the format of a line, not that of an array
     assert (code == "E0854") or "a line is `{" in said
     assert not list(tmp_path.glob("m*"))
 
@@ -186,10 +185,10 @@ HOLES[1, 0, 2, 3] = np.nan
         ("vit", {"pixel_values": HOLES}, "NaN at [1, 0, 2, 3]"),
     ],
 )
-def test_arrays_of_something_else_are_refused(
+def test_invalid_calibration_arrays(
     spec: str, arrays: dict[str, Array], told: str, tmp_path: Path
 ) -> None:
-    """The file and the row are named, and nothing is written."""
+    """The message names the file and the batch element, and no model is written."""
     (tmp_path / "in").mkdir()
     np.savez(tmp_path / "in" / "x.npz", **arrays)  # type: ignore[arg-type]
     with pytest.raises(specc.Failed, match="E0854") as failed:
@@ -220,27 +219,35 @@ def test_arrays_of_something_else_are_refused(
         ("gpt2", [*ALL, "--calibration-data", "there/is/none.npz"], "E0802"),
     ],
 )
-def test_options_that_mean_nothing_here(
+def test_options_without_effect(
     spec: str, given: list[str], code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["compile", spec, *small(spec), "--init=0", *given, "-o", "m.onnx"]
+    args = ["compile", spec, *small_config_options(spec), "--init=0", *given, "-o", "m.onnx"]
     assert main(args) == (3 if code == "E0802" else 1)
     assert code in capsys.readouterr().err
 
 
-def test_a_folder_for_what_was_measured_is_needed(
+def test_missing_temporary_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
-    given = ["compile", "gpt2", *small("gpt2"), "--init=0", *ALL, "--calibration-samples", "1"]
+    given = [
+        "compile",
+        "gpt2",
+        *small_config_options("gpt2"),
+        "--init=0",
+        *ALL,
+        "--calibration-samples",
+        "1",
+    ]
     assert main([*given, "-o", str(tmp_path / "m.onnx")]) == 3
     assert "E0810" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    compiled(tmp_path / "m.onnx", "gpt2", *ALL, "--calibration-samples", "1")
+    compile_small(tmp_path / "m.onnx", "gpt2", *ALL, "--calibration-samples", "1")
     assert not list((tmp_path / "temporary").iterdir())

@@ -1,6 +1,5 @@
-"""Shipped specs, each as two graphs over its parameters: results are those of the
-models of one file.
-"""
+"""Built-in specs as packages of two graphs over shared parameters: the results equal those of two
+single models."""
 
 import json
 from pathlib import Path
@@ -28,7 +27,7 @@ TAPS = {"gpt2": "*.attn", "lstm_lm": "*"}
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None:
+def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     config = SMALL[name]
     spec = open_spec(name, sets=[f"{k}={v}" for k, v in config.items()])
     model = elaborate_spec(spec)
@@ -48,7 +47,7 @@ def test_two_graphs_give_what_two_models_give(name: str, tmp_path: Path) -> None
     specc.compile(name, alone, init=5, set=config, weights_as="copy")
     assert len(list((tmp_path / "both").glob("*.data"))) == 1
     assert written.data is not None
-    # the same parameters of one graph and of two over them are the same bytes
+    # a single graph and a package of two graphs store the parameters as the same bytes
     (other,) = tmp_path.glob("alone-*.data")
     assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
 
@@ -87,8 +86,8 @@ generate text of ids from logits {{ max_tokens = 4 }}
         "out=6) @ k, own, mask=chunked(2), normalize=uniform) @ a\n  z = x + two[:, 0:1]",
     ],
 )
-def test_what_is_only_measured_is_known_in_a_step(line: str, tmp_path: Path) -> None:
-    """Of `memory`, of its keys or of the text only a length is read."""
+def test_step_receives_lengths(line: str, tmp_path: Path) -> None:
+    """The step reads only a length of `memory`, of its keys or of the token ids."""
     (tmp_path / "m.specc").write_text(MEASURED.format(line=line))
     specc.compile(tmp_path / "m.specc", tmp_path / "one.onnx", init=2, graphs="generate")
     specc.compile(tmp_path / "m.specc", tmp_path / "package", init=2, graphs="all")
@@ -113,10 +112,9 @@ PARTIAL = {
 
 
 @pytest.mark.parametrize("name", PARTIAL)
-def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> None:
-    """What is left out is named, with the reason; a part that is asked for by its name
-    is an error.
-    """
+def test_graphs_all_exports_the_supported_graphs(name: str, tmp_path: Path) -> None:
+    """The remark names the omitted graphs with the reason; naming an unsupported graph explicitly
+    is an error."""
     config, wanted = PARTIAL[name]
     made = specc.compile(name, tmp_path / "p", init=1, set=config, graphs="all")
     written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]
@@ -130,8 +128,9 @@ def test_all_parts_are_those_that_the_model_has(name: str, tmp_path: Path) -> No
     assert not (tmp_path / "q").exists()
 
 
-def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) -> None:
-    """A generation_config.json with `typical_p`: all other parts, and the same tokens."""
+def test_unsupported_generation_setting_omits_one_graph(tmp_path: Path) -> None:
+    """A generation_config.json with `typical_p`: the other graphs are exported and generate the
+    same tokens."""
     directory = tmp_path / "ck"
     directory.mkdir()
     config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 9}
@@ -156,7 +155,7 @@ def test_settings_that_a_graph_cannot_follow_leave_out_one_file(tmp_path: Path) 
         specc.compile("gpt2", tmp_path / "r", graphs=["generate"], **given)
 
 
-def test_a_package_that_generates_opens_its_full_graph_when_that_is_run(tmp_path: Path) -> None:
+def test_score_graph_is_opened_on_first_use(tmp_path: Path) -> None:
     config = {"layers": 1, "d": 8, "heads": 2, "vocab": 9}
     specc.compile("gpt2", tmp_path / "p", init=1, set=config, graphs=["score", "step"])
     model = specc.load(tmp_path / "p")
@@ -185,10 +184,9 @@ generate tour of ids from logits { max_tokens = 5 }
 """
 
 
-def test_a_pointer_network_leaves_out_one_file(tmp_path: Path) -> None:
-    """A vocabulary of run-time size: the step chooses what the full pass chooses, and the
-    remark names the length.
-    """
+def test_pointer_network_omits_the_generate_graph(tmp_path: Path) -> None:
+    """With a vocabulary of dynamic size, the step chooses the same tokens as the full forward pass,
+    and the remark names the length."""
     (tmp_path / "m.specc").write_text(POINTER, encoding="utf-8")
     made = specc.compile(tmp_path / "m.specc", tmp_path / "p", init=1, graphs="all")
     written = [p.stem for p in sorted((tmp_path / "p").glob("*.onnx"))]

@@ -1,4 +1,4 @@
-"""What a compiled model carries and how inputs with defaults, taps and weights reach it."""
+"""Manifest, default inputs, taps and weights of a compiled model."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_absent_input_is_computed_from_the_others(spec: Path, tmp_path: Path) -> None:
+def test_default_input_is_computed(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0)
     model = specc.load(tmp_path / "m.onnx")
     filled, given = (model.run(ids=IDS)["tags"], model.run(ids=IDS, keep=IDS != 0)["tags"])
@@ -41,7 +41,7 @@ def test_an_absent_input_is_computed_from_the_others(spec: Path, tmp_path: Path)
     assert np.abs(model.run(ids=IDS, keep=IDS >= 0)["tags"] - given).max() > 1e-3
 
 
-def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> None:
+def test_inline_defaults_remove_the_input(spec: Path, tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside.onnx", tmp_path / "inside.onnx"
     specc.compile(spec, outside, init=0)
     assert main(["compile", str(spec), "--init", "0", "--inline-defaults", "-o", str(inside)]) == 0
@@ -51,7 +51,7 @@ def test_defaults_inside_leave_no_input_to_fill(spec: Path, tmp_path: Path) -> N
     )
 
 
-def test_the_manifest_says_where_everything_came_from(spec: Path, tmp_path: Path) -> None:
+def test_manifest_sources(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=7, set={"d": 16})
     manifest = read_manifest(str(tmp_path / "m.onnx"))
     assert manifest.random_init == RandomWeights(7)
@@ -61,7 +61,7 @@ def test_the_manifest_says_where_everything_came_from(spec: Path, tmp_path: Path
     assert manifest.graph.input_facts["keep"].keep == "right"
 
 
-def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(spec: Path, tmp_path: Path) -> None:
+def test_manifest_records_checkpoint_size_and_hash(spec: Path, tmp_path: Path) -> None:
     first = tmp_path / "first.onnx"
     specc.compile(spec, first, init=0)
     from_model = specc.load(first).weights()
@@ -94,7 +94,7 @@ def test_weights_of_a_checkpoint_are_noted_by_size_and_hash(spec: Path, tmp_path
     )
 
 
-def test_random_weights_are_said_to_be_random(
+def test_run_reports_random_weights(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=3)
@@ -115,13 +115,13 @@ def test_inputs_come_from_arrays_and_json(spec: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.load(out)["tags"], want)
 
 
-def test_a_tap_that_hits_nothing_is_refused(spec: Path, tmp_path: Path) -> None:
+def test_unmatched_tap(spec: Path, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match="E0408"):
         specc.compile(spec, tmp_path / "m.onnx", init=0, taps=["decoder.*"])
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_without_weights_the_three_ways_are_named(spec: Path, tmp_path: Path) -> None:
+def test_missing_weights_suggests_three_options(spec: Path, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed) as failed:
         specc.compile(spec, tmp_path / "m.onnx")
     (found,) = failed.value.diagnostics
@@ -129,9 +129,7 @@ def test_without_weights_the_three_ways_are_named(spec: Path, tmp_path: Path) ->
     assert len(found.helps) == 3
 
 
-def test_a_broken_number_is_found_also_in_weights_that_stay_in_their_file(
-    spec: Path, tmp_path: Path
-) -> None:
+def test_nan_in_linked_weights(spec: Path, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set={"vocab": 40000})
     weights = {n: np.array(a) for n, a in specc.load(tmp_path / "m.onnx").weights().items()}
     weights["words.weight"][3, 1] = np.nan

@@ -1,4 +1,4 @@
-"""`load` and `ignore` that hold only for some configs, in both syntaxes."""
+"""Conditional `load` and `ignore` rules in both syntaxes."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ weights:
 
 
 @pytest.mark.parametrize(("name", "text"), [("m.specc", DSL), ("m.yaml", YAML)])
-def test_rules_hold_only_when_they_say(name: str, text: str, tmp_path: Path) -> None:
+def test_conditional_rules(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     spec = str(tmp_path / name)
     weight = np.arange(6, dtype=np.float32).reshape(3, 2)

@@ -1,6 +1,5 @@
-"""Keys and values in 8 bits: what is kept is what the step's graph says, what is lost is
-little, and where it cannot be nothing is written.
-"""
+"""int8 KV cache: states equal those of the step graph, the error is small, and unsupported models
+are rejected."""
 
 import json
 import shutil
@@ -21,7 +20,7 @@ LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 PARTS = ["--graphs", "score,encode,step"]
 
 
-def compiled(out: Path, spec: str, *given: str) -> int:
+def compile_int8_cache(out: Path, spec: str, *given: str) -> int:
     values = [f"--set={n}={json.dumps(v)}" for n, v in SMALL_CONFIGS[spec].items()]
     few = (
         []
@@ -32,7 +31,7 @@ def compiled(out: Path, spec: str, *given: str) -> int:
     return main(["compile", spec, *given, "-o", str(out)])
 
 
-def step_of(package: Path) -> onnx.ModelProto:
+def load_step(package: Path) -> onnx.ModelProto:
     index = json.loads((package / "specc.json").read_text())
     path = package / index["graphs"]["step"]
     return onnx.load(str(path), load_external_data=False)
@@ -47,12 +46,12 @@ def step_of(package: Path) -> onnx.ModelProto:
         pytest.param("t5", ["--dtype", "f16"], marks=pytest.mark.parity),
     ],
 )
-def test_a_step_keeps_what_its_graph_says(
+def test_states_are_int8(
     spec: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compiled(tmp_path / "m", spec, *PARTS, *more) == 0
+    assert compile_int8_cache(tmp_path / "m", spec, *PARTS, *more) == 0
     assert "scales calibrated on 2 self-generated samples" in capsys.readouterr().err
-    step = step_of(tmp_path / "m").graph
+    step = load_step(tmp_path / "m").graph
     attention = [n for n in step.node if n.op_type == "GroupQueryAttention"]
     buffers = {name for node in attention for name in node.input[3:5]}
     kinds = {i.name: i.type.tensor_type.elem_type for i in step.input}
@@ -61,13 +60,11 @@ def test_a_step_keeps_what_its_graph_says(
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 0
 
 
-def test_the_file_of_a_step_is_compared_as_its_package_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The inputs that its buffers are were random ones of another type: E0907 of what
-    nobody had given. Taken out of its package it is not compared, and says why.
-    """
-    assert compiled(tmp_path / "m", "gpt2", "--graphs", "step", "--no-load") == 0
+def test_verify_step_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The type of the KV buffers comes from the package; verify once used random inputs of another
+    type and failed with E0907. Outside its package the file is not verified, and the result says
+    why."""
+    assert compile_int8_cache(tmp_path / "m", "gpt2", "--graphs", "step", "--no-load") == 0
     step = tmp_path / "m" / "step.onnx"
     capsys.readouterr()
     assert main(["verify", str(step), "--rounds", "1"]) == 0
@@ -82,14 +79,12 @@ def test_the_file_of_a_step_is_compared_as_its_package_says(
 
 
 @pytest.mark.parity
-def test_a_mistake_in_the_kernel_s_scales_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys read by the scales of values: planted, and caught."""
+def test_swapped_scales_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a bug that dequantizes keys with the scales of values."""
     whole = kv_buffer_attention._split_scale
     first: list[kv_buffer_attention.Value] = []
 
-    def swapped(
+    def swap_scales(
         value: kv_buffer_attention.Value,
     ) -> tuple[kv_buffer_attention.Value | None, kv_buffer_attention.Value]:
         scale, joined = whole(value)
@@ -98,12 +93,12 @@ def test_a_mistake_in_the_kernel_s_scales_is_seen(
         first.append(scale)
         return first[0], joined
 
-    monkeypatch.setattr(kv_buffer_attention, "_split_scale", swapped)
-    assert compiled(tmp_path / "m", "gpt2", "--graphs", "encode,step") == 0
+    monkeypatch.setattr(kv_buffer_attention, "_split_scale", swap_scales)
+    assert compile_int8_cache(tmp_path / "m", "gpt2", "--graphs", "encode,step") == 0
     assert main(["verify", str(tmp_path / "m"), "--rounds", "2"]) == 4
 
 
-def test_only_numbers_on_the_edge_may_go_either_way() -> None:
+def test_only_rounding_ties_may_differ() -> None:
     scale = np.full((1, 1, 4), 0.5, np.float32)
     x = np.array([0.7499999, 0.7499999, 0.6, -1.2500001]).reshape(1, 1, 1, 4)
     ours = np.rint(x / scale).astype(np.int8)
@@ -113,8 +108,9 @@ def test_only_numbers_on_the_edge_may_go_either_way() -> None:
 
 
 @pytest.mark.slow
-def test_little_is_lost_of_a_trained_model(tmp_path: Path) -> None:
-    """Behind a text that it writes, the same steps with the states in 8 bits."""
+def test_error_of_a_trained_model(tmp_path: Path) -> None:
+    """Compare decode steps with int8 states and full-precision states after a generated
+    sequence."""
     given = {"graphs": ["encode", "step"]}
     specc.compile(LLAMA, tmp_path / "full", **given)  # type: ignore[arg-type]
     specc.compile(LLAMA, tmp_path / "low", kv_cache="int8", **given)  # type: ignore[arg-type]
@@ -125,7 +121,7 @@ def test_little_is_lost_of_a_trained_model(tmp_path: Path) -> None:
         texts = model.generate(start, strategy="greedy", max_tokens=60, stop=[])
         made.append([np.array(row[0].tokens) for row in texts.results()])
     same = [np.mean(a == b) for a, b in zip(*made, strict=True)]
-    assert np.mean(same) > 0.5  # the first token that is another changes all behind it
+    assert np.mean(same) > 0.5  # all tokens after the first different one differ
 
 
 LATER = pytest.mark.parity
@@ -157,10 +153,10 @@ LATER = pytest.mark.parity
         ),
     ],
 )
-def test_where_it_cannot_be(
+def test_unsupported_models(
     spec: str, more: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compiled(tmp_path / "m", spec, *more) == 1
+    assert compile_int8_cache(tmp_path / "m", spec, *more) == 1
     told = capsys.readouterr().err
     assert "E0951" in told
     assert why in told
@@ -168,13 +164,11 @@ def test_where_it_cannot_be(
 
 
 @pytest.mark.parity
-def test_a_file_of_inputs_gives_the_scales(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scales_from_calibration_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({"input_ids": ids}) for ids in ([1, 2, 3], [4, 5])]
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
     given = ["--graphs", "step", "--calibration-data", str(tmp_path / "x.jsonl")]
-    assert compiled(tmp_path / "m", "gpt2", *given) == 0
+    assert compile_int8_cache(tmp_path / "m", "gpt2", *given) == 0
     assert "calibrated on `x.jsonl`" in capsys.readouterr().err
     with pytest.raises(specc.Failed, match="E0820"):
         specc.compile("gpt2", tmp_path / "n", init=0, graphs="step", kv_cache="int4")
@@ -190,23 +184,21 @@ quantize { kv_cache = int8  calibration_samples = 2 }
 """
 
 
-def test_a_spec_says_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the option; and where no step is made, the word is told to mean nothing."""
+def test_kv_cache_in_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`kv_cache` in a spec equals the option; without a step it is reported to have no effect."""
     spec = tmp_path / "small.specc"
     spec.write_text(WORD)
     args = ["compile", str(spec), "--init=0"]
     assert main([*args, "--graphs", "step", "-o", str(tmp_path / "m")]) == 0
     assert "KV cache in int8, scales calibrated on 2 self-generated" in capsys.readouterr().err
-    kinds = {i.type.tensor_type.elem_type for i in step_of(tmp_path / "m").graph.input}
+    kinds = {i.type.tensor_type.elem_type for i in load_step(tmp_path / "m").graph.input}
     assert onnx.TensorProto.INT8 in kinds
     assert main([*args, "-o", str(tmp_path / "m.onnx")]) == 0
     assert "only a step graph has a KV cache: add `--graphs step`" in capsys.readouterr().err
 
 
 @pytest.mark.parity
-def test_an_option_stands_in_place_of_the_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_option_overrides_the_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "small.yaml"
     quantize = "quantize: {kv_cache: int8, calibration_samples: 2}"
     config = "config: {layers: 1, d: 16, heads: 2, vocab: 32, context: 16}"
@@ -215,9 +207,9 @@ def test_an_option_stands_in_place_of_the_word(
     out = tmp_path / "m"
     assert main([*args, "--kv-cache", "none", "-o", str(out)]) == 0
     assert "`--kv-cache` overrides `kv_cache`" in capsys.readouterr().err
-    kinds = {i.type.tensor_type.elem_type for i in step_of(out).graph.input}
+    kinds = {i.type.tensor_type.elem_type for i in load_step(out).graph.input}
     assert onnx.TensorProto.INT8 not in kinds
-    # that nothing can keep them so is told at the word
+    # the error for an unsupported opset points at the setting in the spec
     assert main([*args, "--opset", "17", "-o", str(out)]) == 1
     told = capsys.readouterr().err
     assert "E0951" in told

@@ -1,6 +1,5 @@
-"""A body without the head that a graph has: `--init-missing` draws the head, says what it
-drew, and draws nothing else.
-"""
+"""A base checkpoint without the head of the graph: `--init-missing` initializes the head at random,
+reports it, and initializes nothing else."""
 
 import json
 from collections.abc import Mapping
@@ -29,8 +28,9 @@ HEAD = ("classifier.bias", "classifier.weight", "pre_classifier.bias", "pre_clas
 Arrays = dict[str, NDArray[Any]]
 
 
-def body(directory: Path) -> Arrays:
-    """A bare body as it is saved: under names without the prefix that heads put before."""
+def make_base_checkpoint(directory: Path) -> Arrays:
+    """Return a base checkpoint as transformers saves it: names without the prefix of models with
+    heads."""
     (directory / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
     rng = np.random.default_rng(0)
     graph = elaborate_spec(open_spec(str(directory))).graph
@@ -40,14 +40,14 @@ def body(directory: Path) -> Arrays:
     }
 
 
-def saved(directory: Path, tensors: Mapping[str, NDArray[Any]]) -> Path:
+def save_checkpoint(directory: Path, tensors: Mapping[str, NDArray[Any]]) -> Path:
     write_safetensors(directory / "model.safetensors", tensors)
     return directory
 
 
-def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
-    tensors = body(tmp_path)
-    directory, out = saved(tmp_path, tensors), tmp_path / "m.onnx"
+def test_missing_head_is_initialized(tmp_path: Path) -> None:
+    tensors = make_base_checkpoint(tmp_path)
+    directory, out = save_checkpoint(tmp_path, tensors), tmp_path / "m.onnx"
     made = specc.compile(directory, out, graph="sequence_classification", init_missing=7)
     (warning,) = [d for d in made.warnings if d.code == "W0528"]
     assert all(name in str(warning.notes) for name in HEAD)
@@ -65,15 +65,15 @@ def test_a_head_is_drawn_and_the_body_is_the_files(tmp_path: Path) -> None:
             assert np.array_equal(array, tensors[name.removeprefix("distilbert.")])
 
 
-def test_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory, out = saved(tmp_path, body(tmp_path)), tmp_path / "m.onnx"
+def test_run_reports_the_random_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory, out = save_checkpoint(tmp_path, make_base_checkpoint(tmp_path)), tmp_path / "m.onnx"
     specc.compile(directory, out, graph="sequence_classification", init_missing=7)
     assert main(["run", str(out), "[[1, 2]]"]) == 0
     assert "4 weights of a new head are random (seed 7)" in capsys.readouterr().err
 
 
-def test_in_a_package_too(tmp_path: Path) -> None:
-    """What writes tells of its index, not of a graph."""
+def test_missing_head_of_a_package(tmp_path: Path) -> None:
+    """Generation reads the manifest of the index, not of a graph."""
     config = {
         "model_type": "llama", "vocab_size": 31, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
         "num_attention_heads": 2, "num_key_value_heads": 1, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0,
@@ -81,20 +81,20 @@ def test_in_a_package_too(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     found = open_spec(str(tmp_path))
-    graph = elaborate_spec(found, _first(found)).graph
+    graph = elaborate_spec(found, _get_first_graph(found)).graph
     tensors = {
         w.name.removeprefix("model."): np.full(w.shape, 0.1, "f4")
         for w in required_parameters(graph)
         if w.name != "lm_head.weight"
     }
-    saved(tmp_path, tensors)
+    save_checkpoint(tmp_path, tensors)
     out = tmp_path / "package"
-    specc.compile(tmp_path, out, graph=_first(found), init_missing=3, graphs="step")
+    specc.compile(tmp_path, out, graph=_get_first_graph(found), init_missing=3, graphs="step")
     assert specc.load(out).random_init == RandomWeights(3, 1)
 
 
-def _first(found: Any) -> str:
-    """The graph that writes, which stands first."""
+def _get_first_graph(found: Any) -> str:
+    """Return the name of the first graph, which generates."""
     from specc.frontend.generate_and_reading_sections import list_graphs
 
     return list_graphs(found.program)[0].name
@@ -109,12 +109,14 @@ def _first(found: Any) -> str:
         ("transformer.*", ""),
     ],
 )
-def test_of_a_body_nothing_is_drawn(left_out: str, why: str, tmp_path: Path) -> None:
+def test_missing_base_weights_are_an_error(left_out: str, why: str, tmp_path: Path) -> None:
     start, star, _ = left_out.partition("*")
     tensors = {
-        n: a for n, a in body(tmp_path).items() if not (n.startswith(start) if star else n == start)
+        n: a
+        for n, a in make_base_checkpoint(tmp_path).items()
+        if not (n.startswith(start) if star else n == start)
     }
-    directory = saved(tmp_path, tensors)
+    directory = save_checkpoint(tmp_path, tensors)
     with pytest.raises(Failed) as failed:
         specc.compile(
             directory, tmp_path / "m.onnx", graph="sequence_classification", init_missing=7
@@ -125,36 +127,36 @@ def test_of_a_body_nothing_is_drawn(left_out: str, why: str, tmp_path: Path) -> 
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_half_a_head_is_not_drawn(tmp_path: Path) -> None:
-    tensors = {**body(tmp_path), "classifier.weight": np.zeros((2, 8), "f4")}
+def test_partial_head_is_an_error(tmp_path: Path) -> None:
+    tensors = {**make_base_checkpoint(tmp_path), "classifier.weight": np.zeros((2, 8), "f4")}
     with pytest.raises(Failed, match=r"E0501.*classifier\.bias"):
         specc.compile(
-            saved(tmp_path, tensors),
+            save_checkpoint(tmp_path, tensors),
             tmp_path / "m.onnx",
             graph="sequence_classification",
             init_missing=7,
         )
 
 
-def test_a_head_under_another_name_is_told_and_not_drawn_over(tmp_path: Path) -> None:
-    """What nobody reads stays an error: the head may be there, called otherwise."""
-    tensors = {**body(tmp_path), "clasifier.weight": np.zeros((2, 8), "f4")}
+def test_unused_tensor_is_an_error(tmp_path: Path) -> None:
+    """An unused tensor remains an error, because it may be the head under another name."""
+    tensors = {**make_base_checkpoint(tmp_path), "clasifier.weight": np.zeros((2, 8), "f4")}
     with pytest.raises(Failed, match=r"E0505"):
         specc.compile(
-            saved(tmp_path, tensors),
+            save_checkpoint(tmp_path, tensors),
             tmp_path / "m.onnx",
             graph="sequence_classification",
             init_missing=7,
         )
 
 
-def test_a_whole_checkpoint_is_told_nothing(tmp_path: Path) -> None:
-    directory = saved(tmp_path, body(tmp_path))
+def test_complete_checkpoint_has_no_warning(tmp_path: Path) -> None:
+    directory = save_checkpoint(tmp_path, make_base_checkpoint(tmp_path))
     made = specc.compile(directory, tmp_path / "m.onnx", init_missing=7)
     assert not [d for d in made.warnings if d.code == "W0528"]
     assert specc.load(tmp_path / "m.onnx").manifest.random_init is None
 
 
-def test_beside_a_seed_for_all_it_is_refused(tmp_path: Path) -> None:
+def test_init_and_init_missing_conflict(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0525"):
         specc.compile("gpt2", tmp_path / "m.onnx", init=1, init_missing=7)

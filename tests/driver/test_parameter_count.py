@@ -1,4 +1,4 @@
-"""The weights that `check` counts are those that a model holds: tied ones once."""
+"""`check` counts tied weights once."""
 
 import pytest
 from support.elaborated_specs import elaborate_with_config
@@ -9,7 +9,7 @@ from specc.ir.dim import multiply_dims, sum_dims
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_tie_counts_only_when_it_holds(tied: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tied_weights_are_counted_once(tied: bool, capsys: pytest.CaptureFixture[str]) -> None:
     found = elaborate_with_config("lstm_lm", vocab=17, width=6, tied=tied)
     facts = found.model.graph.parameter_facts.values()
     every = sum_dims(multiply_dims(f.type.shape) for f in facts).number or 0

@@ -1,6 +1,5 @@
-"""What is said about rounding counts: beside every kind, an option or a word changes what
-is stored, or is refused, or a line says that it does nothing.
-"""
+"""For every kind of quantization, an option or setting changes the stored weights, is rejected, or
+is reported to have no effect."""
 
 from pathlib import Path
 
@@ -52,8 +51,8 @@ USUAL = {"--group-size 128"}
 """What says only what is so without it, where it means something."""
 
 
-def stored(path: Path) -> dict[str, object]:
-    """The form of each weight, and its numbers."""
+def read_stored_weights(path: Path) -> dict[str, object]:
+    """Return the format and bytes of each weight."""
     model = specc.load(path)
     rounded = model.manifest.rounded
     return {
@@ -70,7 +69,7 @@ def stored(path: Path) -> dict[str, object]:
         for o in OPTIONS
     ],
 )
-def test_every_option_counts_or_is_told(
+def test_every_option_has_an_effect_or_a_remark(
     kind: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -82,15 +81,17 @@ def test_every_option_counts_or_is_told(
     except specc.Failed as failed:
         (told,) = failed.diagnostics
         assert told.code in ("E0753", "E0951")
-        # an error says of what it is
+        # an error mentions the option
         word = option.partition(" ")[0]
         assert word in told.title or word in " ".join(told.helps)
         assert not (tmp_path / "m.onnx").exists()
         return
     remarks = " ".join(made.remarks)
-    # gains that are all 1, as they are drawn, change nothing where they are moved to
+    # random norm weights are all 1, so folding them changes nothing
     said = option.partition(" ")[0] in remarks or "the weights of 1 norm" in remarks
-    changed = stored(tmp_path / "m.onnx") != stored(tmp_path / "plain.onnx")
+    changed = read_stored_weights(tmp_path / "m.onnx") != read_stored_weights(
+        tmp_path / "plain.onnx"
+    )
     assert option in USUAL or said != changed
 
 
@@ -105,10 +106,10 @@ def test_every_option_counts_or_is_told(
         pytest.param("int8-weights", "group_size = 16", False, marks=LATER),
     ],
 )
-def test_words_of_a_spec_that_do_nothing_are_told(
+def test_settings_without_effect_are_reported(
     kind: str, word: str, idle: bool, tmp_path: Path
 ) -> None:
-    """They may be for another kind, which an option asks for another time."""
+    """The settings may be for another kind that an option selects."""
     spec = tmp_path / "m.specc"
     spec.write_text(f'{MODEL}quantize {{ default = "{kind}"  {word} }}\n')
     made = specc.compile(spec, tmp_path / "m.onnx", init=0)
@@ -116,7 +117,7 @@ def test_words_of_a_spec_that_do_nothing_are_told(
     assert idle == any(line in remark for remark in made.remarks)
 
 
-def test_a_head_that_is_none_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lm_head_bits_without_lm_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "m.specc"
     spec.write_text(NO_HEAD)
     given = ["--quantize=int8", "--lm-head-bits=none", "--init=0"]

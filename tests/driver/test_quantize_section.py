@@ -1,4 +1,5 @@
-"""`quantize` in a spec is what the options say, in both syntaxes; options win, and say so."""
+"""`quantize` in a spec is equivalent to the options, in both syntaxes; options override it with a
+remark."""
 
 from pathlib import Path
 
@@ -36,29 +37,29 @@ quantize:
 """
 
 
-def told(path: Path, asked: QuantizeOptions | None = None) -> QuantizeRequest:
+def read_quantize_request(path: Path, asked: QuantizeOptions | None = None) -> QuantizeRequest:
     library = SpecLibrary()
     program = build_program(library.open(str(path)), library)
     return merge_quantize_options(program, asked or QuantizeOptions())
 
 
-def written(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
+def write_spec(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
     path = tmp_path / name
     path.write_text(text)
     return path
 
 
-def test_both_syntaxes_say_one_wish(tmp_path: Path) -> None:
-    first = told(written(tmp_path, HEAD + SAID)).wish
+def test_both_syntaxes_agree(tmp_path: Path) -> None:
+    first = read_quantize_request(write_spec(tmp_path, HEAD + SAID)).wish
     assert first is not None
     assert (first.kind, first.block, first.head) == ("int8", 16, "none")
     assert first.keep == ("h.0.attn.*",)
     assert first.own == (("h.*.mlp.c_fc", "int4"), ("lm_head", "int4"))
-    assert told(written(tmp_path, YAML, "m.yaml")).wish == first
+    assert read_quantize_request(write_spec(tmp_path, YAML, "m.yaml")).wish == first
 
 
-def test_each_weight_becomes_what_is_said_of_it(tmp_path: Path) -> None:
-    spec = written(tmp_path, HEAD + SMALL + SAID)
+def test_bits_per_weight(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, HEAD + SMALL + SAID)
     specc.compile(spec, tmp_path / "m.onnx", init=0)
     manifest = specc.load(tmp_path / "m.onnx").manifest
     bits = {name: one.form.bits for name, one in manifest.rounded.items()}
@@ -67,11 +68,11 @@ def test_each_weight_becomes_what_is_said_of_it(tmp_path: Path) -> None:
     assert not any(name.startswith("h.0.attn") for name in bits)
 
 
-def test_what_is_said_of_heads_is_said_of_small_ones(tmp_path: Path) -> None:
-    """Also where another word or option says 8 bits for all others."""
+def test_small_lm_head(tmp_path: Path) -> None:
+    """This also holds if another setting or option selects 8 bits for all other weights."""
     for tied in (False, True):
         specc.compile(
-            written(tmp_path, HEAD + SMALL),
+            write_spec(tmp_path, HEAD + SMALL),
             tmp_path / "m.onnx",
             init=0,
             set={"tied": tied},
@@ -98,9 +99,9 @@ graph main(x: float[batch, 4]) -> (y: float[batch, 4]) {
 
 
 @pytest.mark.parametrize("name", ["a[0]", "b?c*"])
-def test_weights_of_any_name_can_be_kept(name: str, tmp_path: Path) -> None:
+def test_exclude_weights_with_special_characters(name: str, tmp_path: Path) -> None:
     specc.compile(
-        written(tmp_path, ODD),
+        write_spec(tmp_path, ODD),
         tmp_path / "m.onnx",
         init=0,
         quantize="int8",
@@ -110,10 +111,10 @@ def test_weights_of_any_name_can_be_kept(name: str, tmp_path: Path) -> None:
     assert {"a[0].weight", "b?c*.weight", "last.weight"} - rounded.keys() == {f"{name}.weight"}
 
 
-def test_a_spec_s_words_are_the_options(tmp_path: Path) -> None:
+def test_section_equals_options(tmp_path: Path) -> None:
     words = "quantize { default = int4  exclude = [wte]  group_size = 32  all = true }\n"
-    spec = written(tmp_path, HEAD + SMALL + words)
-    plain = written(tmp_path, HEAD + SMALL, "plain.specc")
+    spec = write_spec(tmp_path, HEAD + SMALL + words)
+    plain = write_spec(tmp_path, HEAD + SMALL, "plain.specc")
     given = ["--quantize=int4", "--quantize-exclude=wte", "--group-size=32", "--quantize-all"]
     for path, options in ((spec, []), (plain, given)):
         out = str(path.with_suffix(".onnx"))
@@ -125,10 +126,8 @@ def test_a_spec_s_words_are_the_options(tmp_path: Path) -> None:
         assert np.array_equal(value, b.weights()[name])
 
 
-def test_options_stand_in_place_of_words_and_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = written(tmp_path, HEAD + SMALL + SAID)
+def test_options_override_the_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = write_spec(tmp_path, HEAD + SMALL + SAID)
     given = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "m.onnx")]
     assert main([*given, "--quantize", "int8-weights", "--group-size", "64"]) == 0
     err = capsys.readouterr().err
@@ -151,22 +150,22 @@ def test_options_stand_in_place_of_words_and_say_so(
         (QuantizeOptions(quantize="none", kv_cache="int8"), "int8", "--kv-cache"),
     ],
 )
-def test_none_stands_in_place_of_every_word(
+def test_quantize_none_overrides_the_section(
     given: QuantizeOptions, kind: str, option: str, tmp_path: Path
 ) -> None:
-    """`kv_cache` is one of them; what an option says of it counts."""
+    """`--quantize none` also overrides `kv_cache`, but an explicit `--kv-cache` counts."""
     text = f"{HEAD}quantize {{ default = int8  kv_cache = int8 }}\n"
-    found = told(written(tmp_path, text), given)
+    found = read_quantize_request(write_spec(tmp_path, text), given)
     assert found.cache.kind == kind
     assert bool(found.remarks) == bool(option)
     assert not option or f"`{option}` overrides `kv_cache`" in found.remarks[-1]
 
 
-def test_the_nearest_spec_has_the_last_word(tmp_path: Path) -> None:
-    written(tmp_path, HEAD + SAID, "base.specc")
+def test_derived_spec_overrides_its_base(tmp_path: Path) -> None:
+    write_spec(tmp_path, HEAD + SAID, "base.specc")
     text = 'specc 1\nmodel n\nextends "base.specc"\n'
     near = text + 'quantize { default = none  int8 = "h.*.mlp.c_fc" }\n'
-    wish = told(written(tmp_path, near, "near.specc")).wish
+    wish = read_quantize_request(write_spec(tmp_path, near, "near.specc")).wish
     assert wish is not None
     assert wish.kind is None
     assert (wish.block, wish.keep) == (16, ("h.0.attn.*",))
@@ -176,8 +175,10 @@ def test_the_nearest_spec_has_the_last_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", ["", "exclude = wte", "default = none", "default = none  lm_head_bits = 8"]
 )
-def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
-    assert told(written(tmp_path, f"{HEAD}quantize {{ {words} }}\n")).wish is None
+def test_section_without_quantization(words: str, tmp_path: Path) -> None:
+    assert (
+        read_quantize_request(write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n")).wish is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -195,15 +196,15 @@ def test_what_rounds_nothing_is_no_wish(words: str, tmp_path: Path) -> None:
         'group_size = "99999999999999999999"',
     ],
 )
-def test_wrong_values_are_refused(words: str, tmp_path: Path) -> None:
+def test_invalid_values(words: str, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match="E0858"):
-        specc.check(written(tmp_path, f"{HEAD}quantize {{ {words} }}\n"))
+        specc.check(write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n"))
 
 
 @pytest.mark.parametrize("size", [0, 8, 24, 512, 999999999])
-def test_a_block_of_another_size_is_told_of_at_its_word(size: int, tmp_path: Path) -> None:
+def test_unsupported_group_size(size: int, tmp_path: Path) -> None:
     words = f"quantize {{ default = int4  group_size = {size} }}\n"
-    spec = written(tmp_path, HEAD + words)
+    spec = write_spec(tmp_path, HEAD + words)
     with pytest.raises(specc.Failed, match="E0853") as failed:
         specc.check(spec)
     (one,) = failed.value.diagnostics
@@ -212,23 +213,23 @@ def test_a_block_of_another_size_is_told_of_at_its_word(size: int, tmp_path: Pat
     assert "a power of two from 16 to 256" in one.helps[0]
 
 
-def test_a_pattern_may_be_for_another_graph_of_the_spec(tmp_path: Path) -> None:
+def test_pattern_of_another_graph(tmp_path: Path) -> None:
     words = 'quantize { default = int8  exclude = "classifier" }\n'
-    specc.check(written(tmp_path, HEAD + words))
+    specc.check(write_spec(tmp_path, HEAD + words))
     wrong = 'quantize { default = int8  exclude = "clasifier" }\n'
     with pytest.raises(specc.Failed, match="E0850"):
-        specc.check(written(tmp_path, HEAD + wrong))
+        specc.check(write_spec(tmp_path, HEAD + wrong))
 
 
-def test_patterns_of_all_layers_are_near(tmp_path: Path) -> None:
+def test_unmatched_pattern_suggests_a_pattern(tmp_path: Path) -> None:
     words = 'quantize { default = int8  exclude = "h.*.attn.c_atn" }\n'
     with pytest.raises(specc.Failed) as failed:
-        specc.check(written(tmp_path, HEAD + words))
+        specc.check(write_spec(tmp_path, HEAD + words))
     assert failed.value.diagnostics[0].helps == ("did you mean `h.*.attn.c_attn`?",)
 
 
-def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
-    """What an empty text is drawn from goes with the rest of what was taken apart."""
+def test_quantized_prefix_lm_with_empty_prompt(tmp_path: Path) -> None:
+    """The embedding of an empty prompt is quantized too."""
     out = tmp_path / "lm.onnx"
     sizes = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "hidden": 24, "context": 32}
     specc.compile("prefix_lm", out, set=sizes, init=1, graphs="generate", quantize="int8")
@@ -239,42 +240,50 @@ def test_a_rounded_file_begins_with_nothing(tmp_path: Path) -> None:
 INPUTS = "quantize {{ default = int4  all = true  group_size = 16  {} }}\n"
 
 
-def told_by(path: Path, asked: QuantizeOptions | None = None) -> tuple[int | None, str, str]:
-    by = told(path, asked).by
+def read_calibration_inputs(
+    path: Path, asked: QuantizeOptions | None = None
+) -> tuple[int | None, str, str]:
+    by = read_quantize_request(path, asked).by
     return by.samples, Path(by.data).name, by.option
 
 
-def test_a_spec_says_what_it_is_rounded_by(tmp_path: Path) -> None:
-    """In both syntaxes; the nearest spec has the last word, and options behind it."""
+def test_calibration_inputs_in_the_spec(tmp_path: Path) -> None:
+    """In both syntaxes; a derived spec overrides its base, and options override both."""
     (tmp_path / "a").mkdir()
-    base = written(tmp_path, HEAD + INPUTS.format('calibration_data = "a/x.jsonl"'))
+    base = write_spec(tmp_path, HEAD + INPUTS.format('calibration_data = "a/x.jsonl"'))
     twin = YAML.replace("lm_head_bits: none", "calibration_data: a/x.jsonl")
-    assert told_by(base) == (None, "x.jsonl", "")
-    assert told_by(written(tmp_path, twin, "twin.yaml")) == (None, "x.jsonl", "")
+    assert read_calibration_inputs(base) == (None, "x.jsonl", "")
+    assert read_calibration_inputs(write_spec(tmp_path, twin, "twin.yaml")) == (None, "x.jsonl", "")
     near = 'specc 1\nmodel n\nextends "m.specc"\nquantize { calibration_samples = 3 }\n'
-    nearest = written(tmp_path, near, "n.specc")
-    assert told_by(nearest) == (3, "", "")
-    assert told_by(nearest, QuantizeOptions(calibration_data="y.npz")) == (
+    nearest = write_spec(tmp_path, near, "n.specc")
+    assert read_calibration_inputs(nearest) == (3, "", "")
+    assert read_calibration_inputs(nearest, QuantizeOptions(calibration_data="y.npz")) == (
         None,
         "y.npz",
         "--calibration-data",
     )
-    assert told_by(base, QuantizeOptions(calibration_samples=0)) == (0, "", "--calibration-samples")
-    (line,) = told(base, QuantizeOptions(calibration_samples=0)).remarks
+    assert read_calibration_inputs(base, QuantizeOptions(calibration_samples=0)) == (
+        0,
+        "",
+        "--calibration-samples",
+    )
+    (line,) = read_quantize_request(base, QuantizeOptions(calibration_samples=0)).remarks
     assert line.startswith("`--calibration-samples` overrides `calibration_data` in the spec")
 
 
-def test_its_samples_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec = written(tmp_path, HEAD + SMALL + INPUTS.format("calibration_samples = 2"))
+def test_calibration_samples_in_the_spec(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = write_spec(tmp_path, HEAD + SMALL + INPUTS.format("calibration_samples = 2"))
     out = str(tmp_path / "m.onnx")
     assert main(["compile", str(spec), "--init=0", "-o", out]) == 0
     assert "calibrated on 2 self-generated samples" in capsys.readouterr().err
     (tmp_path / "x.jsonl").write_text('{"input_ids": [1, 2, 3]}\n')
     beside = INPUTS.format('calibration_data = "x.jsonl"')
-    spec = written(tmp_path, HEAD + SMALL + beside)
+    spec = write_spec(tmp_path, HEAD + SMALL + beside)
     assert main(["compile", str(spec), "--init=0", "-o", out]) == 0
     assert "GPTQ, calibrated on `x.jsonl`" in capsys.readouterr().err
-    # with eight bits there is nothing to make up for: told, and no reason to stop
+    # int8 weights need no calibration: reported, and not an error
     args = ["compile", str(spec), "--init=0", "--quantize=int8", "-o", out]
     spec.write_text(HEAD + SMALL + beside.replace("all = true", ""))
     assert main(args) == 0
@@ -299,17 +308,17 @@ def test_its_samples_are_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ('calibration_samples = 2  calibration_data = "x.npz"', "E0950"),
     ],
 )
-def test_wrong_words_of_inputs(words: str, code: str, tmp_path: Path) -> None:
+def test_invalid_calibration_inputs(words: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(specc.Failed, match=code):
-        told(written(tmp_path, HEAD + INPUTS.format(words)))
+        read_quantize_request(write_spec(tmp_path, HEAD + INPUTS.format(words)))
 
 
 @pytest.mark.parametrize("more", [[], ["--graphs", "step", "--kv-cache", "int8"]])
-def test_inputs_that_are_not_there_are_told_of_at_their_line(
+def test_missing_calibration_data(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was said to be looked for in the folder that one is in, and nothing of the spec."""
-    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "no.npz"'))
+    """The error points at the line of the spec; it once named only the working directory."""
+    spec = write_spec(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "no.npz"'))
     args = ["compile", str(spec), "--init=0", "-o", str(tmp_path / "out"), *more]
     assert main(args) == 3
     said = capsys.readouterr().err
@@ -319,9 +328,9 @@ def test_inputs_that_are_not_there_are_told_of_at_their_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_it_is_rounded_by_is_not_written_over(tmp_path: Path) -> None:
-    inputs = written(tmp_path, '{"input_ids": [1, 2]}\n', "x.onnx")
-    spec = written(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "x.onnx"'))
+def test_calibration_data_is_not_overwritten(tmp_path: Path) -> None:
+    inputs = write_spec(tmp_path, '{"input_ids": [1, 2]}\n', "x.onnx")
+    spec = write_spec(tmp_path, HEAD + SMALL + INPUTS.format('calibration_data = "x.onnx"'))
     with pytest.raises(specc.Failed, match="E08"):
         specc.compile(spec, inputs, init=0, force=True)
     assert inputs.read_text().startswith("{")

@@ -1,4 +1,4 @@
-"""The page of results keeps what was measured before, and says which goals are reached."""
+"""The results page keeps earlier measurements and marks which goals are reached."""
 
 import ast
 from pathlib import Path
@@ -15,8 +15,8 @@ MODULES = ("families", "generation", "loading", "lowbits", "recipes", "large_mod
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_part_is_given_a_folder_rounds_and_how_quick(name: str) -> None:
-    """By reading alone: what the parts measure with is not here."""
+def test_signature_of_benchmark_modules(name: str) -> None:
+    """Parse the modules only, because their dependencies are not installed."""
     assert f'_module("{name}")' in (HERE / "run.py").read_text(encoding="utf-8")
     module = ast.parse((HERE / f"{name}.py").read_text(encoding="utf-8"))
     (rows,) = (n for n in module.body if isinstance(n, ast.FunctionDef) and n.name == "rows")
@@ -24,22 +24,22 @@ def test_a_part_is_given_a_folder_rounds_and_how_quick(name: str) -> None:
     assert asked <= 3 <= len(rows.args.args)
 
 
-def test_a_section_takes_the_place_of_the_former_one() -> None:
+def test_section_replaces_the_former_one() -> None:
     page = replaced(PAGE, {"a": "### A\n\nnew"}, ["a", "b"])
     assert page == PAGE.replace("old", "new")
     assert replaced(page, {}, ["a", "b"]) == page
 
 
-def test_sections_stand_in_the_order_of_parts_and_unknown_ones_go() -> None:
+def test_section_order_and_removal() -> None:
     page = replaced(PAGE, {"c": "### C"}, ["c", "b"])
     assert page == "# Results\n\n<!-- c -->\n### C\n\n<!-- b -->\n### B\n\nkept\n"
 
 
-def test_a_page_without_marks_is_begun_anew() -> None:
+def test_page_without_marks_is_rewritten() -> None:
     assert replaced("# Results\n\nby hand\n", {"a": "x"}, ["a"]).count("by hand") == 0
 
 
-def test_goals_are_reached_at_their_limit() -> None:
+def test_goal_limits() -> None:
     assert Goal("faster", 2.3, 2.3).reached
     assert not Goal("faster", 2.3, 2.29).reached
     assert Goal("size", 0.27, 0.27, at_most=True).reached

@@ -1,6 +1,5 @@
-"""The page of docs/demos/browser allows nothing but its own folder, and never makes
-markup of text.
-"""
+"""The page of docs/demos/browser allows only its own directory and never creates markup from
+text."""
 
 import re
 from pathlib import Path
@@ -10,7 +9,7 @@ HTML = (PAGE / "index.html").read_text("utf-8")
 SCRIPTS = sorted(PAGE.glob("*.js"))
 
 
-def test_the_policy_allows_the_page_s_own_folder_alone() -> None:
+def test_content_security_policy() -> None:
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', HTML)
     assert policy
     rules = dict(rule.split(" ", 1) for rule in policy[1].split("; "))
@@ -19,12 +18,12 @@ def test_the_policy_allows_the_page_s_own_folder_alone() -> None:
     assert set(rules.values()) <= {"'self'", "'none'"}
 
 
-def test_nothing_stands_inline() -> None:
+def test_no_inline_scripts_or_styles() -> None:
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", HTML)
     assert not re.search(r'(src|href)="(?!style\.css|page\.js)', HTML)
 
 
-def test_scripts_make_no_markup_and_run_no_text() -> None:
+def test_scripts_create_no_markup_and_evaluate_no_text() -> None:
     assert len(SCRIPTS) >= 4
     for path in SCRIPTS:
         text = path.read_text("utf-8")

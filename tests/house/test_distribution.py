@@ -1,6 +1,4 @@
-"""What the wheel ships. A backend folder that is not listed would work here and be
-missing there.
-"""
+"""Contents of the wheel: an unlisted backend would work from the source tree only."""
 
 import re
 import sys
@@ -18,26 +16,26 @@ BACKENDS = {
 }
 
 
-def test_every_backend_is_shipped_and_announced() -> None:
+def test_every_backend_is_packaged() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert set(wheel) == {"specc"} | {f"backends/{name}" for name in BACKENDS}
     assert set(PROJECT["project"]["entry-points"]["specc.backends"].values()) == BACKENDS
 
 
-def test_backend_folders_cannot_shadow_anything() -> None:
+def test_backend_package_names() -> None:
     directories = {
         p.name for p in (ROOT / "backends").iterdir() if p.is_dir() and p.name != "__pycache__"
     }
     assert all(name.startswith("specc_") for name in directories)
 
 
-def test_the_version_is_said_once() -> None:
+def test_version_matches_pyproject() -> None:
     text = (ROOT / "specc" / "version.py").read_text(encoding="utf-8")
     assert f'__version__ = "{PROJECT["project"]["version"]}"' in text
 
 
-def test_the_name_is_ours_and_no_text_says_the_other() -> None:
-    # `specc` on the package index belongs to somebody else
+def test_distribution_name() -> None:
+    # the project `specc` on the package index belongs to somebody else
     assert PROJECT["project"]["name"] == "specc-onnx"
     wrong = re.compile(r"pip install (-U |--upgrade )?['\"]?specc(?!-onnx)\b")
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("specc/**/*.py")]
@@ -45,8 +43,8 @@ def test_the_name_is_ours_and_no_text_says_the_other() -> None:
     assert not said
 
 
-def test_the_page_on_the_index_has_no_link_into_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    # the build's own package is not needed for what makes the text
+def test_index_description_has_no_source_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the text does not need the build's own package
     stub = ModuleType("hatchling.metadata.plugin.interface")
     vars(stub)["MetadataHookInterface"] = object
     monkeypatch.setitem(sys.modules, stub.__name__, stub)

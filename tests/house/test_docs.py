@@ -1,6 +1,5 @@
-"""What the documentation shows is true: its specs check, its table and pages are what
-the sources say.
-"""
+"""The documentation is correct: its specs pass the check, and its tables and pages agree with the
+sources."""
 
 import re
 from pathlib import Path
@@ -26,13 +25,13 @@ SPECS = [
 
 
 @pytest.mark.parametrize(("kind", "text"), SPECS)
-def test_every_spec_in_the_docs_checks(kind: str, text: str, tmp_path: Path) -> None:
+def test_specs_of_the_docs(kind: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / f"example.{kind}"
     path.write_text(text, encoding="utf-8")
     assert check_spec(open_spec(str(path))).trials
 
 
-def test_there_are_specs_in_the_docs() -> None:
+def test_docs_contain_specs() -> None:
     assert len(SPECS) >= 20
 
 
@@ -42,8 +41,8 @@ FENCES = list(FENCE.finditer(GUIDE))
 HEADS = {"specc": "specc 1\nmodel m\n", "yaml": "specc: 1\nmodel: m\n"}
 
 
-def test_the_guide_shows_every_example_in_both_syntaxes() -> None:
-    """A block in `.specc`, and behind it the same in YAML: one tree."""
+def test_guide_examples_in_both_syntaxes() -> None:
+    """Each `.specc` block is followed by the same spec in YAML."""
     pairs = list(zip(FENCES[::2], FENCES[1::2], strict=True))
     assert len(pairs) >= 16
     for pair in pairs:
@@ -66,7 +65,7 @@ KEYS = (
 
 
 @pytest.mark.parametrize("key", sorted(set(KEYS)))
-def test_the_guide_names_every_key_of_yaml(key: str) -> None:
+def test_guide_lists_every_yaml_key(key: str) -> None:
     listed = GUIDE[GUIDE.index("## YAML keys") :].split("\n## ", 2)[0]
     assert re.search(rf"\b{key}\b", listed), key
 
@@ -75,7 +74,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     missing = [
         t for t in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / t).exists()
     ]
@@ -96,7 +95,7 @@ def heading_anchors(page: Path) -> set[str]:
     }
 
 
-def test_every_anchor_of_a_link_exists() -> None:
+def test_link_anchors_exist() -> None:
     missing = [
         f"{page.name}: {target}#{anchor}"
         for page in ALL_PAGES
@@ -110,7 +109,7 @@ def test_every_anchor_of_a_link_exists() -> None:
 SOURCE_FILE = re.compile(r"`((?:specc|backends|tests|docs|benchmarks|specs)/[\w/]+\.\w+)`")
 
 
-def test_every_source_file_on_a_page_exists() -> None:
+def test_source_files_on_pages_exist() -> None:
     named = {
         f"{page.name}: {path}": path
         for page in ALL_PAGES[:-1]
@@ -120,7 +119,7 @@ def test_every_source_file_on_a_page_exists() -> None:
     assert not [where for where, path in named.items() if not (ROOT / path).exists()]
 
 
-def test_every_figure_on_a_page_is_a_section_of_the_benchmark_results() -> None:
+def test_figures_are_sections_of_the_benchmark_results() -> None:
     results = (ROOT / "benchmarks" / "results.md").read_text(encoding="utf-8")
     wanted = [
         heading

@@ -1,14 +1,12 @@
-"""The fences of the house: sizes, complexity, and what hides from the type checker.
-
-Who breaks one stands in `tests/waivers.txt` with the reason. The list may only shrink: a
-waiver that nothing needs any more fails too (`make waivers` takes such out).
-"""
+"""Limits on size and complexity, and on constructs that bypass the type checker.
+`tests/waivers.txt` lists the exceptions with reasons. The list may only shrink: a waiver that is
+no longer needed fails too (`make waivers` removes it)."""
 
 from support import measure
 from support.lint_rules import find_offenders, list_file_offenders, read_waivers
 
 
-def test_offenders_are_those_of_the_waivers() -> None:
+def test_violations_equal_the_waivers() -> None:
     found = {
         (o.rule, o.where): o for path in measure.list_files() for o in list_file_offenders(path)
     }
@@ -17,7 +15,7 @@ def test_offenders_are_those_of_the_waivers() -> None:
     assert not read_waivers().keys() - found.keys(), "`make waivers` takes out what is left over"
 
 
-def test_every_waiver_says_why() -> None:
+def test_every_waiver_has_a_reason() -> None:
     assert not [where for (_, where), reason in read_waivers().items() if not reason.strip()]
 
 
@@ -48,7 +46,7 @@ def long(x):
 """
 
 
-def test_the_rules_bite() -> None:
+def test_planted_violations_are_found() -> None:
     long = "".join(f"    if x == {n}:\n        x += 1\n" for n in range(30))
     longer = "class C:\n" + "    x = 1\n" * 160 + "y = 1\n" * 300
     found = sorted(o.rule for o in find_offenders(BAD + long + longer, "a.py"))

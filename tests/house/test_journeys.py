@@ -1,4 +1,5 @@
-"""The journeys of docs/architecture.md: each is run, and its functions are called in the order written."""
+"""The journeys of docs/architecture.md: each is run, and its functions are called in the documented
+order."""
 
 import re
 import sys
@@ -41,7 +42,7 @@ generate text of ids from logits {}
 """
 
 
-def calls_of(act: Callable[[], object]) -> list[str]:
+def record_calls(act: Callable[[], object]) -> list[str]:
     """Return the functions of specc that `act` calls, by qualified name, in the order of their first call."""
     called: dict[str, None] = {}
 
@@ -59,7 +60,7 @@ def calls_of(act: Callable[[], object]) -> list[str]:
     return list(called)
 
 
-def missed_stop(journey: str, called: list[str]) -> str | None:
+def find_missed_stop(journey: str, called: list[str]) -> str | None:
     """Return the first stop that is not called after the stops before it, or None."""
     last = -1
     for stop in NAME.findall(journey):
@@ -99,15 +100,15 @@ def runs(tmp_path_factory) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("title", JOURNEYS)
-def test_functions_are_called_in_this_order(title: str, runs) -> None:
+def test_functions_are_called_in_order(title: str, runs) -> None:
     journey = JOURNEYS[title]
     assert len(NAME.findall(journey)) >= 5
-    called = calls_of(runs[title])
-    assert missed_stop(journey, called) is None
+    called = record_calls(runs[title])
+    assert find_missed_stop(journey, called) is None
 
 
-def test_a_missed_or_reordered_stop_is_noticed() -> None:
+def test_missed_and_reordered_stops_are_found() -> None:
     journey = "`specc.a.first` and `specc.a.second`"
-    assert missed_stop(journey, ["specc.a.first", "specc.a.second"]) is None
-    assert missed_stop(journey, ["specc.a.first"]) == "specc.a.second"
-    assert missed_stop(journey, ["specc.a.second", "specc.a.first"]) == "specc.a.second"
+    assert find_missed_stop(journey, ["specc.a.first", "specc.a.second"]) is None
+    assert find_missed_stop(journey, ["specc.a.first"]) == "specc.a.second"
+    assert find_missed_stop(journey, ["specc.a.second", "specc.a.first"]) == "specc.a.second"

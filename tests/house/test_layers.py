@@ -1,4 +1,4 @@
-"""Who may import whom. The table is the architecture; the test keeps it true."""
+"""Allowed imports between packages. The table is the architecture."""
 
 import ast
 import subprocess
@@ -13,8 +13,7 @@ import specc
 
 ROOT = Path(__file__).parents[2]
 
-# Each part may import itself, the parts listed, the standard library, and the packages
-# listed.
+# Each package may import itself, the listed packages and the standard library.
 MAY_IMPORT: dict[str, set[str]] = {
     "specc.diagnostics": set(),
     "specc.io": {"specc.diagnostics"},
@@ -22,10 +21,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # a type for annotations: the rest of ir needs no arrays
     "specc.ir.array": {"numpy"},
     "specc.syntax": {"specc.diagnostics", "yaml"},
-    # names and ranges alone: specs contain them too
+    # only names and ranges, which specs contain too
     "specc.decode.setting_table": set(),
     "specc.decode.settings_errors": {"specc.decode.setting_table", "specc.diagnostics"},
-    # patterns of names alone: specs contain them too
+    # only name patterns, which specs contain too
     "specc.weights.parameter_names": set(),
     "specc.frontend": {
         "specc.decode.settings_errors", "specc.diagnostics", "specc.io", "specc.ir", "specc.syntax",
@@ -39,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.diagnostics", "specc.ir", "specc.transforms", "specc.transforms.chunk_scan",
     },
     "specc.incremental": {"specc.analysis", "specc.diagnostics", "specc.ir"},
-    # the order of the passes, and nothing else
+    # only the order of the passes
     "specc.transforms.pass_pipeline": {
         "specc.analysis", "specc.diagnostics", "specc.incremental", "specc.ir", "specc.transforms",
     },
@@ -91,7 +90,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.version", "specc.weights", "specc.weights.formats", "specc.weights.random_stream", "specc_onnx.fixed_shape_session",
         "specc_onnx.ort_session",
     },
-    # nothing imports it, so that training finds specs and preprocessing here
+    # no package imports it, so training finds specs and preprocessing here
     "specc_torch": {
         "numpy", "specc.backend", "specc.diagnostics", "specc.driver", "specc.driver.option_kinds",
         "specc.io", "specc.ir", "specc.ir.array", "specc.runtime", "specc.weights",
@@ -151,7 +150,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "specc.runtime", "specc.syntax", "specc.transforms", "specc.transforms.pass_pipeline",
         "specc.verification", "specc.version", "specc.visualize", "specc.weights", "specc.weights.formats",
     },
-    # the public interface of compiled models, which nothing of the compiler may slow down
+    # the public interface of compiled models, which must not import the compiler
     "specc.model": {
         "specc.batch_inference", "specc.decode", "specc.diagnostics", "specc.driver.option_kinds",
         "specc.driver.uncompiled_model", "specc.ir.array", "specc.runtime",
@@ -167,14 +166,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 
 @cache
-def part_of(module: str) -> str:
-    """The longest name in the table that `module` starts with, or its top package."""
+def find_package(module: str) -> str:
+    """Return the longest name in the table that is a prefix of `module`, or its top-level
+    package."""
     names = [p for p in MAY_IMPORT if f"{module}.".startswith(f"{p}.")]
     return max(names, key=len, default=module.split(".")[0])
 
 
-def imports(path: Path) -> list[tuple[int, str]]:
-    """Every import in a file, lazy and type-only ones included."""
+def list_imports(path: Path) -> list[tuple[int, str]]:
+    """Return every import in a file, including lazy and type-only ones."""
     found = []
     for node in iterate_statements(parse_module(path)):
         if isinstance(node, ast.Import):
@@ -187,12 +187,12 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 def list_forbidden_imports(path: Path) -> list[str]:
     base = ROOT / "backends" if "backends" in path.relative_to(ROOT).parts else ROOT
-    me = part_of(".".join(path.relative_to(base).with_suffix("").parts))
+    me = find_package(".".join(path.relative_to(base).with_suffix("").parts))
     allowed = MAY_IMPORT[me] | {me} | sys.stdlib_module_names
     return [
         f"{path.relative_to(ROOT)}:{line}: {me} may not import {name}"
-        for line, name in imports(path)
-        if part_of(name) not in allowed
+        for line, name in list_imports(path)
+        if find_package(name) not in allowed
     ]
 
 
@@ -202,12 +202,12 @@ def test_imports_follow_the_table() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_table_has_no_cycle() -> None:
+def test_table_has_no_cycle() -> None:
     TopologicalSorter(MAY_IMPORT).prepare()
 
 
-def test_checking_a_spec_imports_no_numpy() -> None:
-    """It takes as long to import as a check of a small spec."""
+def test_check_imports_no_numpy() -> None:
+    """Importing numpy takes as long as checking a small spec."""
     code = (
         "import sys\nfrom specc.cli.main import entry\nsys.argv[1:] = ['check', 'gpt2']\n"
         "try:\n    entry()\nexcept SystemExit as end:\n    assert not end.code\n"
@@ -225,9 +225,8 @@ COMPILER_PARTS = (
 
 
 def test_loading_and_generating_imports_no_compiler(tmp_path: Path) -> None:
-    """A model that runs needs neither specs nor lowering, which take longer to import than a
-    small model to load.
-    """
+    """Running a model needs neither specs nor lowering; importing them takes longer than loading a
+    small model."""
     model = tmp_path / "model"
     small = {"vocab": 20, "width": 8, "layers": 1}
     specc.compile("lstm_lm", model, graphs=["step"], init=0, set=small)

@@ -1,4 +1,4 @@
-"""docs/limits.md says what the sources say."""
+"""docs/limits.md agrees with the sources."""
 
 import re
 from importlib import import_module
@@ -14,12 +14,12 @@ ROWS = re.findall(
 )
 
 
-def test_the_table_is_read_whole() -> None:
+def test_all_rows_are_parsed() -> None:
     assert len(ROWS) == PAGE.read_text("utf-8").count("\n| ") - 1
 
 
 @pytest.mark.parametrize(("number", "codes", "module", "name"), ROWS)
-def test_a_limit_is_the_one_in_the_sources(number: str, codes: str, module: str, name: str) -> None:
+def test_limits_equal_the_sources(number: str, codes: str, module: str, name: str) -> None:
     assert vars(import_module(module))[name] == int(number.replace(" ", ""))
     for code in filter(None, (c.strip() for c in codes.split(","))):
         assert (PAGE.parent / "errors" / f"{code}.md").is_file()

@@ -1,4 +1,4 @@
-"""Aims of `make measure` that were reached once stay reached."""
+"""Aims of `make measure` that were reached once remain reached."""
 
 from support import measure
 
@@ -6,7 +6,7 @@ NOT_YET = {"files", "lines", "tokens", "tokens per non-blank line"}
 """Rows whose aim has never been reached. The set may only shrink."""
 
 
-def test_reached_aims_are_kept() -> None:
+def test_reached_aims_remain_reached() -> None:
     rows = {row.name: row for row in measure.build_rows()}
     reached = {name for name, row in rows.items() if row.is_reached}
     missed = [

@@ -1,4 +1,4 @@
-"""docs/providers.md says what its record says, of every runtime and every built-in spec."""
+"""docs/providers.md agrees with its record for every runtime and every built-in spec."""
 
 import json
 
@@ -10,19 +10,19 @@ from support.small_configs import SMALL_CONFIGS
 MADE = json.loads(RECORD.read_text("utf-8"))
 
 
-def test_the_tables_are_made_of_the_record() -> None:
+def test_tables_equal_the_record() -> None:
     text = PAGE.read_text("utf-8")
     assert fill_page(MADE, text) == text, "run `make providers`"
 
 
-def test_every_runtime_and_every_list_is_told() -> None:
+def test_every_runtime_and_operator_list_is_included() -> None:
     assert set(MADE["runs"]) <= set(RUNTIMES)
     assert set(MADE["lists"]) == set(read_operator_lists())
     for run in MADE["runs"].values():
         assert set(run["specs"]) <= set(SMALL_CONFIGS)
 
 
-def test_a_list_says_where_and_when_it_was_read() -> None:
+def test_operator_lists_have_a_source() -> None:
     for known in read_operator_lists().values():
         assert len(known.commit) == 40
         assert known.read >= "2026-11-22"

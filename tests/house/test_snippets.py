@@ -1,7 +1,5 @@
-"""What pages tell people to type can be typed: every command of `specc` in the
-documentation is one that its parser takes, Python can be read and imports what there
-is, and what needs no more than a shipped model is run.
-"""
+"""Snippets of the documentation: every specc command parses, Python imports exist, and examples
+that need only a built-in model run."""
 
 import argparse
 import ast
@@ -36,8 +34,8 @@ WRONG = {"compile bert.specc -o bert.onnx --target gpu", "check gpt2 --confg con
 SHELLS = {"sh", "text", "console", ""}
 
 
-def commands() -> list[tuple[str, str]]:
-    """Each page with each command in its blocks."""
+def list_commands() -> list[tuple[str, str]]:
+    """Return each page with each command in its code blocks."""
     found = []
     for page in PAGES:
         for kind, text in FENCE.findall(page.read_text(encoding="utf-8")):
@@ -50,8 +48,8 @@ def commands() -> list[tuple[str, str]]:
     return sorted({(page, line) for page, line in found if line not in WRONG})
 
 
-def refused(words: list[str], parsers: Mapping[str, argparse.ArgumentParser]) -> str:
-    """Why a command line is not taken; nothing where it is."""
+def get_usage_error(words: list[str], parsers: Mapping[str, argparse.ArgumentParser]) -> str:
+    """Return why a command line is rejected, or an empty string."""
     if not words or words[0] not in parsers:
         return "" if words[:1] in ([], ["COMMAND"], ["--help"]) else "no such command"
     parser = parsers[words[0]]
@@ -59,41 +57,43 @@ def refused(words: list[str], parsers: Mapping[str, argparse.ArgumentParser]) ->
         parser.parse_intermixed_args(words[1:])
     except UsageError:
         return f"specc {' '.join(words)}"
-    except SystemExit:  # what `--help` ends with
+    except SystemExit:  # exit of `--help`
         return ""
     return ""
 
 
-def test_every_command_of_the_pages_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_pages_parse(capsys: pytest.CaptureFixture[str]) -> None:
     parsers = build_command_parsers()
-    lines = commands()
+    lines = list_commands()
     assert len(lines) > 60
     wrong = {
-        f"{page}: {why}" for page, line in lines if (why := refused(shlex.split(line), parsers))
+        f"{page}: {why}"
+        for page, line in lines
+        if (why := get_usage_error(shlex.split(line), parsers))
     }
     assert not wrong, capsys.readouterr().err
 
 
-def test_every_command_has_an_example_that_its_parser_takes() -> None:
+def test_command_examples_parse() -> None:
     parsers = build_command_parsers()
     assert all(command.example for command in COMMANDS.values())
     assert not [
         line
         for line in (c.example for c in COMMANDS.values())
-        if refused(shlex.split(line), parsers)
+        if get_usage_error(shlex.split(line), parsers)
     ]
 
 
-def test_a_command_that_is_not_taken_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_commands_are_found(capsys: pytest.CaptureFixture[str]) -> None:
     parsers = build_command_parsers()
     for line in ("complie vit", "compile vit --wieghts x", "verify"):
-        assert refused(line.split(), parsers)
-    assert not refused(["check", "vit"], parsers)
+        assert get_usage_error(line.split(), parsers)
+    assert not get_usage_error(["check", "vit"], parsers)
     capsys.readouterr()
 
 
-def snippets() -> list[tuple[str, int, str]]:
-    """Each page with each block of Python in it."""
+def list_python_snippets() -> list[tuple[str, int, str]]:
+    """Return each page with each of its Python blocks."""
     found = []
     for page in PAGES:
         texts = [
@@ -106,13 +106,13 @@ def snippets() -> list[tuple[str, int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "n", "text"), [pytest.param(*s, id=f"{s[0]}-{s[1]}") for s in snippets()]
+    ("page", "n", "text"), [pytest.param(*s, id=f"{s[0]}-{s[1]}") for s in list_python_snippets()]
 )
-def test_python_of_the_pages_imports_what_there_is(page: str, n: int, text: str) -> None:
+def test_python_imports_of_the_pages_exist(page: str, n: int, text: str) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("specc"):
             if node.module == "specc_torch":
-                continue  # it needs torch, and pages about it are run where that is
+                continue  # needs torch; its pages are run where torch is installed
             module = import_module(node.module or "")
             missing = [a.name for a in node.names if not hasattr(module, a.name)]
             assert not missing, f"{node.module} has no {missing}"
@@ -130,7 +130,7 @@ LINES = ["de 305", "en 21016"]
 def test_python_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The blocks of a page one after the other, as one program."""
+    """Run the blocks of a page in order, as one program."""
     monkeypatch.chdir(tmp_path)
     assert main(["compile", "digits", "-o", "out/digits.onnx", "-q"]) == 0
     assert main(["compile", "numbers", "--graphs", "all", "-o", "out/numbers", "-q"]) == 0
@@ -140,9 +140,9 @@ def test_python_of_a_page_runs(
         "model": specc.load("out/numbers"),
         "lines": LINES,
     }
-    texts = [text for name, _, text in snippets() if name == page]
+    texts = [text for name, _, text in list_python_snippets() if name == page]
     assert len(texts) >= 2
-    # the page writes about any model; ours knows numbers and few letters
+    # the page is about any model; this one knows numbers and few letters
     program = "\n".join(texts).replace("Once upon a time", LINES[0])
     exec(compile(program, page, "exec"), names)
     assert capsys.readouterr().err == ""

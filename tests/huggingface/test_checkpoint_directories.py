@@ -1,6 +1,5 @@
-"""Folders as users have them: with what training and other programs left beside the
-weights, and the hub's cache, whose files are links.
-"""
+"""Checkpoint directories as users have them: with files of training and other programs next to the
+weights, and the Hub cache, whose files are symlinks."""
 
 import os
 import shutil
@@ -24,20 +23,20 @@ LEFT = [
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `save_pretrained` writes it."""
-    directory = tmp_path_factory.mktemp("plain") / "ck"
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as `save_pretrained` writes it."""
+    directory = tmp_path_factory.mktemp("checkpoint") / "ck"
     write_checkpoint(OutputArchive()["gpt2"], directory)
     return directory
 
 
-def cached(plain: Path, hub: Path, *versions: str) -> Path:
-    """The model `me/tiny` as the hub's cache has it, of which the last version is the newest."""
+def write_hub_cache(checkpoint: Path, hub: Path, *versions: str) -> Path:
+    """Write the model `me/tiny` in the layout of the Hub cache; the last version is the newest."""
     model = hub / "models--me--tiny"
     (model / "blobs").mkdir(parents=True)
     for version in versions:
         (model / "snapshots" / version).mkdir(parents=True)
-        for number, file in enumerate(sorted(plain.iterdir())):
+        for number, file in enumerate(sorted(checkpoint.iterdir())):
             shutil.copy(file, model / "blobs" / str(number))
             link = model / "snapshots" / version / file.name
             link.symlink_to(f"../../blobs/{number}")
@@ -46,16 +45,16 @@ def cached(plain: Path, hub: Path, *versions: str) -> Path:
     return model
 
 
-def scores(directory: Path, out: Path) -> object:
+def compute_logits(directory: Path, out: Path) -> object:
     specc.compile(str(directory), out)
     return specc.load(out).run(input_ids=[[1, 2, 3]])["logits"].tobytes()
 
 
 @pytest.mark.parity
-def test_what_lies_beside_the_weights_is_left_alone(plain: Path, tmp_path: Path) -> None:
-    wanted = scores(plain, tmp_path / "plain.onnx")
+def test_other_files_are_ignored(checkpoint: Path, tmp_path: Path) -> None:
+    wanted = compute_logits(checkpoint, tmp_path / "plain.onnx")
     full = tmp_path / "full"
-    shutil.copytree(plain, full)
+    shutil.copytree(checkpoint, full)
     for name in LEFT:
         (full / name).parent.mkdir(exist_ok=True)
         (full / name).write_bytes(b"junk \0\xff")
@@ -63,22 +62,22 @@ def test_what_lies_beside_the_weights_is_left_alone(plain: Path, tmp_path: Path)
         half = {name: file.read(name).astype(np.float16) / 2 for name in file.tensors}
     write_safetensors(full / "model.fp16.safetensors", half)
     (full / "model.safetensors.index.json").write_text("{}")
-    assert scores(full, tmp_path / "full.onnx") == wanted
+    assert compute_logits(full, tmp_path / "full.onnx") == wanted
 
 
 @pytest.mark.parity
-def test_a_version_in_the_cache_is_a_checkpoint(plain: Path, tmp_path: Path) -> None:
-    model = cached(plain, tmp_path / "hub", "abc")
+def test_snapshot_of_the_cache(checkpoint: Path, tmp_path: Path) -> None:
+    model = write_hub_cache(checkpoint, tmp_path / "hub", "abc")
     before = {p: p.read_bytes() for p in (model / "blobs").iterdir()}
-    wanted = scores(plain, tmp_path / "plain.onnx")
+    wanted = compute_logits(checkpoint, tmp_path / "plain.onnx")
     version = model / "snapshots" / "abc"
-    assert scores(version, tmp_path / "out.onnx") == wanted
-    # beside the links as well: what they lead to stays as it is
-    assert scores(version, version / "model.onnx") == wanted
+    assert compute_logits(version, tmp_path / "out.onnx") == wanted
+    # output next to the symlinks does not change their targets
+    assert compute_logits(version, version / "model.onnx") == wanted
     assert {p: p.read_bytes() for p in (model / "blobs").iterdir()} == before
 
 
-def advice(spec: object) -> str:
+def get_advice(spec: object) -> str:
     with pytest.raises(Failed) as failed:
         open_spec(str(spec))
     (d,) = failed.value.diagnostics
@@ -86,21 +85,21 @@ def advice(spec: object) -> str:
     return "\n".join(d.helps)
 
 
-def test_other_folders_of_the_cache_say_which_to_give(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_advice_for_other_cache_directories(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = cached(plain, tmp_path / "hub", "fed", "abc", "def")
+    model = write_hub_cache(checkpoint, tmp_path / "hub", "fed", "abc", "def")
     newest = f"{model}{os.sep}snapshots{os.sep}def"
     for directory in (model, tmp_path / "hub", tmp_path):
-        assert advice(directory).endswith(newest)
+        assert get_advice(directory).endswith(newest)
     (tmp_path / "none").mkdir()
-    assert "cache" not in advice(tmp_path / "none")
+    assert "cache" not in get_advice(tmp_path / "none")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert newest in advice("me/tiny")
+    assert newest in get_advice("me/tiny")
     for variable, value in (("HF_HUB_CACHE", ""), ("HF_HOME", str(tmp_path))):
         monkeypatch.setenv(variable, value)
-    assert newest in advice("me/tiny")
+    assert newest in get_advice("me/tiny")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
-    assert "`hf:me/tiny`" in advice("me/tiny")
-    assert "`hf:" not in advice("/me/tiny")
-    assert "built-in specs" in advice("tinyy-model")
+    assert "`hf:me/tiny`" in get_advice("me/tiny")
+    assert "`hf:" not in get_advice("/me/tiny")
+    assert "built-in specs" in get_advice("tinyy-model")

@@ -1,6 +1,5 @@
-"""What a `generation_config.json` comes to, key by key; against transformers it is tried in
-`tests/parity/test_parity_generation_config.py`.
-"""
+"""Settings read from `generation_config.json`, key by key;
+`tests/parity/test_parity_generation_config.py` compares them with transformers."""
 
 import json
 from pathlib import Path
@@ -29,15 +28,15 @@ NOTHING = Graph(
 )  # fmt: skip
 
 
-def told(directory: Path, said: dict[str, Any], **keys: Any) -> PublishedGeneration:
+def apply_config(directory: Path, said: dict[str, Any], **keys: Any) -> PublishedGeneration:
     (directory / "generation_config.json").write_text(json.dumps(keys))
     generation = GenerateSection("text", "ids", "logits", said)
     model = ModelDefinition(name="m", doc="", graph=NOTHING, generation=generation)
     return apply_generation_config(model, [directory])
 
 
-def settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    generation = told(directory, said, **keys).model.generation
+def read_settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    generation = apply_config(directory, said, **keys).model.generation
     assert generation
     merge_settings(generation.settings)
     return dict(generation.settings)
@@ -74,36 +73,37 @@ def settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[str, An
     ],
 )  # fmt: skip
 def test_keys(keys: dict[str, Any], wanted: dict[str, Any], tmp_path: Path) -> None:
-    assert settings(tmp_path, {}, **keys) == wanted
+    assert read_settings(tmp_path, {}, **keys) == wanted
 
 
-def test_what_the_file_says_goes_before_the_spec(tmp_path: Path) -> None:
+def test_file_overrides_the_spec(tmp_path: Path) -> None:
     said = {"stop": 7, "start": 1, "max_tokens": 4}
-    made = settings(tmp_path, said, eos_token_id=2)
+    made = read_settings(tmp_path, said, eos_token_id=2)
     assert made == {**said, "stop": 2}
 
 
-def test_keys_that_nobody_knows_are_named(tmp_path: Path) -> None:
-    assert "`odd`" in told(tmp_path, {}, odd=1).remarks[-1]
+def test_unknown_keys_are_reported(tmp_path: Path) -> None:
+    assert "`odd`" in apply_config(tmp_path, {}, odd=1).remarks[-1]
 
 
-def test_a_file_without_a_start_means_that_of_texts(tmp_path: Path) -> None:
-    """Where a text begins behind a start at all; a decoder's begins with its prompt."""
-    assert settings(tmp_path, {"start": 4}, bos_token_id=0)["start"] == 0
+def test_default_start_token(tmp_path: Path) -> None:
+    """`bos_token_id` is the start token only if the spec has a start token; a decoder-only model
+    begins with its prompt."""
+    assert read_settings(tmp_path, {"start": 4}, bos_token_id=0)["start"] == 0
     both = {"bos_token_id": 0, "decoder_start_token_id": 2}
-    assert settings(tmp_path, {"start": 4}, **both)["start"] == 2
-    assert "start" not in settings(tmp_path, {}, bos_token_id=0)
+    assert read_settings(tmp_path, {"start": 4}, **both)["start"] == 2
+    assert "start" not in read_settings(tmp_path, {}, bos_token_id=0)
 
 
-def test_what_is_forced_behind_a_start_is_not_behind_a_prompt(tmp_path: Path) -> None:
-    """There it is forced where one token stands before; a prompt has any number."""
-    assert settings(tmp_path, {"start": 1}, forced_bos_token_id=4)["begin"] == [4]
-    made = told(tmp_path, {}, forced_bos_token_id=4)
+def test_forced_bos_token(tmp_path: Path) -> None:
+    """transformers forces it after exactly one token; a prompt has any number of tokens."""
+    assert read_settings(tmp_path, {"start": 1}, forced_bos_token_id=4)["begin"] == [4]
+    made = apply_config(tmp_path, {}, forced_bos_token_id=4)
     assert "`forced_bos_token_id` 4 after a prompt of one token" in made.remarks[1]
 
 
-def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
-    made = told(tmp_path, {}, guidance_scale=1.5, encoder_no_repeat_ngram_size=3)
+def test_ignored_settings_are_reported(tmp_path: Path) -> None:
+    made = apply_config(tmp_path, {}, guidance_scale=1.5, encoder_no_repeat_ngram_size=3)
     assert "`encoder_no_repeat_ngram_size` 3 is not supported" in made.remarks[1]
     assert "`guidance_scale` 1.5" in made.remarks[2]
 
@@ -119,32 +119,32 @@ def test_mechanisms_that_are_not_followed_are_told(tmp_path: Path) -> None:
         {"decoder_start_token_id": 1, "lang_to_id": {"<|en|>": 3}, "language": "xx"},
     ],
 )
-def test_what_is_not_followed_is_refused(keys: dict[str, Any], tmp_path: Path) -> None:
+def test_unsupported_settings(keys: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0847"):
-        told(tmp_path, {}, **keys)
+        apply_config(tmp_path, {}, **keys)
 
 
 ODD: list[Any] = [True, 0, 3, 2**70, 0.5, "", "5", [], [3], [[3, 4]], {}, {"3": 4}]
 
 
 @pytest.mark.parametrize("key", KEY_TYPES)
-def test_what_a_key_cannot_be_is_refused(key: str, tmp_path: Path) -> None:
-    """Passed over as if absent, it would write other texts in silence."""
+def test_wrong_types(key: str, tmp_path: Path) -> None:
+    """Ignoring a wrong value would silently generate other tokens."""
     kind, _ = KEY_TYPES[key]
     for value in ODD:
         if type(value) is not kind:
             with pytest.raises(Failed, match=f"E0847(.|\n)*{key}"):
-                told(tmp_path, {}, **{key: value})
+                apply_config(tmp_path, {}, **{key: value})
 
 
 @pytest.mark.parametrize("beams", [0, -1, -(2**70)])
-def test_a_search_has_a_width(beams: int, tmp_path: Path) -> None:
+def test_invalid_num_beams(beams: int, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0847"):
-        told(tmp_path, {}, num_beams=beams)
+        apply_config(tmp_path, {}, num_beams=beams)
 
 
-def test_a_dictation_begins_with_its_language(tmp_path: Path) -> None:
-    """Where none is said, the model chooses among all."""
+def test_forced_language_tokens(tmp_path: Path) -> None:
+    """Without a language the model chooses among all."""
     keys = {
         "decoder_start_token_id": 9,
         "lang_to_id": {"<|de|>": 3, "<|en|>": 2},
@@ -152,9 +152,9 @@ def test_a_dictation_begins_with_its_language(tmp_path: Path) -> None:
         "no_timestamps_token_id": 7,
     }
     forced = {"forced_decoder_ids": [[1, None], [2, 5]]}
-    assert settings(tmp_path, {}, **keys, **forced)["begin"] == [[2, 3], 5, 7]
-    assert settings(tmp_path, {}, **keys, language="de")["start"] == [9, 3, 5, 7]
-    english = settings(tmp_path, {}, **keys, language="<|en|>", task="translate")
+    assert read_settings(tmp_path, {}, **keys, **forced)["begin"] == [[2, 3], 5, 7]
+    assert read_settings(tmp_path, {}, **keys, language="de")["start"] == [9, 3, 5, 7]
+    english = read_settings(tmp_path, {}, **keys, language="<|en|>", task="translate")
     assert english["start"] == [9, 2, 6, 7]
 
 
@@ -167,7 +167,7 @@ BEYOND = st.one_of(st.integers(31, 200), st.just(10**9))
 KNOWN = st.integers(3, 30)
 
 
-def with_vocabulary(directory: Path, keys: dict[str, Any]) -> PublishedGeneration:
+def apply_config_with_vocabulary(directory: Path, keys: dict[str, Any]) -> PublishedGeneration:
     (directory / "config.json").write_text(json.dumps(TINY))
     (directory / "generation_config.json").write_text(json.dumps(keys))
     model = elaborate_spec(open_spec("llama", config=str(directory)), "")
@@ -179,7 +179,7 @@ def with_vocabulary(directory: Path, keys: dict[str, Any]) -> PublishedGeneratio
 def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
     beyond: set[int], known: set[int], data: st.DataObject
 ) -> None:
-    """For each key: the settings are those of the file without such ids."""
+    """For each key, the settings equal those of the file without such ids."""
     key = data.draw(st.sampled_from(sorted({*LISTS, "bad_words_ids"})))
     mixed = data.draw(st.permutations([*beyond, *known]))
     value: list[Any] = mixed
@@ -187,8 +187,8 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
     if key == "bad_words_ids":
         value, clean = ([[1, token] for token in tokens] for tokens in (mixed, clean))
     with TemporaryDirectory() as directory:
-        made = with_vocabulary(Path(directory), {key: value})
-        due = with_vocabulary(Path(directory), {key: clean} if clean else {})
+        made = apply_config_with_vocabulary(Path(directory), {key: value})
+        due = apply_config_with_vocabulary(Path(directory), {key: clean} if clean else {})
     assert made.model.generation
     assert due.model.generation
     word = generation_config.GENERAL_KEYS.get(key, "bad_words_ids")
@@ -202,4 +202,4 @@ def test_tokens_beyond_the_vocabulary_are_ignored_and_reported(
 @pytest.mark.parametrize("key", ["forced_eos_token_id", "decoder_start_token_id"])
 def test_tokens_beyond_the_vocabulary_cannot_be_generated(key: str, tmp_path: Path) -> None:
     with pytest.raises(Failed, match=f"E0847.*{key}"):
-        with_vocabulary(tmp_path, {key: 10**9})
+        apply_config_with_vocabulary(tmp_path, {key: 10**9})

@@ -1,4 +1,4 @@
-"""Models of the Hub are downloaded once, from a local server that answers as the Hub does."""
+"""Hub models are downloaded once, from a local server that implements the Hub API."""
 
 import json
 import os
@@ -29,7 +29,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def model_files(directory: Path, layers: int) -> dict[str, bytes]:
+def make_model_files(directory: Path, layers: int) -> dict[str, bytes]:
     path = directory / f"{layers}.safetensors"
     names = {
         name.replace("layers.0", f"layers.{n}"): shape
@@ -47,12 +47,12 @@ def model_files(directory: Path, layers: int) -> dict[str, bytes]:
 
 
 @contextmanager
-def local_hub(repository: dict[str, dict[str, bytes]]) -> Iterator[tuple[str, list[str]]]:
-    """The endpoint of a Hub with the model me/tiny, and the paths that were asked for."""
+def serve_local_hub(repository: dict[str, dict[str, bytes]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the endpoint of a Hub with the model me/tiny, and the requested paths."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def answer(self, data: bytes, code: int = 200, **headers: str) -> None:
+        def send_answer(self, data: bytes, code: int = 200, **headers: str) -> None:
             self.send_response(code)
             for key, value in {"Content-Length": str(len(data)), **headers}.items():
                 self.send_header(key.replace("_", "-"), value)
@@ -69,23 +69,23 @@ def local_hub(repository: dict[str, dict[str, bytes]]) -> Iterator[tuple[str, li
                 named = parts[parts.index("resolve") + 1]
             commit = {"main": COMMIT, "v1": OLDER}.get(named, named)
             if "tiny" not in parts or commit not in repository:
-                self.answer(
+                self.send_answer(
                     b"{}", 404, X_Error_Code="RepoNotFound", X_Error_Message="no such model"
                 )
             elif "resolve" in parts:
                 data = repository[commit][parts[-1]]
                 etag = f'"{commit[0]}{len(data)}"'
-                self.answer(data, ETag=etag, X_Repo_Commit=commit)
+                self.send_answer(data, ETag=etag, X_Repo_Commit=commit)
             elif "tree" in parts:
                 listed = [
                     {"type": "file", "path": n, "size": len(d), "oid": n}
                     for n, d in repository[commit].items()
                 ]
-                self.answer(json.dumps(listed).encode(), Content_Type="application/json")
+                self.send_answer(json.dumps(listed).encode(), Content_Type="application/json")
             else:
                 siblings = [{"rfilename": name} for name in repository[commit]]
                 info = {"id": "me/tiny", "sha": commit, "siblings": siblings}
-                self.answer(json.dumps(info).encode(), Content_Type="application/json")
+                self.send_answer(json.dumps(info).encode(), Content_Type="application/json")
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -118,9 +118,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @contextmanager
 def run_specc(directory: Path, endpoint: str, **more: str) -> Iterator[Run]:
-    """A function that runs one command and returns its status and what it printed. All run in
-    one process, because `huggingface_hub` reads the environment when it is imported.
-    """
+    """Yield a function that runs one command and returns its status and output. All commands run in
+    one process, because `huggingface_hub` reads the environment at import."""
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
@@ -139,18 +138,18 @@ def run_specc(directory: Path, endpoint: str, **more: str) -> Iterator[Run]:
         assert process.stdin
         assert process.stdout
 
-        def run(*words: str) -> tuple[int, str, str]:
+        def run_command(*words: str) -> tuple[int, str, str]:
             print(json.dumps(words), file=process.stdin, flush=True)
             status, out, err = json.loads(process.stdout.readline())
             return status, out, err
 
-        yield run
+        yield run_command
 
 
-def test_a_model_is_downloaded_once_and_can_be_pinned(tmp_path: Path) -> None:
+def test_download_once_and_pin_a_revision(tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    repository = {COMMIT: model_files(tmp_path, 1), OLDER: model_files(tmp_path, 2)}
-    with local_hub(repository) as (endpoint, asked), run_specc(tmp_path, endpoint) as run:
+    repository = {COMMIT: make_model_files(tmp_path, 1), OLDER: make_model_files(tmp_path, 2)}
+    with serve_local_hub(repository) as (endpoint, asked), run_specc(tmp_path, endpoint) as run:
         status, out, err = run("compile", "hf:me/tiny", "-o", "m.onnx")
         assert status == 0, err
         assert (tmp_path / "m.onnx").exists()
@@ -170,7 +169,7 @@ def test_a_model_is_downloaded_once_and_can_be_pinned(tmp_path: Path) -> None:
         status, _, err = run("check", "hf:me/other")
         assert status == 3
         assert "E0806" in err
-    # without a connection the cache is enough
+    # offline the cache suffices
     with run_specc(tmp_path, endpoint, HF_HUB_OFFLINE="1") as run:
         status, _, err = run("check", "hf:me/tiny")
         assert status == 0, err

@@ -1,4 +1,4 @@
-"""What the files of a sentence-transformers directory say is followed, noted or refused."""
+"""Settings of a sentence-transformers directory are applied, reported or rejected."""
 
 import json
 from pathlib import Path
@@ -48,8 +48,8 @@ ENCODER_ARGUMENTS: dict[str, Any] = {
 """Arguments that sentence-transformers gives to other programs and specc does not follow."""
 
 
-def outcome(directory: Path, files: dict[str, Any]) -> tuple[str, ...]:
-    """The spec that is compiled and the notes, or the error."""
+def get_outcome(directory: Path, files: dict[str, Any]) -> tuple[str, ...]:
+    """Return the expanded spec and remarks, or the error code."""
     for name, content in files.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(json.dumps(content))
@@ -69,15 +69,15 @@ def outcome(directory: Path, files: dict[str, Any]) -> tuple[str, ...]:
         *(("sentence_bert_config.json", k.strip(), v) for k, v in ENCODER_ARGUMENTS.items()),
     ],
 )
-def test_no_setting_is_passed_over(name: str, key: str, value: object, tmp_path: Path) -> None:
-    plain = outcome(tmp_path, FILES)
+def test_every_setting_has_an_effect(name: str, key: str, value: object, tmp_path: Path) -> None:
+    plain = get_outcome(tmp_path, FILES)
     assert len(plain) > 1, plain
     changed = {**FILES, name: {**FILES[name], key: value}}
-    assert outcome(tmp_path, changed) != plain
+    assert get_outcome(tmp_path, changed) != plain
 
 
-def test_code_of_the_repository_is_refused(tmp_path: Path) -> None:
+def test_custom_code(tmp_path: Path) -> None:
     """`custom_st.Transformer` is not the Transformer of the library."""
     first, *rest = FILES["modules.json"]
     modules = [{**first, "type": "custom_st.Transformer"}, *rest]
-    assert outcome(tmp_path, {**FILES, "modules.json": modules}) == ("E0427",)
+    assert get_outcome(tmp_path, {**FILES, "modules.json": modules}) == ("E0427",)

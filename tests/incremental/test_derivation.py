@@ -1,4 +1,4 @@
-"""What is handed over, what is kept and how much of it: the cuts a person would make."""
+"""Derived graphs: encoder outputs, states and their sizes, against a design by hand."""
 
 from collections import Counter
 from typing import Any
@@ -18,7 +18,7 @@ GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 32}
 TRANSLATOR = {"vocab": 17, "width": 16, "heads": 2, "encoder.layers": 1, "decoder.layers": 2}
 
 
-def of(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
+def derive_spec(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
     model = elaborate_spec(
         open_spec(name, sets=[f"{key}={text}" for key, text in config_literals("", sets)])
     )
@@ -27,17 +27,17 @@ def of(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
     return derive_encoder_and_step(graph, model.generation.growing, {model.generation.source: rows})
 
 
-def kinds(graph: Graph) -> Counter[str]:
-    """How often each op stands in a graph and the loops in it."""
+def count_ops(graph: Graph) -> Counter[str]:
+    """Count the ops in a graph and its loop bodies."""
     found = Counter(node.op.name for node, _ in graph.nodes)
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Scan):
-            found += kinds(node.op.body)
+            found += count_ops(node.op.body)
     return found
 
 
-def test_a_decoder_keeps_the_keys_and_values_of_every_layer() -> None:
-    made = of("gpt2", **GPT2)
+def test_decoder_caches_keys_and_values() -> None:
+    made = derive_spec("gpt2", **GPT2)
     assert made.encode is None
     assert [(s.name, str(s.type)) for s in made.states[:2]] == [
         ("past.h.0.attn.key", "f32[batch, 2, past, 8]"),
@@ -53,18 +53,18 @@ def test_a_decoder_keeps_the_keys_and_values_of_every_layer() -> None:
     assert str(made.step.inputs["attention_mask"].type) == "bool[batch, new + past]"
 
 
-def test_only_the_newest_logits_are_computed_where_only_they_are_asked_for() -> None:
-    newest, every = of("gpt2", **GPT2), of("gpt2", "new", **GPT2)
+def test_only_the_last_logits_are_computed() -> None:
+    newest, every = derive_spec("gpt2", **GPT2), derive_spec("gpt2", "new", **GPT2)
     assert str(newest.step.outputs["logits"].type) == "f32[batch, 1, 17]"
     assert str(every.step.outputs["logits"].type) == "f32[batch, new, 17]"
     rows = [r[0].type.shape[1] for node, r in newest.step.nodes if isinstance(node.op, ops.Linear)]
     assert [str(d) for d in rows] == ["new"] * 5 + [
         "1"
-    ] * 4  # the last layer's keys are the last that need all rows
+    ] * 4  # the last layer's keys and values are the last projections for all positions
 
 
-def test_keys_of_the_source_are_projected_once() -> None:
-    made = of("encoder_decoder", **TRANSLATOR)
+def test_cross_attention_keys_are_encoder_outputs() -> None:
+    made = derive_spec("encoder_decoder", **TRANSLATOR)
     assert made.encode
     assert made.static_inputs == (
         "source_keep",
@@ -76,13 +76,16 @@ def test_keys_of_the_source_are_projected_once() -> None:
     full = elaborate_spec(
         open_spec("encoder_decoder", sets=[f"{k}={t}" for k, t in config_literals("", TRANSLATOR)])
     ).graph
-    assert kinds(full)["linear"] == kinds(made.encode)["linear"] + kinds(made.step)["linear"]
-    # self-attention, q and out of the other, mlp; the words
-    assert kinds(made.step)["linear"] == 2 * (4 + 2 + 2) + 1
+    assert (
+        count_ops(full)["linear"]
+        == count_ops(made.encode)["linear"] + count_ops(made.step)["linear"]
+    )
+    # self-attention; query and output of cross-attention; MLP; lm_head
+    assert count_ops(made.step)["linear"] == 2 * (4 + 2 + 2) + 1
 
 
-def test_additive_attention_projects_the_source_once() -> None:
-    made = of(
+def test_additive_attention_keys_are_encoder_outputs() -> None:
+    made = derive_spec(
         "rnnsearch", src_vocab=13, tgt_vocab=11, embed_dim=5, hidden=6, attention_dim=4, readout=3
     )
     assert made.encode
@@ -96,8 +99,8 @@ def test_additive_attention_projects_the_source_once() -> None:
     assert state.initial_output in made.encode.outputs
 
 
-def test_a_window_keeps_no_row_that_no_query_sees() -> None:
-    made = of("encoder_decoder", **TRANSLATOR, **{"decoder.attention.mask": "window(3)"})
+def test_sliding_window_limits_the_cache() -> None:
+    made = derive_spec("encoder_decoder", **TRANSLATOR, **{"decoder.attention.mask": "window(3)"})
     assert [s.max_positions for s in made.states] == [2, 2, 2, 2]
     assert (
         str(made.step.outputs[made.states[0].next_output].type)
@@ -105,13 +108,13 @@ def test_a_window_keeps_no_row_that_no_query_sees() -> None:
     )
 
 
-def test_grouped_heads_are_kept_once() -> None:
-    made = of("encoder_decoder", **TRANSLATOR, kv_heads=1)
+def test_grouped_query_attention_cache() -> None:
+    made = derive_spec("encoder_decoder", **TRANSLATOR, kv_heads=1)
     assert str(made.states[0].type) == "f32[batch, 1, past, 8]"
 
 
-def test_a_recurrent_model_carries_its_states_and_no_rows() -> None:
-    made = of("lstm_lm", vocab=17, width=6)
+def test_recurrent_states() -> None:
+    made = derive_spec("lstm_lm", vocab=17, width=6)
     assert made.encode is None
     assert [s.name for s in made.states] == [
         "past.rnn.state",

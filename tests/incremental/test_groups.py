@@ -38,7 +38,9 @@ GENERATE = "\ngenerate text of ids from logits { stop = 2 }\n"
 IDS = np.array([[1, 3, 3, 3, 4, 3, 3, 5, 1, 4]])
 
 
-def spec_of(directory: Path, shown: str = "same_group(group)", end: str = GENERATE) -> OpenedSpec:
+def write_spec(
+    directory: Path, shown: str = "same_group(group)", end: str = GENERATE
+) -> OpenedSpec:
     path = directory / "grouped.specc"
     path.write_text(SPEC.replace("SHOWN", shown) + end)
     return open_spec(str(path))
@@ -51,8 +53,10 @@ def random_weights(graph: Graph) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("plan", [[4, 1, 2, 1, 1, 1], [7, 3], [10]])
-def test_steps_equal_the_full_pass_if_groups_are_whole(plan: list[int], tmp_path: Path) -> None:
-    graph = elaborate_spec(spec_of(tmp_path)).graph
+def test_steps_equal_the_full_forward_pass_if_groups_are_whole(
+    plan: list[int], tmp_path: Path
+) -> None:
+    graph = elaborate_spec(write_spec(tmp_path)).graph
     weights, inputs = random_weights(graph), {"ids": IDS, "keep": np.ones(IDS.shape, bool)}
     full = specc_numpy.evaluate_graph(graph, inputs, weights)["logits"]
     derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
@@ -62,8 +66,8 @@ def test_steps_equal_the_full_pass_if_groups_are_whole(plan: list[int], tmp_path
         assert apart <= 1e-11 * np.abs(full).max()
 
 
-def test_a_sliding_layer_keeps_a_window_of_keys(tmp_path: Path) -> None:
-    graph = elaborate_spec(spec_of(tmp_path)).graph
+def test_sliding_window_limits_the_cache(tmp_path: Path) -> None:
+    graph = elaborate_spec(write_spec(tmp_path)).graph
     derived = derive_encoder_and_step(graph, "ids", {"logits": "newest"})
     assert sorted(
         s.max_positions for s in derived.states if (s.type.dtype, s.type.rank) == ("f32", 4)
@@ -73,7 +77,7 @@ def test_a_sliding_layer_keeps_a_window_of_keys(tmp_path: Path) -> None:
 def test_an_image_token_depends_on_later_ones_of_its_image_and_text_does_not(
     tmp_path: Path,
 ) -> None:
-    graph = elaborate_spec(spec_of(tmp_path)).graph
+    graph = elaborate_spec(write_spec(tmp_path)).graph
     weights, keep = random_weights(graph), np.ones(IDS.shape, bool)
     last_is_text = np.where(np.arange(10) == 3, 1, IDS)
     before, after = (
@@ -86,7 +90,7 @@ def test_an_image_token_depends_on_later_ones_of_its_image_and_text_does_not(
 
 def test_without_a_time_axis_a_group_has_no_band(tmp_path: Path) -> None:
     """A blocked kernel must not skip later positions of a group."""
-    graph = elaborate_spec(spec_of(tmp_path)).graph
+    graph = elaborate_spec(write_spec(tmp_path)).graph
     shown = [node.op.mask(node) for node, _ in graph.nodes if isinstance(node.op, ops.Attend)]
     assert [find_band_interval(mask, 2, 3) for mask in shown] == [
         Interval(-inf, inf),
@@ -95,19 +99,19 @@ def test_without_a_time_axis_a_group_has_no_band(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", ["same(group, group)", "mixed(group, other)"])
-def test_only_numbers_of_one_tensor_are_groups(shown: str, tmp_path: Path) -> None:
-    graph = elaborate_spec(spec_of(tmp_path, shown)).graph
+def test_group_ids_must_be_one_tensor(shown: str, tmp_path: Path) -> None:
+    graph = elaborate_spec(write_spec(tmp_path, shown)).graph
     found = check_causality(graph, "n", "ids", ["logits"])
     assert {d.code for d in found} == {"E0712"}
 
 
 def test_streamed_chunks_may_split_a_group(tmp_path: Path) -> None:
-    graph = elaborate_spec(spec_of(tmp_path)).graph
+    graph = elaborate_spec(write_spec(tmp_path)).graph
     found = check_streaming_causality(graph, "n", "ids", ["logits"], 1)
     assert [(d.code, "may end within a group" in d.title) for d in found] == [("E0712", True)]
 
 
 def test_check_names_the_condition(tmp_path: Path) -> None:
-    graph = elaborate_spec(spec_of(tmp_path)).graph
+    graph = elaborate_spec(write_spec(tmp_path)).graph
     lines = analyze_graph(graph, "ids", "logits").format_lines()
     assert "  positions of a group arrive in one step (same_group)" in lines

@@ -1,4 +1,4 @@
-"""The minimum cut: the cheapest way to have what is wanted, kept or done again."""
+"""The minimum cut: the cheapest set of values to cache instead of recomputing."""
 
 from itertools import combinations
 from math import inf
@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from specc.incremental.state_selection import CutChoice, find_minimum_cut
 
 
-def cost(choices: dict[int, CutChoice[int]], sinks: list[int], kept: set[int]) -> float:
-    """What it costs to have the sinks when just these are kept: everything else that is
-    wanted is done again.
-    """
+def compute_cost(choices: dict[int, CutChoice[int]], sinks: list[int], kept: set[int]) -> float:
+    """Return the cost of the sinks with the given cached values; all other needed values are
+    recomputed."""
     total, todo, seen = 0.0, list(sinks), set[int]()
     while todo:
         value = todo.pop()
@@ -28,7 +27,7 @@ def cost(choices: dict[int, CutChoice[int]], sinks: list[int], kept: set[int]) -
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> tuple[dict[int, CutChoice[int]], list[int]]:
+def random_networks(draw: st.DrawFn) -> tuple[dict[int, CutChoice[int]], list[int]]:
     count = draw(st.integers(1, 6))
     choices = {}
     for n in range(count):
@@ -38,18 +37,18 @@ def networks(draw: st.DrawFn) -> tuple[dict[int, CutChoice[int]], list[int]]:
     return choices, draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=3, unique=True))
 
 
-@given(networks())
-def test_no_other_choice_is_cheaper(network: tuple[dict[int, CutChoice[int]], list[int]]) -> None:
+@given(random_networks())
+def test_cut_is_minimal(network: tuple[dict[int, CutChoice[int]], list[int]]) -> None:
     choices, sinks = network
     every = (set(c) for size in range(len(choices) + 1) for c in combinations(choices, size))
-    best = min(cost(choices, sinks, kept) for kept in every)
-    assert cost(choices, sinks, set(find_minimum_cut(choices, sinks))) == best
+    best = min(compute_cost(choices, sinks, kept) for kept in every)
+    assert compute_cost(choices, sinks, set(find_minimum_cut(choices, sinks))) == best
 
 
-def test_of_equal_choices_the_one_nearest_the_sink_is_taken() -> None:
+def test_ties_prefer_the_sink() -> None:
     chain = {"a": CutChoice[str](4, inf), "b": CutChoice(4, 0, ["a"]), "c": CutChoice(4, 0, ["b"])}
     assert find_minimum_cut(chain, ["c"]) == ["c"]
 
 
-def test_what_is_never_wanted_is_not_kept() -> None:
+def test_unused_values_are_not_cached() -> None:
     assert find_minimum_cut({"a": CutChoice[str](1, inf)}, []) == []

@@ -1,6 +1,5 @@
-"""What is done with a grid of scores while generating: reductions over its keys, sorting
-them, picking among them. Steps equal the full pass, or the message says what to write.
-"""
+"""Ops on attention scores during generation: reductions over keys, sorting, selecting. Steps equal
+the full forward pass, or the error says what to write."""
 
 from pathlib import Path
 
@@ -70,21 +69,21 @@ WAYS = {
 IDS = np.array([[3, 1, 4, 1, 5, 2, 0], [2, 2, 0, 3, 5, 1, 4]])
 
 
-def graph_of(tmp_path: Path, body: str) -> Graph:
+def elaborate_body(tmp_path: Path, body: str) -> Graph:
     path = tmp_path / "m.specc"
     path.write_text(HEAD + body + TAIL)
     return elaborate_spec(open_spec(str(path))).graph
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_steps_equal_the_full_pass(tmp_path: Path, way: str) -> None:
-    graph = graph_of(tmp_path, WAYS[way])
+def test_steps_equal_the_full_forward_pass(tmp_path: Path, way: str) -> None:
+    graph = elaborate_body(tmp_path, WAYS[way])
     assert check_causality(graph, "n", "ids", ["logits"]) == []
-    assert_steps_follow(graph)
+    assert_steps_equal_full_pass(graph)
 
 
-def assert_steps_follow(graph: Graph) -> None:
-    """In one piece, row by row, and in unequal pieces."""
+def assert_steps_equal_full_pass(graph: Graph) -> None:
+    """Run the steps in one chunk, position by position, and in unequal chunks."""
     rng = np.random.default_rng(0)
     weights = {
         n: rng.normal(size=[d.evaluate({}) for d in p.type.shape])
@@ -117,16 +116,16 @@ generate text of ids from logits { max_tokens = 6 }
 
 
 @pytest.mark.parametrize("normalize", ["sparsemax", "entmax15", "topk(2)"])
-def test_sorted_keys_may_begin_with_rows_of_a_head(tmp_path: Path, normalize: str) -> None:
+def test_sorted_keys_with_prefix_positions(tmp_path: Path, normalize: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(BEHIND)
     graph = elaborate_spec(open_spec(str(path), sets=[f"normalize={normalize}"])).graph
     assert check_causality(graph, "n", "ids", ["logits"]) == []
-    assert_steps_follow(graph)
+    assert_steps_equal_full_pass(graph)
 
 
 @pytest.mark.parametrize("way", ["the third greatest", "the greatest, picked"])
-def test_a_package_and_one_file_write_what_recomputing_writes(tmp_path: Path, way: str) -> None:
+def test_package_and_single_file_equal_recomputation(tmp_path: Path, way: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(HEAD + WAYS[way] + TAIL)
     specc.compile(path, tmp_path / "package", init=3, graphs=["score", "step"])
@@ -180,10 +179,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused_says_what_to_write(tmp_path: Path, case: str) -> None:
+def test_unsupported_ops_suggest_a_replacement(tmp_path: Path, case: str) -> None:
     body, what, fix, mended = REFUSED[case]
-    fault, *_ = check_causality(graph_of(tmp_path, body), "n", "ids", ["logits"])
+    fault, *_ = check_causality(elaborate_body(tmp_path, body), "n", "ids", ["logits"])
     assert fault.code == "E0711"
     assert fault.title == f"`logits` cannot be generated along `n`: {what}"
     assert fault.helps == (fix,)
-    assert check_causality(graph_of(tmp_path, mended), "n", "ids", ["logits"]) == []
+    assert check_causality(elaborate_body(tmp_path, mended), "n", "ids", ["logits"]) == []

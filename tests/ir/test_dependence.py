@@ -1,9 +1,6 @@
-"""Move one row of one operand: only rows that the declared reach allows may move, and
-all ends are reached.
-
-A mark that is wrong or missing is the one way to make the causality proof lie, so this
-runs for every op.
-"""
+"""Declared dependences against perturbation: changing one operand position changes only results in
+the declared interval, and both of its ends. A wrong mark would invalidate the causality proof,
+so the test runs for every op."""
 
 from collections import defaultdict
 from math import isfinite
@@ -22,8 +19,8 @@ def evaluate(example: OpExample, operands: list[Array | None]) -> tuple[Array, .
     return made if isinstance(made, tuple) else (np.asarray(made),)
 
 
-def moved(example: OpExample, x: Array, axis: int, row: int, rng: np.random.Generator) -> Array:
-    """`x` with row `row` of `axis` changed everywhere."""
+def perturb(example: OpExample, x: Array, axis: int, row: int, rng: np.random.Generator) -> Array:
+    """Return `x` with position `row` of `axis` changed everywhere."""
     y = np.moveaxis(x.copy(), axis, 0)
     if x.dtype.kind == "b":
         y[row] = ~y[row]
@@ -36,10 +33,10 @@ def moved(example: OpExample, x: Array, axis: int, row: int, rng: np.random.Gene
     return np.moveaxis(y, 0, axis)
 
 
-def through(
+def find_gated_queries(
     gate: DependenceGate, operands: list[Array | None], others: list[Array | None], key: int
 ) -> set[int]:
-    """The query rows that see row `key` before or after the move."""
+    """Return the queries that attend to key `key` before or after the perturbation."""
     seen: set[int] = set()
     for given in (operands, others):
         grid = given[gate.operand]
@@ -72,7 +69,7 @@ def allows(
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e.operands], ids=str)
-def test_what_moves_is_what_the_signature_says(example: OpExample) -> None:
+def test_perturbation_equals_the_declared_dependence(example: OpExample) -> None:
     rng = np.random.default_rng(7)
     graph, _ = build_example_graph(example)
     ((node, results),) = graph.nodes
@@ -85,7 +82,11 @@ def test_what_moves_is_what_the_signature_says(example: OpExample) -> None:
             for axis in range(0 if x is None else x.ndim):
                 assert x is not None
                 for row in range(x.shape[axis]):
-                    others = [*operands[:n], moved(example, x, axis, row, rng), *operands[n + 1 :]]
+                    others = [
+                        *operands[:n],
+                        perturb(example, x, axis, row, rng),
+                        *operands[n + 1 :],
+                    ]
                     after = evaluate(example, others)
                     for r, (old, new) in enumerate(zip(before, after, strict=True)):
                         here = [
@@ -93,14 +94,20 @@ def test_what_moves_is_what_the_signature_says(example: OpExample) -> None:
                             for k in declared
                             if (k.operand, k.operand_axis, k.result) == (n, axis, r)
                         ]
-                        seen = {g: through(g, operands, others, row) for k in here for g in k.gates}
+                        seen = {
+                            g: find_gated_queries(g, operands, others, row)
+                            for k in here
+                            for g in k.gates
+                        }
                         for index in zip(
                             *np.nonzero(~np.isclose(old, new, rtol=1e-12, atol=0)), strict=True
                         ):
                             fits = [
                                 k
                                 for k in here
-                                if allows(k, row, x.shape[axis], index, seen, shared(k, operands))
+                                if allows(
+                                    k, row, x.shape[axis], index, seen, is_gate_shared(k, operands)
+                                )
                             ]
                             assert fits, (
                                 f"operand {n} axis {axis} row {row} moved {index} of result {r}"
@@ -121,6 +128,6 @@ def test_what_moves_is_what_the_signature_says(example: OpExample) -> None:
 COARSE = {"constant"}
 
 
-def shared(link: Dependence, operands: list[Array | None]) -> bool:
-    """Whether the gate has one row for every query."""
+def is_gate_shared(link: Dependence, operands: list[Array | None]) -> bool:
+    """Return True if the gate is broadcast over the queries."""
     return any(operands[g.operand].shape[g.query] == 1 for g in link.gates)  # type: ignore[union-attr]

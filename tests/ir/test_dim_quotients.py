@@ -1,4 +1,4 @@
-"""Exact quotients cancel, also where the divisor's number stands in the coefficient."""
+"""Exact quotients of dims cancel, also against a coefficient."""
 
 import pytest
 
@@ -20,17 +20,17 @@ D, H = Dim.symbol("d"), Dim.symbol("h")
         (divide_dims_exactly(D, 3) * 2, divide_dims_exactly(D, 3) + divide_dims_exactly(D, 3)),
     ],
 )
-def test_what_a_quotient_times_its_divisor_is(made: Dim, wanted: Dim) -> None:
+def test_quotient_times_divisor(made: Dim, wanted: Dim) -> None:
     assert made == wanted
 
 
-def test_a_quotient_that_does_not_cancel_stays() -> None:
+def test_quotient_that_does_not_cancel() -> None:
     assert str(divide_dims_exactly(D, 3) * 2) == "2*(d / 3)"
 
 
 @pytest.mark.parametrize(
     "make", [lambda: Dim.of(2**52) * 2, lambda: Dim.of(2**53), lambda: D * 2**30 * 2**23]
 )
-def test_numbers_stay_below_2_to_the_53(make: object) -> None:
+def test_coefficient_limit(make: object) -> None:
     with pytest.raises(DimLimitError):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""One test for each promise, for every op at once."""
+"""Properties of every op."""
 
 import re
 
@@ -14,13 +14,13 @@ from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.op import OPS_BY_NAME, Op
 
 
-def test_every_op_has_an_example_and_a_meaning() -> None:
+def test_every_op_has_an_example_and_a_reference() -> None:
     assert {e.op.name for e in EXAMPLES} == set(OPS_BY_NAME)
     assert not {*OPS_BY_NAME.values()} - specc_numpy.evaluate.rules.keys()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_the_shape_rule_predicts_the_reference(example: OpExample) -> None:
+def test_shape_rule_equals_the_reference(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     drawn = example.sample_operands(np.random.default_rng(0))
     found = specc_numpy.evaluate_graph(
@@ -33,7 +33,7 @@ def test_the_shape_rule_predicts_the_reference(example: OpExample) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_a_node_verifies_and_survives_its_text(example: OpExample) -> None:
+def test_ir_text_round_trip(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     assert find_graph_errors(graph) == []
     (again,) = parse_ir(format_ir(graph)).values()
@@ -45,10 +45,8 @@ MARK = re.compile(r"(?<=\w)(\|\w+|\[\w+(?::\w+)+\]|[>$@~])(?=[\s\]])")
 
 
 @pytest.mark.parametrize("op", OPS_BY_NAME.values(), ids=lambda op: op.name)
-def test_the_docstring_of_a_meaning_states_its_shapes(op: type[Op]) -> None:
-    """It is the signature without the marks, so that neither can go its own way; a rule of
-    one expression, which stands in a table, has none.
-    """
+def test_reference_docstring_states_its_shapes(op: type[Op]) -> None:
+    """The docstring equals the signature without marks; one-line rules in a table have none."""
     rule = specc_numpy.evaluate.rules[op]
     if rule.__name__ != "<lambda>":
         assert extract_docstring_summary(rule.__doc__) == MARK.sub("", op.signature.text)

@@ -1,4 +1,5 @@
-"""A node that is asked for at thousands of places remembers each of them once, with little work."""
+"""A node that is requested at thousands of source positions records each of them once, in linear
+time."""
 
 import pytest
 
@@ -8,16 +9,16 @@ from specc.ir.graph import Builder, Input, NodeOrigin
 from specc.ir.types import Type
 
 
-def test_each_place_is_remembered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_source_position_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     alike = Span.__eq__
 
-    def counted(self: Span, other: object) -> bool:
+    def count_comparisons(self: Span, other: object) -> bool:
         nonlocal compared
         compared += 1
         return alike(self, other)
 
-    monkeypatch.setattr(Span, "__eq__", counted)
+    monkeypatch.setattr(Span, "__eq__", count_comparisons)
     source, count = Source("m.specc", "x" * 2_000), 1_000
     spans = [Span(source, n, n + 1) for n in range(count)]
     b = Builder()

@@ -1,4 +1,4 @@
-"""What is said never to be below 0 is not, whatever the lengths: tried out."""
+"""Lengths that are declared non-negative are never negative, for all tried values."""
 
 import itertools
 import random
@@ -11,10 +11,10 @@ from specc.ir.length_constraints import is_never_negative
 N, M = Dim.symbol("n"), Dim.symbol("m")
 
 
-def drawn(rng: random.Random, depth: int = 0) -> Dim:
+def sample_length(rng: random.Random, depth: int = 0) -> Dim:
     if depth > 2 or rng.random() < 0.3:
         return rng.choice([N, M, Dim.of(1), Dim.of(2), Dim.of(-2), Dim.of(3)])
-    a, b = drawn(rng, depth + 1), drawn(rng, depth + 1)
+    a, b = sample_length(rng, depth + 1), sample_length(rng, depth + 1)
     try:
         return rng.choice(
             [
@@ -31,12 +31,12 @@ def drawn(rng: random.Random, depth: int = 0) -> Dim:
         return a
 
 
-def least(length: Dim, low: int) -> int:
+def find_minimum(length: Dim, low: int) -> int:
     found = []
     for n, m in itertools.product(range(low, 6), range(6)):
         try:
             found.append(length.evaluate({"n": n, "m": m}))
-        except DimError:  # divided by 0
+        except DimError:  # division by 0
             continue
     return min(found, default=0)
 
@@ -44,19 +44,19 @@ def least(length: Dim, low: int) -> int:
 @pytest.mark.parametrize(
     ("seed", "count"), [(0, 600), pytest.param(1, 20_000, marks=pytest.mark.slow)]
 )
-def test_no_length_that_is_trusted_is_ever_below_zero(seed: int, count: int) -> None:
+def test_non_negative_lengths(seed: int, count: int) -> None:
     rng = random.Random(seed)
     trusted = 0
     for _ in range(count):
-        length = drawn(rng)
+        length = sample_length(rng)
         for low in (0, 3):
             if is_never_negative(length, {"n": low}):
                 trusted += 1
-                assert least(length, low) >= 0, f"{length}, n >= {low}"
+                assert find_minimum(length, low) >= 0, f"{length}, n >= {low}"
     assert trusted > count // 4
 
 
-def test_what_steps_cut_is_seen() -> None:
+def test_remaining_lengths_are_non_negative() -> None:
     for length in (
         N - min_dims(N, M),
         max_dims(N - 3, Dim.of(0)),

@@ -1,6 +1,4 @@
-"""Operands by name stand where the signature has them, and a value knows which result
-of its node it is.
-"""
+"""Named operands have the index of the signature, and a value knows its result index."""
 
 import pytest
 
@@ -20,24 +18,24 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("name", "word"), NAMED)
-def test_a_named_operand_is_one_of_the_signature(name: str, word: str) -> None:
+def test_named_operands_are_in_the_signature(name: str, word: str) -> None:
     operand, terms = NAMED[name, word], OPS_BY_NAME[name].signature.operands
     assert operand.index < len(terms)
     assert terms[operand.index].is_optional == isinstance(operand, OptionalOperand)
 
 
 @pytest.mark.parametrize("op", [ops.Attend, ops.Rnn, ops.Gru, ops.Lstm])
-def test_no_two_names_of_an_op_are_one_operand(op: type[Op]) -> None:
+def test_operand_names_are_distinct(op: type[Op]) -> None:
     places = [o.index for (name, _), o in NAMED.items() if name == op.name]
     assert len(places) == len(set(places))
 
 
-def test_first_states_are_answered_by_the_results_behind_the_first() -> None:
+def test_initial_states_correspond_to_final_states() -> None:
     for op in (ops.Rnn, ops.Gru, ops.Lstm):
         assert len(op.initial_states) == len(op.signature.results) - 1
 
 
-def test_a_value_knows_which_result_it_is_also_when_it_was_read() -> None:
+def test_result_index_of_values() -> None:
     b = Builder()
     x = b.input("x", Input(Type("f32", tuple(map(parse_dim, ("b", "h", "t", "4"))))))
     made = b.add(ops.Attend(1.0), x, x, x)

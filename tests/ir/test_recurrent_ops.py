@@ -1,4 +1,4 @@
-"""A recurrent layer is the loop it stands for, row for row."""
+"""A recurrent layer equals the loop that it stands for."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 
 
 @pytest.mark.parametrize("example", LAYERS, ids=str)
-def test_the_loop_gives_what_the_layer_gives(example: OpExample) -> None:
+def test_loop_equals_the_layer(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     b = Builder()
     given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
@@ -33,7 +33,7 @@ def test_the_loop_gives_what_the_layer_gives(example: OpExample) -> None:
         np.testing.assert_allclose(found, wanted[name], rtol=1e-12, atol=1e-13)
 
 
-def test_what_rows_alone_decide_is_computed_before_the_loop() -> None:
+def test_input_projections_are_outside_the_loop() -> None:
     example = next(e for e in LAYERS if e.op == ops.Gru("before"))
     b = Builder()
     given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]

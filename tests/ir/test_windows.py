@@ -1,6 +1,4 @@
-"""How many rows come out of a window that moves, and which of them exist: against
-counting the windows that fit.
-"""
+"""Output lengths and padding masks of sliding windows, against counting."""
 
 from itertools import product
 
@@ -19,39 +17,39 @@ WINDOWS = [
 ]
 
 
-def conv(k: int, s: int, d: int, before: int, behind: int) -> ops.Conv:
+def make_conv(k: int, s: int, d: int, before: int, behind: int) -> ops.Conv:
     return ops.Conv((k,), (s,), (d,), (before, behind))
 
 
-def fitting(window: tuple[int, ...], rows: int) -> int:
-    """How many windows fit into so many rows and their padding, counted."""
+def count_windows(window: tuple[int, ...], rows: int) -> int:
+    """Count the windows that fit into the padded positions."""
     k, s, d, before, behind = window
     padded = rows + before + behind
     return sum(at + d * (k - 1) < padded for at in range(0, padded, s))
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_as_many_rows_come_out_as_windows_fit(window: tuple[int, ...]) -> None:
-    op = conv(*window)
+def test_output_length(window: tuple[int, ...]) -> None:
+    op = make_conv(*window)
     made = op.compute_length(N, 0)
     for rows in range(30):
-        counted = fitting(window, rows)
+        counted = count_windows(window, rows)
         if counted:
             assert made.evaluate({"n": rows}) == counted
-        # A text that has rows, but too few for a window, is refused, not given none.
+        # A non-empty sequence that is too short for one window is an error, not an empty result.
         refused = (op.compute_spare_length(Dim.of(rows), 0).number or 0) < 0
         assert refused == ((rows > 0 and not counted) or made.evaluate({"n": rows}) < 0)
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_rows_exist_behind_a_window_as_they_do_alone(window: tuple[int, ...], side: str) -> None:
-    """`keep` of a text of `there` rows, padded on the right by any number, on the left by
-    whole strides."""
-    op = conv(*window)
+def test_padding_mask_after_a_window(window: tuple[int, ...], side: str) -> None:
+    """The mask of `there` positions, padded by any number on the right, or by whole strides on the
+    left."""
+    op = make_conv(*window)
     keep = ops.KeepRows(op.stride[0], op.get_lag(0))
     for there in range(1, 14):
-        if not fitting(window, there):
+        if not count_windows(window, there):
             continue
         for more in range(0, 9, 1 if side == "right" else op.stride[0]):
             given = np.ones((1, there + more), bool)
@@ -59,16 +57,17 @@ def test_rows_exist_behind_a_window_as_they_do_alone(window: tuple[int, ...], si
             made = specc_numpy.evaluate[keep](keep, {}, given)
             assert isinstance(made, np.ndarray)
             flags = made[0] if side == "right" else made[0][::-1]
-            assert flags.sum() == fitting(window, there), (there, more)
-            assert flags[: fitting(window, there)].all(), (there, more)
+            assert flags.sum() == count_windows(window, there), (there, more)
+            assert flags[: count_windows(window, there)].all(), (there, more)
 
 
-def test_a_length_behind_several_strides_has_one_form() -> None:
-    """wav2vec 2.0's seven convolutions are one of stride 320 that reaches over 400 rows."""
+def test_composed_strides() -> None:
+    """The seven convolutions of wav2vec 2.0 equal one with stride 320 and a receptive field of
+    400."""
     length = N
     for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
-        length = conv(kernel, stride, 1, 0, 0).compute_length(length, 0)
-    assert length == conv(400, 320, 1, 0, 0).compute_length(N, 0)
+        length = make_conv(kernel, stride, 1, 0, 0).compute_length(length, 0)
+    assert length == make_conv(400, 320, 1, 0, 0).compute_length(N, 0)
     rows = 1000
     for kernel, stride in zip((10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2), strict=True):
         rows = (rows - kernel) // stride + 1
@@ -76,9 +75,9 @@ def test_a_length_behind_several_strides_has_one_form() -> None:
 
 
 @pytest.mark.parametrize("rows", range(1, 12))
-def test_what_a_transposed_convolution_makes_a_convolution_takes_back(rows: int) -> None:
+def test_conv_inverts_conv_transpose_lengths(rows: int) -> None:
     for k, s, d, cut in product((2, 3, 4), (1, 2, 3), (1, 2), (0, 1)):
         if d * (k - 1) < 2 * cut:
             continue
         made = ops.ConvTranspose((k,), (s,), (d,), (cut, cut)).compute_length(Dim.of(rows), 0)
-        assert conv(k, s, d, cut, cut).compute_length(made, 0) == rows
+        assert make_conv(k, s, d, cut, cut).compute_length(made, 0) == rows

@@ -1,6 +1,5 @@
-"""The trees of the standard library that ship as a table are those of its files, and
-only what is asked for is made.
-"""
+"""The precompiled table of the standard library equals its files, and only requested items are
+built."""
 
 import json
 import shutil
@@ -18,13 +17,13 @@ from specc.syntax.parse import parse_spec
 STD = get_specs_directory() / "std"
 
 
-def test_the_shipped_table_is_that_of_the_files() -> None:
+def test_table_is_current() -> None:
     assert (get_specs_directory() / "std.json").read_text(
         encoding="utf-8"
     ) == tables.render_std_table(STD), "run `make tables`"
 
 
-def test_a_table_gives_what_parsing_gives() -> None:
+def test_table_equals_parsing() -> None:
     by_table, parsed = (
         StdLibrary(STD, get_specs_directory() / "std.json"),
         StdLibrary(STD, Path("no such file")),
@@ -33,15 +32,15 @@ def test_a_table_gives_what_parsing_gives() -> None:
     for name in parsed:
         assert by_table[name][0] == parsed[name][0]
         assert by_table[name][1].path == parsed[name][1].path
-        assert _place(by_table[name][0].span) == _place(parsed[name][0].span)
+        assert _span_position(by_table[name][0].span) == _span_position(parsed[name][0].span)
 
 
-def _place(span: Span | None) -> tuple[str, int, int]:
+def _span_position(span: Span | None) -> tuple[str, int, int]:
     assert span is not None
     return span.source.name, span.start, span.end
 
 
-def test_only_what_is_asked_for_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_are_built_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "specc.library.std.parse_spec", lambda source: pytest.fail(f"{source.name} was parsed")
     )
@@ -66,14 +65,14 @@ def test_an_edited_file_is_parsed(tmp_path: Path) -> None:
     assert list(std.modules) == ["masks.specc"]
 
 
-def test_a_name_of_no_block_reads_nothing() -> None:
+def test_unknown_name_builds_nothing() -> None:
     std = StdLibrary(STD, get_specs_directory() / "std.json")
     assert std.get("no_such_block") is None
     assert not std.modules
     assert SpecLibrary().find_standard_item("no_such_block") is None
 
 
-def test_the_table_is_json_of_known_form() -> None:
+def test_table_format() -> None:
     data = json.loads(tables.render_std_table(STD))
     assert all(set(row) == {"digest", "names", "tree"} for row in data.values())
     assert data["masks.specc"]["names"] == [

@@ -1,4 +1,4 @@
-"""Trees as JSON: nothing is lost, and a table that does not fit is refused."""
+"""Syntax trees as JSON: lossless, and a table of another tree version is rejected."""
 
 import json
 
@@ -17,7 +17,7 @@ block f(x: float[n]) -> float[n] { return g(x)[..., 1:] ** 2 }
 """
 
 
-def test_spans_and_comments_survive_json() -> None:
+def test_spans_and_comments_round_trip() -> None:
     source = Source("a.specc", TEXT)
     file = parse_dsl(source)
     again = tree_from_json(json.loads(json.dumps(tree_to_json(file))), source)
@@ -33,7 +33,7 @@ def test_long_chains() -> None:
     assert sum(1 for _ in walk_tree(again)) > 8_000
 
 
-def test_a_table_of_another_tree_is_refused() -> None:
+def test_other_tree_version_is_rejected() -> None:
     source = Source("a", "specc 1 model m")
     data = tree_to_json(parse_dsl(source))
     data["fields"]["File"] = ["version"]

@@ -1,4 +1,4 @@
-"""Arrays from files, read strictly, and converted only where no value changes."""
+"""Arrays from files are validated, and converted only if no value changes."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from specc.preprocessing.array_files import (
 )
 
 
-def code_of(action) -> str:
+def get_error_code(action) -> str:
     with pytest.raises(Failed) as caught:
         action()
     return caught.value.diagnostics[0].code
@@ -29,7 +29,7 @@ def read_array(path: str) -> np.ndarray:
     return array
 
 
-def saved(array: np.ndarray, **options: object) -> bytes:
+def encode_npy(array: np.ndarray, **options: object) -> bytes:
     stream = io.BytesIO()
     np.save(stream, array, **options)
     return stream.getvalue()
@@ -37,7 +37,7 @@ def saved(array: np.ndarray, **options: object) -> bytes:
 
 @pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">i8", "<i4", "|b1", "<f2", ">u2"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (2, 0, 3)])
-def test_an_npy_file_is_read_in_native_order(tmp_path, dtype, shape):
+def test_npy_is_read_in_native_byte_order(tmp_path, dtype, shape):
     array = (np.arange(np.prod(shape, dtype=int)) % 2).reshape(shape).astype(dtype)
     np.save(tmp_path / "a.npy", array)
     result = read_array(str(tmp_path / "a.npy"))
@@ -47,14 +47,14 @@ def test_an_npy_file_is_read_in_native_order(tmp_path, dtype, shape):
     assert result.flags.c_contiguous
 
 
-def test_fortran_order_is_put_right():
+def test_fortran_order():
     array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
-    result = parse_npy(saved(array), "x")
+    result = parse_npy(encode_npy(array), "x")
     np.testing.assert_array_equal(result, array)
     assert result.flags.c_contiguous
 
 
-def test_npz_and_json_name_their_arrays(tmp_path):
+def test_named_arrays_of_npz_and_json(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", ids=[1, 2], keep=[True, False])
     assert {k: v.tolist() for k, v in read_arrays(str(tmp_path / "a.npz")).items()} == {
         "ids": [1, 2],
@@ -67,35 +67,35 @@ def test_npz_and_json_name_their_arrays(tmp_path):
 
 
 def test_python_objects_are_never_unpickled(tmp_path):
-    class Trap:
+    class UnpickleTrap:
         def __reduce__(self):
             return (print, ("executed",))
 
-    np.save(tmp_path / "t.npy", np.array([Trap()], object), allow_pickle=True)
-    assert code_of(lambda: read_array(str(tmp_path / "t.npy"))) == "E0905"
+    np.save(tmp_path / "t.npy", np.array([UnpickleTrap()], object), allow_pickle=True)
+    assert get_error_code(lambda: read_array(str(tmp_path / "t.npy"))) == "E0905"
 
 
 @pytest.mark.parametrize(
     "array", [np.array(["a"]), np.array([1j]), np.array([(1, 2)], "i4,i4"), np.zeros(2, "M8[s]")]
 )
-def test_other_elements_are_refused(array):
-    assert code_of(lambda: parse_npy(saved(array), "x")) == "E0905"
+def test_unsupported_dtypes(array):
+    assert get_error_code(lambda: parse_npy(encode_npy(array), "x")) == "E0905"
 
 
-def test_a_shape_that_the_file_cannot_hold_is_refused_before_memory_is_taken():
-    data = saved(np.zeros(3))
+def test_wrong_shape_is_rejected_before_allocation():
+    data = encode_npy(np.zeros(3))
     for shape in (b"(4,)", b"(2,)"):
-        assert code_of(lambda s=shape: parse_npy(data.replace(b"(3,)", s), "x")) == "E0905"
+        assert get_error_code(lambda s=shape: parse_npy(data.replace(b"(3,)", s), "x")) == "E0905"
     huge = data.replace(b"(3,), }            ", b"(3000000000000,), }")
     assert huge != data
-    assert code_of(lambda: parse_npy(huge, "x")) == "E0905"
+    assert get_error_code(lambda: parse_npy(huge, "x")) == "E0905"
 
 
-def test_damaged_bytes_never_escape_as_other_errors(tmp_path):
+def test_damaged_files_raise_only_failed(tmp_path):
     rng = np.random.default_rng(0)
     stream = io.BytesIO()
     np.savez(stream, a=np.arange(5), b=np.ones((2, 2)))
-    for data in (saved(np.arange(12.0)), stream.getvalue()):
+    for data in (encode_npy(np.arange(12.0)), stream.getvalue()):
         path = tmp_path / "x.npz"
         for _ in range(300):
             hurt = bytearray(data)
@@ -106,20 +106,20 @@ def test_damaged_bytes_never_escape_as_other_errors(tmp_path):
                 read_arrays(str(path))
 
 
-def test_an_npz_that_would_unpack_to_too_much_is_refused(tmp_path, monkeypatch):
+def test_zip_bomb(tmp_path, monkeypatch):
     monkeypatch.setattr("specc.preprocessing.array_files.MAX_ARRAY_BYTES", 100_000)
     with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", bytes(1_000_000))
-    assert code_of(lambda: read_arrays(str(tmp_path / "b.npz"))) == "E0904"
+    assert get_error_code(lambda: read_arrays(str(tmp_path / "b.npz"))) == "E0904"
 
 
-def test_a_file_past_the_limit_is_refused(tmp_path, monkeypatch):
-    data = saved(np.zeros(4))
+def test_file_size_limit(tmp_path, monkeypatch):
+    data = encode_npy(np.zeros(4))
     (tmp_path / "a.npy").write_bytes(data)
     monkeypatch.setattr("specc.preprocessing.array_files.MAX_ARRAY_BYTES", len(data))
     assert read_array(str(tmp_path / "a.npy")).shape == (4,)
     monkeypatch.setattr("specc.preprocessing.array_files.MAX_ARRAY_BYTES", len(data) - 1)
-    assert code_of(lambda: read_array(str(tmp_path / "a.npy"))) == "E0904"
+    assert get_error_code(lambda: read_array(str(tmp_path / "a.npy"))) == "E0904"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_file_past_the_limit_is_refused(tmp_path, monkeypatch):
         ('{"a": {"b": 1}}', "not a number"),
     ],
 )
-def test_json_that_is_no_array_says_where(text, why):
+def test_json_errors_name_the_position(text, why):
     with pytest.raises(Failed) as caught:
         parse_json_arrays(text.encode(), "x.json")
     (diagnostic,) = caught.value.diagnostics
@@ -152,9 +152,9 @@ def test_json_that_is_no_array_says_where(text, why):
     assert why in diagnostic.title
 
 
-def test_json_may_have_a_byte_order_mark_but_must_be_utf8():
+def test_json_encoding():
     assert parse_json_arrays("[1]".encode("utf-8-sig"), "x")[""].tolist() == [1]
-    assert code_of(lambda: parse_json_arrays(b"\xff\xfe[\x00", "x")) == "E0906"
+    assert get_error_code(lambda: parse_json_arrays(b"\xff\xfe[\x00", "x")) == "E0906"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_json_may_have_a_byte_order_mark_but_must_be_utf8():
         (np.zeros((0, 3)), "f32"),
     ],
 )
-def test_what_converts(array, dtype):
+def test_exact_conversions(array, dtype):
     result = cast_exactly(array, dtype, "x")
     np.testing.assert_allclose(result.astype(float), array.astype(float), rtol=1e-7)
     assert result.dtype.isnative
@@ -198,8 +198,8 @@ def test_what_converts(array, dtype):
         (np.array([None]), "f32"),
     ],
 )
-def test_what_does_not_convert(array, dtype):
-    assert code_of(lambda: cast_exactly(array, dtype, "x")) == "E0907"
+def test_inexact_conversions(array, dtype):
+    assert get_error_code(lambda: cast_exactly(array, dtype, "x")) == "E0907"
 
 
 def test_json_round_trip_keeps_values():
@@ -209,7 +209,7 @@ def test_json_round_trip_keeps_values():
     )
 
 
-def test_tuples_are_lists_and_messages_name_what_is_read() -> None:
+def test_tuples_and_error_names() -> None:
     assert nested_array([(1, 2), (3, 4)], "ids").tolist() == [[1, 2], [3, 4]]
     with pytest.raises(
         Failed, match=r"cannot read numbers from what is given: \[0\] is not a number"

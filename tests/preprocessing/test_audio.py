@@ -1,6 +1,5 @@
-"""Recordings become what models take; against transformers they are compared in
-`tests/parity/test_parity_feature_extractors.py`, here against the equations, one window at a time.
-"""
+"""Audio features against the equations, one window at a time;
+`tests/parity/test_parity_feature_extractors.py` compares them with transformers."""
 
 import json
 from pathlib import Path
@@ -33,25 +32,25 @@ RNG = np.random.default_rng(3)
 SMALL = LogMel(bins=3, frames=5, window=8, hop=4, rate=16_000)
 
 
-def sound(length: int) -> np.ndarray:
+def sample_audio(length: int) -> np.ndarray:
     return RNG.standard_normal(length).astype(np.float32)
 
 
-def code_of(action) -> str:
+def get_error_code(action) -> str:
     with pytest.raises(Failed) as caught:
         action()
     return caught.value.diagnostics[0].code
 
 
-def test_a_normalized_waveform_has_mean_0_and_variance_1() -> None:
-    made = audio_features(AudioRecording(3 + 2 * sound(999), 16_000), Waveform(), "x")
+def test_normalized_waveform() -> None:
+    made = audio_features(AudioRecording(3 + 2 * sample_audio(999), 16_000), Waveform(), "x")
     assert abs(made.mean()) < 1e-6
     assert abs(made.var() - 1) < 1e-5
 
 
-def test_a_log_mel_spectrogram_is_its_equation() -> None:
-    """Each window transformed by the definition of the transform, not by a fast one."""
-    given = sound(20)
+def test_log_mel_spectrogram_equation() -> None:
+    """Transform each window by the DFT definition instead of an FFT."""
+    given = sample_audio(20)
     padded = np.pad(given.astype(np.float64), 4, mode="reflect")
     turn = np.exp(-2j * np.pi * np.outer(np.arange(5), np.arange(8)) / 8)
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(8) / 8)
@@ -64,29 +63,35 @@ def test_a_log_mel_spectrogram_is_its_equation() -> None:
     np.testing.assert_allclose(log_mel_spectrogram(given, SMALL), wanted, rtol=1e-5)
 
 
-def test_silence_stands_behind_what_is_short_and_what_is_long_is_refused() -> None:
-    short = sound(9)
+def test_short_audio_is_padded_and_long_audio_rejected() -> None:
+    short = sample_audio(9)
     whole = np.concatenate([short, np.zeros(11, np.float32)])
     made = audio_features(AudioRecording(short, 16_000), SMALL, "x")
     assert (made == log_mel_spectrogram(whole, SMALL)).all()
-    assert code_of(lambda: audio_features(AudioRecording(sound(21), 16_000), SMALL, "x")) == "E0843"
+    assert (
+        get_error_code(lambda: audio_features(AudioRecording(sample_audio(21), 16_000), SMALL, "x"))
+        == "E0843"
+    )
     cut = LogMel(bins=3, frames=5, window=8, hop=4, cut=True)
-    long = np.concatenate([whole, sound(9)])
+    long = np.concatenate([whole, sample_audio(9)])
     assert (
         audio_features(AudioRecording(long, 16_000), cut, "x") == log_mel_spectrogram(whole, SMALL)
     ).all()
 
 
-def test_less_than_a_window_of_sound_is_no_frame() -> None:
+def test_audio_shorter_than_a_window() -> None:
     made = audio_features(
-        AudioRecording(sound(399), 16_000), FilterBanks(frames=3, bins=4, std=1), "x"
+        AudioRecording(sample_audio(399), 16_000), FilterBanks(frames=3, bins=4, std=1), "x"
     )
     assert (made == np.float32(4.2677393 / 2)).all()
 
 
 @pytest.mark.parametrize("record", [Waveform(), LogMel(), FilterBanks()])
-def test_another_rate_is_refused(record: Sound) -> None:
-    assert code_of(lambda: audio_features(AudioRecording(sound(9), 8000), record, "x")) == "E0842"
+def test_wrong_sampling_rate(record: Sound) -> None:
+    assert (
+        get_error_code(lambda: audio_features(AudioRecording(sample_audio(9), 8000), record, "x"))
+        == "E0842"
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,19 +102,19 @@ def test_another_rate_is_refused(record: Sound) -> None:
         FilterBanks(bins=7, frames=3, mean=0.5, std=2.0, cut=False),
     ],
 )
-def test_records_are_read_as_they_are_written(record: Sound) -> None:
+def test_input_records_round_trip(record: Sound) -> None:
     assert parse_input_record(json.loads(json.dumps(record.to_json()))) == record
 
 
 SPOKEN = CtcTranscript(vocab=("-", "|", "a", "b"), keep="there", lower=True)
 
 
-def test_a_transcript_is_read_as_it_is_written() -> None:
+def test_transcript_record_round_trip() -> None:
     assert parse_output_record(json.loads(json.dumps(SPOKEN.to_json()))) == SPOKEN
 
 
-def test_a_transcript_takes_repeated_tokens_as_one() -> None:
-    """And passes over rows that are not there."""
+def test_ctc_decoding_merges_repeated_tokens() -> None:
+    """Padded frames are ignored."""
     ids = [1, 2, 2, 0, 2, 3, 1, 1, 9, 0, 1]
     assert decode_ctc(ids, SPOKEN) == "aab <unk>"
     scores = np.eye(4, dtype=np.float32)[[[2, 2, 3, 2], [3, 0, 3, 3]]]
@@ -118,7 +123,7 @@ def test_a_transcript_takes_repeated_tokens_as_one() -> None:
     assert show_results(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
 
 
-def test_options_come_from_the_file_beside_the_weights(tmp_path: Path) -> None:
+def test_options_of_preprocessor_config(tmp_path: Path) -> None:
     file = tmp_path / "preprocessor_config.json"
     file.write_text('{"sampling_rate": 8000, "chunk_length": 2, "odd": 1}')
     made = audio_reading_options("log_mel", {"frames": 100}, [tmp_path], None)
@@ -130,7 +135,7 @@ def test_options_come_from_the_file_beside_the_weights(tmp_path: Path) -> None:
     assert audio_reading_options("waveform", {}, [tmp_path], None) == {"normalize": False}
 
 
-def test_a_vocabulary_of_many_languages_is_read_in_one(tmp_path: Path) -> None:
+def test_vocabulary_of_the_target_language(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"eng": {"a": 0, "<pad>": 2}, "deu": {}}')
     (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
     (tmp_path / "added_tokens.json").write_text('{"<s>": 3}')

@@ -1,4 +1,4 @@
-"""Characters and bytes as ids, and vocabulary files."""
+"""Character and byte tokenizers, and vocabulary files."""
 
 import numpy as np
 import pytest
@@ -15,19 +15,19 @@ LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end=2, start=1
 characters = st.characters(exclude_categories=["Cs"])
 
 
-def fault(action):
+def get_diagnostic(action):
     with pytest.raises(Failed) as caught:
         action()
     return caught.value.diagnostics[0]
 
 
-def test_a_text_stands_between_start_and_end():
+def test_start_and_end_tokens():
     assert encode_text_ids("ab 1", LETTERS).tolist() == [1, 3, 4, 6, 7, 2]
     assert encode_text_ids("ab", LETTERS).dtype == np.int64
     assert encode_text_ids("", TextCharacters(("a",))).shape == (0,)
 
 
-def test_decoding_stops_at_the_end_and_skips_specials():
+def test_decoding_skips_special_tokens():
     assert decode_text([1, 3, 0, 4, 2, 5, 5], LETTERS) == "ab"
 
 
@@ -42,40 +42,40 @@ def test_bytes_round_trip(text, offset):
     assert decode_text(encode_text_ids(text, record), record) == text
 
 
-def test_byte_ids_are_those_of_byt5():
+def test_byte_ids_of_byt5():
     assert encode_text_ids("hi", TextBytes(3, end=1)).tolist() == [107, 108, 1]
 
 
-def test_an_unknown_character_is_shown_with_its_place():
-    diagnostic = fault(lambda: encode_text_ids("abA", LETTERS))
+def test_unknown_character_error():
+    diagnostic = get_diagnostic(lambda: encode_text_ids("abA", LETTERS))
     assert diagnostic.code == "E0908"
     assert "`A` (U+0041)" in diagnostic.title
     assert "`a` is in it" in diagnostic.title
     assert diagnostic.primary.span.column == 3
-    assert "\x1b" not in fault(lambda: encode_text_ids("\x1b[31m", LETTERS)).title
+    assert "\x1b" not in get_diagnostic(lambda: encode_text_ids("\x1b[31m", LETTERS)).title
 
 
-def test_unknown_stands_for_what_is_missing():
+def test_unknown_token():
     record = TextCharacters(("?!", "a"), unknown=0)
     assert encode_text_ids("axa", record).tolist() == [1, 0, 1]
     assert decode_text([1, 0, 1], record) == "a\ufffda"
 
 
-def test_half_a_pair_has_no_bytes():
-    assert fault(lambda: encode_text_ids("a\ud800", TextBytes())).code == "E0908"
-    assert fault(lambda: encode_text_ids("a\ud800", LETTERS)).code == "E0908"
+def test_lone_surrogates():
+    assert get_diagnostic(lambda: encode_text_ids("a\ud800", TextBytes())).code == "E0908"
+    assert get_diagnostic(lambda: encode_text_ids("a\ud800", LETTERS)).code == "E0908"
 
 
-def test_ids_outside_the_vocabulary_are_refused():
-    assert fault(lambda: decode_text([8], LETTERS)).code == "E0916"
-    assert fault(lambda: decode_text([-1], TextBytes())).code == "E0916"
+def test_ids_outside_the_vocabulary():
+    assert get_diagnostic(lambda: decode_text([8], LETTERS)).code == "E0916"
+    assert get_diagnostic(lambda: decode_text([-1], TextBytes())).code == "E0916"
 
 
-def test_bytes_that_are_no_text_are_shown_as_such():
+def test_invalid_utf_8():
     assert decode_text([0xC3, 0x28], TextBytes()) == "\ufffd("
 
 
-def test_padding_says_which_places_exist():
+def test_padding_mask():
     rows = [encode_text_ids("a", LETTERS), encode_text_ids("abc", LETTERS)]
     ids, keep = pad_rows(rows, 0)
     assert ids.tolist() == [[1, 3, 2, 0, 0], [1, 3, 4, 5, 2]]
@@ -86,19 +86,26 @@ def test_padding_says_which_places_exist():
     assert pad_rows([], 0)[0].shape == (0, 0)
 
 
-def vocabulary(text: str) -> tuple[str, ...]:
+def parse_vocabulary(text: str) -> tuple[str, ...]:
     return read_vocabulary(Source("v.vocab", text))
 
 
-def test_a_vocabulary_has_one_token_a_line():
-    assert vocabulary('<end>\na\n" "\n"\\n"\n"\\""\n#\n') == ("<end>", "a", " ", "\n", '"', "#")
-    assert vocabulary("a\r\nb\r\n") == ("a", "b")
-    assert vocabulary("a\nb") == ("a", "b")
+def test_one_token_per_line():
+    assert parse_vocabulary('<end>\na\n" "\n"\\n"\n"\\""\n#\n') == (
+        "<end>",
+        "a",
+        " ",
+        "\n",
+        '"',
+        "#",
+    )
+    assert parse_vocabulary("a\r\nb\r\n") == ("a", "b")
+    assert parse_vocabulary("a\nb") == ("a", "b")
 
 
 @given(st.lists(st.text(characters, min_size=1, max_size=5), min_size=1, max_size=20, unique=True))
 def test_vocabularies_round_trip(tokens):
-    assert vocabulary(write_vocabulary(tokens)) == tuple(tokens)
+    assert parse_vocabulary(write_vocabulary(tokens)) == tuple(tokens)
 
 
 @pytest.mark.parametrize(
@@ -106,11 +113,11 @@ def test_vocabularies_round_trip(tokens):
     [("a\nb\na\n", 3), ("a\n\nb\n", 2), ("a\n \n", 2), ("a \n", 1), ("\ta\n", 1), ('"a\n', 1), ('"\n', 1),
      ('"a" b\n', 1), ('""\n', 1), ('"\\ud800"\n', 1), ("x" * 257, 1)],
 )  # fmt: skip
-def test_faults_of_a_vocabulary_are_at_their_line(text, line):
-    diagnostic = fault(lambda: vocabulary(text))
+def test_vocabulary_errors_have_a_line(text, line):
+    diagnostic = get_diagnostic(lambda: parse_vocabulary(text))
     assert diagnostic.code == "E0909"
     assert diagnostic.primary.span.line == line
 
 
-def test_an_empty_vocabulary_is_refused():
-    assert fault(lambda: vocabulary("")).code == "E0909"
+def test_empty_vocabulary():
+    assert get_diagnostic(lambda: parse_vocabulary("")).code == "E0909"

@@ -1,6 +1,5 @@
-"""Chat templates: filled in as published, kept from the machine, bounded in time and
-memory, and refused with a code.
-"""
+"""Chat templates: rendered as in transformers, sandboxed, limited in time and memory, with error
+codes."""
 
 import json
 import time
@@ -19,20 +18,20 @@ from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 HELLO: Any = [{"role": "user", "content": "hello"}]
 
 
-def said(template: str, messages: Any = HELLO, **tokens: str) -> str:
+def render(template: str, messages: Any = HELLO, **tokens: str) -> str:
     return render_chat_template(ChatTemplate(template, tokens), messages)
 
 
-def fault(template: str, messages: Any = HELLO) -> str:
+def get_error_note(template: str, messages: Any = HELLO) -> str:
     with pytest.raises(Failed) as failed:
-        said(template, messages)
+        render(template, messages)
     (diagnostic,) = failed.value.diagnostics
     assert diagnostic.code == "E0423"
     return diagnostic.notes[0]
 
 
-def test_what_a_template_may_use() -> None:
-    """Special tokens, loops that end early, JSON as it is, blocks for training, blanks."""
+def test_supported_template_features() -> None:
+    """Special tokens, `break`, `tojson`, `generation` blocks, whitespace control."""
     template = """\
 {{ bos_token }}
 {%- for m in messages %}
@@ -43,7 +42,7 @@ def test_what_a_template_may_use() -> None:
 {% if add_generation_prompt %}>{% endif %}
 """
     wanted = '<s>[{"role": "user", "content": "hé<"}]>'
-    assert said(template, [{"role": "user", "content": "hé<"}], bos_token="<s>") == wanted
+    assert render(template, [{"role": "user", "content": "hé<"}], bos_token="<s>") == wanted
 
 
 HOSTILE = {
@@ -63,20 +62,20 @@ HOSTILE = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_templates_end_soon(what: str) -> None:
+def test_hostile_templates_are_stopped(what: str) -> None:
     start = time.monotonic()
-    note = fault(HOSTILE[what])
+    note = get_error_note(HOSTILE[what])
     assert time.monotonic() - start < 4 * chat_template.CPU_SECONDS + 10
     assert note
     assert "\x1b" not in note
 
 
 @pytest.mark.slow
-def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_template_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "CPU_SECONDS", 1)
     turns = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
     start = time.monotonic()
-    assert "too much time" in fault(turns) or "seconds" in fault(turns)
+    assert "too much time" in get_error_note(turns) or "seconds" in get_error_note(turns)
     assert time.monotonic() - start < 20
 
 
@@ -87,7 +86,7 @@ def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         [{"role": "user", "content": {1, 2}}], [{"role": "user", "content": "x" * 1_000_001}],
     ],
 )  # fmt: skip
-def test_what_is_no_chat(given: object) -> None:
+def test_invalid_messages(given: object) -> None:
     with pytest.raises(Failed, match="E0425"):
         parse_messages(given)
 
@@ -100,14 +99,14 @@ def test_what_is_no_chat(given: object) -> None:
         ("{% macro f() %}\n{{ raise_exception('x') }}\n{% endmacro %}\n\n{{ f() }}", 2),
     ],
 )
-def test_a_fault_names_its_line(template: str, line: int) -> None:
-    assert f"in line {line}: " in fault(template)
+def test_template_errors_name_the_line(template: str, line: int) -> None:
+    assert f"in line {line}: " in get_error_note(template)
 
 
-def test_without_the_package_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jinja(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "find_spec", lambda name: None)
     with pytest.raises(Failed, match="E0426"):
-        said("x")
+        render("x")
 
 
 CONFIGS = [
@@ -124,7 +123,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(("config", "own", "wanted"), CONFIGS)
-def test_where_a_template_is_said(
+def test_template_sources(
     config: dict[str, Any], own: str | None, wanted: str | None, tmp_path: Path
 ) -> None:
     more = {
@@ -149,13 +148,13 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("text", DAMAGED)
-def test_a_damaged_file_is_told(text: str, tmp_path: Path) -> None:
+def test_damaged_tokenizer_config(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(Failed, match="E0423"):
         read_chat_template(tmp_path, None)
 
 
-def test_a_model_carries_it() -> None:
+def test_template_is_part_of_the_model() -> None:
     file = TokenizerFile.of("{}")
     record = TextTokenizer(file=file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
     assert parse_input_record(record.to_json(), files={file.sha256: file}) == record
@@ -167,7 +166,7 @@ def test_a_model_carries_it() -> None:
      {"text": "x", "tokens": {"a b": "c"}}, {"text": "x", "tokens": {"a": 3}}, {"text": "x", "tokens": 3},
      {"text": "x", "tokens": {}, "more": 1}, "x"],
 )  # fmt: skip
-def test_a_foreign_model_may_say_anything(data: object) -> None:
+def test_invalid_template_record(data: object) -> None:
     file = TokenizerFile.of("{}")
     record = {"kind": "tokenizer", "file": file.sha256, "chat": data}
     with pytest.raises(Failed, match="E0915"):

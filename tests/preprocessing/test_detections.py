@@ -1,4 +1,4 @@
-"""Boxes of detectors: scores, labels and corners, by hand."""
+"""Object detection results: scores, labels and boxes, computed by hand."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SIZE = (10, 20)
 """Rows and columns."""
 
 
-def test_softmax_leaves_out_no_object_and_weak_boxes() -> None:
+def test_softmax_drops_no_object_and_low_scores() -> None:
     logits = np.log(np.array([[0.1, 0.7, 0.2], [0.2, 0.2, 0.6]], np.float32))
     (one,) = detect_objects(BoxesOutput(), logits, BOXES, SIZE)
     assert one.label == 1
@@ -21,7 +21,7 @@ def test_softmax_leaves_out_no_object_and_weak_boxes() -> None:
     assert one.box == pytest.approx((5, 0, 15, 10))
 
 
-def test_sigmoid_gives_every_class_that_scores() -> None:
+def test_sigmoid_returns_every_class_above_the_threshold() -> None:
     odds = np.array([[3.0, 1 / 3], [9.0, 4.0]], np.float32)
     record = BoxesOutput(score="sigmoid")
     found = detect_objects(record, np.log(odds), BOXES, SIZE)
@@ -31,7 +31,7 @@ def test_sigmoid_gives_every_class_that_scores() -> None:
     assert len(detect_objects(top, np.log(odds), BOXES, SIZE)) == 1
 
 
-def test_a_table_for_each_image() -> None:
+def test_one_table_per_image() -> None:
     reading = PreprocessingConfig(shows=(("logits", BoxesOutput(labels=("cat", "[tag]"))),))
     logits = np.array([[[0, 9, 0], [0, 0, 9]], [[0, 0, 9], [0, 0, 9]]], np.float32)
     outputs = {"logits": logits, "pred_boxes": np.stack([BOXES, BOXES])}
@@ -47,14 +47,14 @@ def test_a_table_for_each_image() -> None:
 
 
 @pytest.mark.parametrize("labels", [("a",), ("a", "b", "c")])
-def test_labels_of_another_head_are_refused(labels: tuple[str, ...]) -> None:
+def test_wrong_number_of_labels(labels: tuple[str, ...]) -> None:
     reading = PreprocessingConfig(shows=(("logits", BoxesOutput(labels=labels)),))
     outputs = {"logits": np.zeros((1, 2, 3), np.float32), "pred_boxes": BOXES[None]}
     with pytest.raises(Failed, match="E0916"):
         show_results(reading, outputs, [SIZE])
 
 
-def test_an_output_without_boxes_is_refused() -> None:
+def test_missing_boxes() -> None:
     reading = PreprocessingConfig(shows=(("logits", BoxesOutput()),))
     with pytest.raises(Failed, match="E0916"):
         show_results(reading, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])

@@ -1,6 +1,4 @@
-"""The demo's sample pictures are the held-out digits: what is read is what the model
-was made for.
-"""
+"""The sample images of the demo equal the held-out digits that the model expects."""
 
 import importlib.util
 import io
@@ -20,7 +18,7 @@ HALF_LEVEL = 0.5 / 255 + 1e-6
 
 @pytest.fixture(scope="module")
 def digits():
-    """Imported by the test that runs, as it takes a second."""
+    """Load the data set in the first test that uses it, because the import takes a second."""
     return pytest.importorskip("sklearn.datasets").load_digits()
 
 
@@ -32,7 +30,7 @@ def script(digits):
     return module
 
 
-def test_every_sample_reads_as_a_held_out_digit_of_its_name(script, digits):
+def test_samples_equal_held_out_digits(script, digits):
     assert len(list(FOLDER.glob("*.png"))) >= len(script.SAMPLES)
     for name in script.SAMPLES:
         values = read_image(str(FOLDER / f"{name}.png"), DIGIT)
@@ -44,13 +42,13 @@ def test_every_sample_reads_as_a_held_out_digit_of_its_name(script, digits):
         assert digits.target[index] == script.NAMES.index(name)
 
 
-def test_the_files_are_what_the_script_makes(script):
+def test_script_reproduces_the_files(script):
     for name, values in script.samples().items():
         on_disk = np.asarray(Pillow.open(FOLDER / f"{name}.png"))
         np.testing.assert_array_equal(on_disk, script.picture(values))
 
 
-def test_the_way_there_and_back_is_exact_for_other_digits_too(script, digits):
+def test_image_round_trip(script, digits):
     for values in digits.images[5:60:11]:
         stream = io.BytesIO()
         Pillow.fromarray(script.picture(values)).save(stream, "PNG")

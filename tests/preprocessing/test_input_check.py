@@ -1,4 +1,4 @@
-"""Inputs are compared with what the model says of them, and with each other."""
+"""Input arrays are checked against the input specs of the model and against each other."""
 
 import numpy as np
 import pytest
@@ -12,17 +12,17 @@ KEEP = InputSpec("source_keep", "bool", ("batch", "src"), optional=True)
 PIXELS = InputSpec("pixels", "f32", ("batch", 1, 8, 8))
 
 
-def faults(specs, given, **options) -> tuple[Diagnostic, ...]:
+def get_errors(specs, given, **options) -> tuple[Diagnostic, ...]:
     with pytest.raises(Failed) as caught:
         check_inputs(specs, given, **options)
     return caught.value.diagnostics
 
 
-def ids(*shape: int) -> np.ndarray:
+def make_ids(*shape: int) -> np.ndarray:
     return np.ones(shape, np.int64)
 
 
-def test_what_fits_comes_out_ready_for_the_runtime():
+def test_valid_inputs_are_converted():
     given = {"target": np.ones((2, 3), ">i4"), "source": np.ones((5, 2), np.int32).T}
     result = check_inputs([SOURCE, TARGET, KEEP], given)
     assert list(result) == ["source", "target"]
@@ -32,78 +32,78 @@ def test_what_fits_comes_out_ready_for_the_runtime():
         assert array.flags.c_contiguous
 
 
-def test_lengths_are_compared_across_inputs():
-    (fault,) = faults([SOURCE, TARGET], {"source": ids(3, 4), "target": ids(1, 4)})
+def test_length_mismatch_across_inputs():
+    (fault,) = get_errors([SOURCE, TARGET], {"source": make_ids(3, 4), "target": make_ids(1, 4)})
     assert fault.code == "E0912"
     assert fault.title == "`batch` is 3 in `source` but 1 in `target`"
 
 
-def test_lengths_are_compared_within_an_input():
-    (fault,) = faults([InputSpec("m", "f32", ("n", "n"))], {"m": np.zeros((2, 3))})
+def test_length_mismatch_within_an_input():
+    (fault,) = get_errors([InputSpec("m", "f32", ("n", "n"))], {"m": np.zeros((2, 3))})
     assert fault.title == "`n` is 2 on one axis of `m` but 3 on another"
 
 
 def test_fixed_lengths():
-    (fault,) = faults([PIXELS], {"pixels": np.zeros((1, 1, 8, 9))})
+    (fault,) = get_errors([PIXELS], {"pixels": np.zeros((1, 1, 8, 9))})
     assert fault.title == "axis 3 of `pixels` has length 9, expected 8"
 
 
-def test_computed_lengths_ask_the_caller():
+def test_computed_lengths():
     spec = InputSpec("patches", "f32", ("batch", "src ** 2 + 1"))
 
     def solve(text, known):
         assert text == "src ** 2 + 1"
         return known["src"] ** 2 + 1
 
-    given = {"patches": np.zeros((1, 10)), "source": ids(1, 3)}
+    given = {"patches": np.zeros((1, 10)), "source": make_ids(1, 3)}
     assert check_inputs([spec, SOURCE], given, solve=solve)["patches"].shape == (1, 10)
-    (fault,) = faults([spec, SOURCE], given | {"source": ids(1, 2)}, solve=solve)
+    (fault,) = get_errors([spec, SOURCE], given | {"source": make_ids(1, 2)}, solve=solve)
     assert fault.title == "axis 1 of `patches` has length 10, but `src ** 2 + 1` is 5 here"
-    # no solver, no opinion
-    assert check_inputs([spec, SOURCE], given | {"source": ids(1, 2)})
+    # without a solver the length is not checked
+    assert check_inputs([spec, SOURCE], given | {"source": make_ids(1, 2)})
 
 
 def test_names():
-    (misspelled,) = faults([SOURCE], {"sorce": ids(1, 1)})
+    (misspelled,) = get_errors([SOURCE], {"sorce": make_ids(1, 1)})
     assert misspelled.code == "E0910"
     assert misspelled.title == "the model has no input `sorce`"
     assert misspelled.helps == ("did you mean `source`?",)
-    unknown, missing = faults([SOURCE], {"zebra": ids(1, 1)})
+    unknown, missing = get_errors([SOURCE], {"zebra": make_ids(1, 1)})
     assert unknown.title == "the model has no input `zebra`"
     assert missing.title == "the input `source` is missing"
 
 
 def test_ranks():
-    (fault,) = faults([PIXELS], {"pixels": np.zeros((1, 8, 8))})
+    (fault,) = get_errors([PIXELS], {"pixels": np.zeros((1, 8, 8))})
     assert fault.code == "E0911"
     assert fault.helps == ("a batch of one is array[None]",)
 
 
 def test_types():
-    (fault,) = faults([SOURCE], {"source": np.zeros((1, 1))})
+    (fault,) = get_errors([SOURCE], {"source": np.zeros((1, 1))})
     assert fault.code == "E0907"
 
 
 def test_objects_are_refused():
-    assert faults([SOURCE], {"source": np.array([[None]])})[0].code == "E0907"
+    assert get_errors([SOURCE], {"source": np.array([[None]])})[0].code == "E0907"
 
 
 @pytest.mark.parametrize(("value", "fits"), [(0, True), (99, True), (100, False), (-1, False)])
-def test_ids_stay_inside_their_table(value, fits):
-    array = ids(2, 3)
+def test_ids_outside_the_embedding(value, fits):
+    array = make_ids(2, 3)
     array[1, 2] = value
     if fits:
         check_inputs([SOURCE], {"source": array})
     else:
-        (fault,) = faults([SOURCE], {"source": array})
+        (fault,) = get_errors([SOURCE], {"source": array})
         assert fault.code == "E0913"
         assert f"the id {value} at [1, 2]; ids go from 0 to 99" in fault.title
 
 
-def test_nan_is_refused_with_its_place():
+def test_nan_names_its_position():
     array = np.zeros((1, 1, 8, 8))
     array[0, 0, 2, 3] = np.nan
-    (fault,) = faults([PIXELS], {"pixels": array})
+    (fault,) = get_errors([PIXELS], {"pixels": array})
     assert fault.code == "E0914"
     assert "[0, 0, 2, 3]" in fault.title
 
@@ -111,18 +111,22 @@ def test_nan_is_refused_with_its_place():
 def test_bounds():
     bounds = {"src": LengthBound(1, 4, "the table of positions has 4 rows")}
     for length in (1, 4):
-        check_inputs([SOURCE], {"source": ids(2, length)}, bounds=bounds)
+        check_inputs([SOURCE], {"source": make_ids(2, length)}, bounds=bounds)
     for length, text in ((0, "minimum is 1"), (5, "maximum is 4")):
-        (fault,) = faults([SOURCE], {"source": ids(2, length)}, bounds=bounds)
+        (fault,) = get_errors([SOURCE], {"source": make_ids(2, length)}, bounds=bounds)
         assert fault.code == "E0912"
         assert text in fault.title
         assert fault.notes == ("the table of positions has 4 rows",)
 
 
-def test_an_empty_batch_is_fine_unless_the_model_says_otherwise():
+def test_empty_batch():
     assert check_inputs([PIXELS], {"pixels": np.zeros((0, 1, 8, 8))})["pixels"].shape[0] == 0
 
 
-def test_all_faults_are_reported():
-    given = {"source": ids(1, 2) * 100, "target": np.zeros((2, 2)), "more": ids(1)}
-    assert {fault.code for fault in faults([SOURCE, TARGET], given)} == {"E0907", "E0910", "E0913"}
+def test_all_errors_are_reported():
+    given = {"source": make_ids(1, 2) * 100, "target": np.zeros((2, 2)), "more": make_ids(1)}
+    assert {fault.code for fault in get_errors([SOURCE, TARGET], given)} == {
+        "E0907",
+        "E0910",
+        "E0913",
+    }

@@ -1,4 +1,4 @@
-"""The reading record: what it holds survives JSON, and JSON from elsewhere is not believed."""
+"""The preprocessing record round-trips through JSON, and untrusted JSON is validated."""
 
 import json
 
@@ -51,16 +51,16 @@ EVERYTHING = PreprocessingConfig(
 )
 
 
-def test_a_record_survives_json_exactly():
+def test_json_round_trip():
     text = json.dumps(EVERYTHING.to_json())
     assert PreprocessingConfig.from_json(json.loads(text)) == EVERYTHING
 
 
-def test_an_input_without_a_reading_is_an_array():
+def test_input_without_a_record_is_an_array():
     assert EVERYTHING.of_input("other") == NumbersOutput()
 
 
-def refused(value: object) -> str:
+def get_record_error(value: object) -> str:
     with pytest.raises(Failed) as caught:
         PreprocessingConfig.from_json(value)
     (diagnostic,) = caught.value.diagnostics
@@ -71,8 +71,8 @@ def refused(value: object) -> str:
 @pytest.mark.parametrize(
     "value", [None, [], 3, "x", {"inputs": {}}, {"inputs": {}, "shows": {}, "more": 1}]
 )
-def test_the_outer_shape_is_fixed(value):
-    refused(value)
+def test_unknown_top_level_keys(value):
+    get_record_error(value)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_the_outer_shape_is_fixed(value):
         ({"mystery": 1}, "mystery"),
     ],
 )
-def test_a_field_out_of_line_is_named(change, what):
+def test_invalid_fields_are_named(change, what):
     image = {"kind": "image", "size": [8, 8], "channels": 3, **change}
-    assert f"`reading.inputs.x.{what}`" in refused({"inputs": {"x": image}, "shows": {}})
+    assert f"`reading.inputs.x.{what}`" in get_record_error({"inputs": {"x": image}, "shows": {}})
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,18 @@ def test_a_field_out_of_line_is_named(change, what):
         {"vocab": ["a"], "unknown": True},
     ],
 )
-def test_vocabularies_are_checked(vocabulary):
-    refused({"inputs": {"x": {"kind": "characters", **vocabulary}}, "shows": {}})
+def test_invalid_vocabularies(vocabulary):
+    get_record_error({"inputs": {"x": {"kind": "characters", **vocabulary}}, "shows": {}})
 
 
-def test_palettes_are_checked():
+def test_invalid_palettes():
     for palette in ([[0, 0]], [[0, 0, 256]], [[0, 0, 0], [1, 1, 1]], "red"):
         record = {"kind": "class_map", "labels": ["a"], "palette": palette}
-        refused({"inputs": {}, "shows": {"m": record}})
+        get_record_error({"inputs": {}, "shows": {"m": record}})
 
 
-def test_the_compiler_brings_its_own_complaint():
-    """So that a wrong option in a spec is reported at its place, with a code of its own."""
+def test_custom_error_callback():
+    """The compiler reports a wrong option of a spec at its position with its own code."""
     told = []
 
     def complain(path, what):
@@ -146,8 +146,9 @@ def test_the_compiler_brings_its_own_complaint():
     ]
 
 
-def test_labels_follow_the_axes_of_a_result():
-    """One line of a spec is for a head that scores a picture and one that scores its places."""
+def test_labels_depend_on_the_rank():
+    """One line of a spec serves a head that classifies an image and one that classifies its
+    pixels."""
     labels = ("sky", "sea", "land", "road")
     places = ClassMapOutput(labels)
     assert labels_for_rank(LabelsOutput(labels, top=2), 4) == places

@@ -1,6 +1,5 @@
-"""Values of other libraries as inputs: types by inputs, without any of these libraries
-where a fake shows the same protocol.
-"""
+"""Values of other libraries as inputs; a fake implements the protocol where the library is not
+needed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,40 +21,40 @@ NUMBERS = [[0.0, 1.0], [2.0, 3.0]]
 TEXTS = ["ab", "c"]
 
 
-class Fake:
-    """A tensor of a library that is not here, seen by the protocols that it is given."""
+class FakeTensor:
+    """A tensor of another library, with only the given protocols."""
 
 
-def seen(array: Any, device: int = 1, **methods: Any) -> Fake:
-    def dlpack(self: Fake, **options: Any) -> Any:
+def make_dlpack_tensor(array: Any, device: int = 1, **methods: Any) -> FakeTensor:
+    def dlpack(self: FakeTensor, **options: Any) -> Any:
         return array.__dlpack__(**options)
 
     known = {"__dlpack__": dlpack, "__dlpack_device__": lambda self: (device, 0), **methods}
-    return type("Tensor", (Fake,), known)()
+    return type("Tensor", (FakeTensor,), known)()
 
 
-def by_array(array: Any, **methods: Any) -> Fake:
-    def method(self: Fake, dtype: Any = None, copy: Any = None) -> Any:
+def make_array_column(array: Any, **methods: Any) -> FakeTensor:
+    def method(self: FakeTensor, dtype: Any = None, copy: Any = None) -> Any:
         return np.array(array, dtype)
 
-    return type("Column", (Fake,), {"__array__": method, **methods})()
+    return type("Column", (FakeTensor,), {"__array__": method, **methods})()
 
 
-class Tracked(Fake):
-    """Follows gradients: nothing but `detach` gives an array."""
+class FakeGradientTensor(FakeTensor):
+    """A tensor that requires grad: only `detach` returns an array."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise RuntimeError("requires grad")
 
     def detach(self) -> Any:
-        return by_array(NUMBERS)
+        return make_array_column(NUMBERS)
 
 
-def pandas(make: Callable[[Any], Any]) -> Callable[[], Any]:
+def build_with_pandas(make: Callable[[Any], Any]) -> Callable[[], Any]:
     return lambda: make(pytest.importorskip("pandas"))
 
 
-def arrow(make: Callable[[Any], Any]) -> Callable[[], Any]:
+def build_with_arrow(make: Callable[[Any], Any]) -> Callable[[], Any]:
     return lambda: make(pytest.importorskip("pyarrow"))
 
 
@@ -68,51 +67,51 @@ AS_NUMBERS = {
     "i32": lambda: np.array(NUMBERS, np.int32),
     "big-endian": lambda: np.array(NUMBERS, ">f4"),
     "a view": lambda: np.array(NUMBERS).T.T[::1],
-    "__array__": lambda: by_array(NUMBERS),
-    "DLPack": lambda: seen(F32),
-    "DLPack, pinned": lambda: seen(F32, device=3),
-    "gradients": Tracked,
+    "__array__": lambda: make_array_column(NUMBERS),
+    "DLPack": lambda: make_dlpack_tensor(F32),
+    "DLPack, pinned": lambda: make_dlpack_tensor(F32, device=3),
+    "gradients": FakeGradientTensor,
     "rows of arrays": lambda: [F32[0], F32[1]],
-    "rows of columns": lambda: [by_array(NUMBERS[0]), by_array(NUMBERS[1])],
-    "arrow": arrow(lambda pa: [pa.array(row) for row in NUMBERS]),
-    "arrow table": arrow(lambda pa: pa.table({"a": [0.0, 2.0], "b": [1.0, 3.0]})),
-    "frame": pandas(lambda pd: pd.DataFrame(NUMBERS)),
+    "rows of columns": lambda: [make_array_column(NUMBERS[0]), make_array_column(NUMBERS[1])],
+    "arrow": build_with_arrow(lambda pa: [pa.array(row) for row in NUMBERS]),
+    "arrow table": build_with_arrow(lambda pa: pa.table({"a": [0.0, 2.0], "b": [1.0, 3.0]})),
+    "frame": build_with_pandas(lambda pd: pd.DataFrame(NUMBERS)),
 }
 AS_TEXTS = {
     "list": lambda: TEXTS,
     "tuple": lambda: tuple(TEXTS),
     "U": lambda: np.array(TEXTS),
     "objects": lambda: np.array(TEXTS, object),
-    "__array__": lambda: by_array(np.array(TEXTS, object)),
+    "__array__": lambda: make_array_column(np.array(TEXTS, object)),
     "list of NumPy texts": lambda: list(np.array(TEXTS)),
-    "arrow": arrow(lambda pa: pa.array(TEXTS)),
-    "arrow in chunks": arrow(lambda pa: pa.chunked_array([TEXTS[:1], TEXTS[1:]])),
-    "series": pandas(lambda pd: pd.Series(TEXTS)),
-    "strings of pandas": pandas(lambda pd: pd.Series(TEXTS, dtype="string")),
+    "arrow": build_with_arrow(lambda pa: pa.array(TEXTS)),
+    "arrow in chunks": build_with_arrow(lambda pa: pa.chunked_array([TEXTS[:1], TEXTS[1:]])),
+    "series": build_with_pandas(lambda pd: pd.Series(TEXTS)),
+    "strings of pandas": build_with_pandas(lambda pd: pd.Series(TEXTS, dtype="string")),
 }
 
 
 @pytest.mark.parametrize("kind", AS_NUMBERS)
-def test_numbers_of_every_type_are_the_same_array(kind: str) -> None:
+def test_numeric_types(kind: str) -> None:
     array = convert_to_array(convert_input(READING, "x", AS_NUMBERS[kind]()), "x")
     np.testing.assert_array_equal(array, F32)
 
 
 @pytest.mark.parametrize("kind", AS_TEXTS)
-def test_texts_of_every_type_are_the_same_texts(kind: str) -> None:
+def test_text_types(kind: str) -> None:
     made = convert_input(READING, "text", AS_TEXTS[kind]())
     assert isinstance(made, list | tuple)
     assert [str(text) for text in made] == TEXTS
     assert all(isinstance(text, str) for text in made)
 
 
-def test_one_text_of_numpy_is_one_text() -> None:
+def test_numpy_string() -> None:
     made = convert_input(READING, "text", np.str_("ab"))
     assert made == "ab"
     assert type(made) is str
 
 
-def test_a_picture_is_open_or_a_path(tmp_path: Path) -> None:
+def test_pil_images_and_paths(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     page = np.arange(16, dtype=np.uint8).reshape(4, 4) * 10
     pillow.fromarray(page).save(tmp_path / "a.png")
@@ -126,12 +125,12 @@ def test_a_picture_is_open_or_a_path(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "on a GPU": (lambda: seen(F32, device=2), r"E0907.*device[\s\S]*\.cpu\(\)"),
-    "ROCm": (lambda: seen(F32, device=10), "E0907.*device"),
+    "on a GPU": (lambda: make_dlpack_tensor(F32, device=2), r"E0907.*device[\s\S]*\.cpu\(\)"),
+    "ROCm": (lambda: make_dlpack_tensor(F32, device=10), "E0907.*device"),
     "masked": (lambda: np.ma.array([1.0], mask=[True]), "E0907.*masked"),
-    "null in Arrow": (arrow(lambda pa: pa.array([1, None, 3])), "E0907.*row 1"),
-    "null in a row": (arrow(lambda pa: [pa.array([1, None])]), "E0907.*row 1"),
-    "a column that lies": (lambda: by_array([[1], [2, 3]]), "E0907.*cannot be converted"),
+    "null in Arrow": (build_with_arrow(lambda pa: pa.array([1, None, 3])), "E0907.*row 1"),
+    "null in a row": (build_with_arrow(lambda pa: [pa.array([1, None])]), "E0907.*row 1"),
+    "a column that lies": (lambda: make_array_column([[1], [2, 3]]), "E0907.*cannot be converted"),
     "a generator": (lambda: (x for x in NUMBERS), r"E0906.*generator[\s\S]*list\("),
     "a set": (lambda: {1.0}, "E0906.*type set"),
     "a mapping": (lambda: {"a": 1.0}, "E0906.*type dict"),
@@ -142,33 +141,33 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_would_lose_something_is_refused_by_name(kind: str) -> None:
+def test_lossy_conversions(kind: str) -> None:
     make, said = REFUSED[kind]
     value = make()
     with pytest.raises(Failed, match=said):
         convert_to_array(convert_input(READING, "x", value), "x")
 
 
-def test_a_stranger_that_raises_is_no_exception() -> None:
-    class Broken:
+def test_exception_in_a_protocol_method() -> None:
+    class BrokenTensor:
         def __dlpack_device__(self) -> Any:
             raise OSError("\x1b[31mthe driver is gone")
 
         __dlpack__ = __dlpack_device__
 
     with pytest.raises(Failed, match=r"E0907.*cannot be converted") as failed:
-        convert_input(READING, "x", Broken())
+        convert_input(READING, "x", BrokenTensor())
     assert "\x1b" not in str(failed.value)
 
 
-def test_many_numbers_are_not_asked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_are_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def noted(value: object) -> bool:
+    def record_call(value: object) -> bool:
         asked.append(value)
         return False
 
-    monkeypatch.setattr("specc.preprocessing.python_values._seen", noted)
+    monkeypatch.setattr("specc.preprocessing.python_values._seen", record_call)
     many = [[1.0] * 100, [2] * 100]
     assert convert_input(READING, "x", many) is many
     assert len(asked) == 2

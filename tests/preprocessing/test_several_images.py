@@ -1,6 +1,5 @@
-"""Several pictures a text: whose each of them is, in Python, on the command line and in
-tables.
-"""
+"""Several images per text: assignment of images to texts in Python, on the command line and in data
+sets."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ THERE = ",\n there: bool[batch, pictures] = max(merge(pixels, axis=2, count=3), 
 GIVEN = "where(there, pixels[:, :, 0, 0, 0], -1.0)"
 
 
-def compiled(directory: Path, there: str = THERE, given: str = GIVEN) -> Model:
+def compile_model(directory: Path, there: str = THERE, given: str = GIVEN) -> Model:
     path = directory / "s.specc"
     path.write_text(SPEC.replace("THERE", there).replace("GIVEN", given))
     specc.compile(path, directory / "s.onnx")
@@ -42,12 +41,12 @@ def compiled(directory: Path, there: str = THERE, given: str = GIVEN) -> Model:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return compiled(tmp_path_factory.mktemp("several"))
+    return compile_model(tmp_path_factory.mktemp("several"))
 
 
 @pytest.fixture(autouse=True)
-def gray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of one gray each: `51.png` is a fifth of white."""
+def write_gray_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write uniformly gray images: `51.png` has 0.2 of white."""
     image = pytest.importorskip("PIL.Image")
     for value in (51, 102, 255):
         image.new("L", (2, 2), value).save(tmp_path / f"{value}.png")
@@ -108,23 +107,21 @@ def test_in_a_table(model: Model) -> None:
         (["x", "y"], [PATHS[:2]], "E0912"),
     ],
 )
-def test_nobody_knows_whose_they_are(
-    texts: list[str], pictures: Any, code: str, model: Model
-) -> None:
+def test_ambiguous_image_lists(texts: list[str], pictures: Any, code: str, model: Model) -> None:
     with pytest.raises(Failed) as failed:
         model.run(ids=texts, pixels=pictures)
     assert failed.value.diagnostics[0].code == code
 
 
 @pytest.mark.parametrize("word", ["[]", "[1]", '["51.png", 2]'])
-def test_a_list_without_paths(word: str, model: Model) -> None:
+def test_list_without_paths(word: str, model: Model) -> None:
     with pytest.raises(Failed) as failed:
         read_arguments(model.input_signature, ["x", word])
     assert failed.value.diagnostics[0].code == "E0906"
 
 
-def test_a_model_that_cannot_tell_which_are_there(tmp_path: Path) -> None:
-    blind = compiled(tmp_path, "", "pixels[:, :, 0, 0, 0]")
+def test_model_without_an_image_mask(tmp_path: Path) -> None:
+    blind = compile_model(tmp_path, "", "pixels[:, :, 0, 0, 0]")
     assert blind.run(ids=["x", "y"], pixels=[PATHS[:1], PATHS[1:2]])["y"].shape == (2, 1)
     with pytest.raises(Failed) as failed:
         blind.run(ids=["x", "y"], pixels=[PATHS[:2], PATHS[2:]])

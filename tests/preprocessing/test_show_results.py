@@ -1,4 +1,4 @@
-"""Results as people read them."""
+"""Results formatted for terminals."""
 
 import io
 
@@ -26,61 +26,63 @@ from specc.preprocessing.show_results import (
 )
 
 
-def opened(data: bytes) -> np.ndarray:
+def decode_png(data: bytes) -> np.ndarray:
     return np.asarray(Pillow.open(io.BytesIO(data)))
 
 
-def logits(*shares: float) -> np.ndarray:
+def make_logits(*shares: float) -> np.ndarray:
     return np.log(np.array([shares], np.float32))
 
 
-def test_a_choice_is_a_label_and_its_share():
+def test_label_and_probability():
     reading = PreprocessingConfig(shows=(("logits", LabelsOutput(tuple("0123456789"))),))
     scores = np.zeros((1, 10), np.float32)
     scores[0, 7] = np.log(9 * 0.98 / 0.02)
     assert show_results(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
 
 
-def test_several_labels_line_up():
+def test_labels_are_aligned():
     one = show_output(
-        "logits", LabelsOutput(("cat", "horse", "emu"), top=3), logits(0.2, 0.75, 0.05)
+        "logits", LabelsOutput(("cat", "horse", "emu"), top=3), make_logits(0.2, 0.75, 0.05)
     )
     assert one.lines == ("horse  75 %", "cat    20 %", "emu     5 %")
 
 
-def test_a_batch_is_numbered():
-    rows = np.concatenate([logits(0.9, 0.1), logits(0.3, 0.7)])
+def test_batch_elements_are_numbered():
+    rows = np.concatenate([make_logits(0.9, 0.1), make_logits(0.3, 0.7)])
     assert show_output("l", LabelsOutput(("a", "b")), rows).lines == ("0:  a  90 %", "1:  b  70 %")
 
 
-def test_classes_without_labels_go_by_number():
-    assert show_output("l", LabelsOutput(), logits(0.2, 0.8)).lines == ("1  80 %",)
+def test_class_indices_without_labels():
+    assert show_output("l", LabelsOutput(), make_logits(0.2, 0.8)).lines == ("1  80 %",)
 
 
-def test_more_labels_wanted_than_there_are():
-    assert len(show_output("l", LabelsOutput(("a", "b"), top=5), logits(0.2, 0.8)).lines) == 2
+def test_top_exceeds_the_number_of_labels():
+    assert len(show_output("l", LabelsOutput(("a", "b"), top=5), make_logits(0.2, 0.8)).lines) == 2
 
 
-def test_control_characters_in_labels_are_shown_not_sent():
-    assert show_output("l", LabelsOutput(("\x1b[31m",)), logits(1.0)).lines == ("\\x1b[31m  100 %",)
+def test_control_characters_are_escaped():
+    assert show_output("l", LabelsOutput(("\x1b[31m",)), make_logits(1.0)).lines == (
+        "\\x1b[31m  100 %",
+    )
 
 
 @pytest.mark.parametrize(
     ("share", "text"),
     [(0.0, "0 %"), (0.004, "< 1 %"), (0.984, "98 %"), (0.997, "99.7 %"), (1.0, "100 %")],
 )
-def test_shares_are_never_rounded_to_certainty_too_early(share, text):
+def test_percent_format(share, text):
     assert format_percent(share) == text
 
 
-def test_softmax_is_stable_and_a_probability():
+def test_softmax_is_stable():
     rows = probabilities(
         np.array([[1e30, 1e30, -1e30], [-np.inf, 0, -np.inf], [-np.inf] * 3], np.float32)
     )
     np.testing.assert_allclose(rows, [[0.5, 0.5, 0], [0, 1, 0], [1 / 3] * 3])
 
 
-def test_numbers_are_compact():
+def test_number_format():
     lines = show_output(
         "out", NumbersOutput(digits=3), np.array([[0.123456, 2], [1e-9, -4]], np.float32)
     ).lines
@@ -89,14 +91,14 @@ def test_numbers_are_compact():
     assert len(show_output("big", NumbersOutput(), np.zeros((1000, 1000))).lines) < 20
 
 
-def test_what_is_not_shown_is_not_printed_and_nothing_shown_is_everything():
+def test_all_outputs_are_shown_by_default():
     assert show_results(PreprocessingConfig(), {"a": np.array(1), "b": np.array(True)}).lines == (
         "a  1",
         "b  true",
     )
 
 
-def test_ids_and_scores_become_text():
+def test_text_of_ids_and_logits():
     record = TextOutput(TextCharacters(("<end>", "a", "b"), end=0))
     assert show_output("t", record, np.array([[2, 1, 0, 1]])).lines == ("ba",)
     scores = np.eye(3, dtype=np.float32)[[1, 2, 0]][None]
@@ -104,21 +106,21 @@ def test_ids_and_scores_become_text():
     assert show_output("t", TextOutput(TextBytes()), np.array([[104, 10]])).lines == ("h\\n",)
 
 
-def test_pixels_become_a_picture():
+def test_image_output():
     original = np.arange(24, dtype=np.uint8).reshape(2, 4, 3) * 10
     record = ImageOutput(ImageRecord(size=(2, 4), mean=(0.5,), std=(0.5,)))
     values = ((original / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
     ((name, data),) = show_output("rebuilt", record, values).images
     assert name == "rebuilt.png"
-    np.testing.assert_array_equal(opened(data), original)
+    np.testing.assert_array_equal(decode_png(data), original)
 
 
-def test_a_class_map_is_a_legend_and_a_picture():
+def test_class_map():
     record = ClassMapOutput(("sky", "sea"), ((0, 0, 255), (0, 255, 255)))
     ids = np.array([[[0, 0], [1, 0]]])
     shown = show_output("mask", record, ids)
     assert shown.lines == ("sky   75 %  #0000ff", "sea   25 %  #00ffff")
-    assert opened(shown.images[0][1])[1, 0].tolist() == [0, 255, 255]
+    assert decode_png(shown.images[0][1])[1, 0].tolist() == [0, 255, 255]
     scores = np.stack([ids == 0, ids == 1], axis=1).astype(np.float32)
     assert show_output("mask", record, scores) == shown
     assert [
@@ -140,13 +142,13 @@ def test_a_class_map_is_a_legend_and_a_picture():
         (ClassMapOutput(), np.zeros(3, np.float32)),
     ],
 )
-def test_outputs_that_are_not_what_their_reading_says(record, value):
+def test_outputs_that_do_not_match_their_record(record, value):
     with pytest.raises(Failed) as caught:
         show_output("x", record, value)
     assert caught.value.diagnostics[0].code == "E0916"
 
 
-def test_an_output_that_is_missing():
+def test_missing_output():
     with pytest.raises(Failed) as caught:
         show_results(PreprocessingConfig(shows=(("y", NumbersOutput()),)), {"x": np.array(1)})
     assert caught.value.diagnostics[0].code == "E0916"

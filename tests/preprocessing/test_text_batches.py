@@ -1,4 +1,4 @@
-"""Many texts at once: which of them is at fault, and what each is by itself."""
+"""Batches of texts: each text is encoded independently, and errors name the text."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from specc.preprocessing.text_batches import encode_each, encode_text_inputs
 RECORD = TextCharacters(("a", "b"))
 
 
-def test_each_text_is_ids_or_says_what_is_wrong() -> None:
+def test_each_text_becomes_ids_or_an_error() -> None:
     good, odd, none, also = encode_each(["ab", "ax", None, ""], RECORD)
     assert isinstance(good, np.ndarray)
     assert good.tolist() == [0, 1]
@@ -34,7 +34,7 @@ def test_each_text_is_ids_or_says_what_is_wrong() -> None:
         (["a", 3], "E0906", "text 2 of 2 in `ids`"),
     ],
 )
-def test_a_fault_says_in_which_text_it_is(texts: list[object], code: str, note: str) -> None:
+def test_errors_name_the_text(texts: list[object], code: str, note: str) -> None:
     made = Builder()
     n = Dim.symbol("n")
     made.input("ids", Input(Type("i64", (Dim.symbol("b"), n))))

@@ -1,6 +1,4 @@
-"""Text through tokenizer files: ids, text, streams and batches, for every kind of
-tokenizer that models have.
-"""
+"""Tokenizer files of every common kind: encoding, decoding, streaming and batches."""
 
 import json
 from functools import partial
@@ -24,24 +22,24 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def record(kind: str, **options) -> TextTokenizer:
+def make_record(kind: str, **options) -> TextTokenizer:
     return TextTokenizer(file=TokenizerFile.of(train_tokenizer(kind)), **options)
 
 
-def changed(kind: str, **parts) -> TextTokenizer:
+def make_changed_record(kind: str, **parts) -> TextTokenizer:
     return TextTokenizer(
         file=TokenizerFile.of(json.dumps({**json.loads(train_tokenizer(kind)), **parts}))
     )
 
 
-def fault(action) -> str:
+def get_error_code(action) -> str:
     with pytest.raises(Failed) as caught:
         action()
     return caught.value.diagnostics[0].code
 
 
-def test_ids_are_those_of_the_file_and_come_back_as_text():
-    gpt = record("byte_bpe")
+def test_encode_and_decode():
+    gpt = make_record("byte_bpe")
     ids = encode_text_ids(LINES[0], gpt)
     assert ids.dtype == np.int64
     assert len(ids) < len(LINES[0])
@@ -49,30 +47,33 @@ def test_ids_are_those_of_the_file_and_come_back_as_text():
 
 
 @given(ANY_TEXT)
-def test_bytes_lose_nothing(text):
-    assert decode_text(encode_text_ids(text, record("byte_bpe")), record("byte_bpe")) == text
+def test_byte_bpe_is_lossless(text):
+    assert (
+        decode_text(encode_text_ids(text, make_record("byte_bpe")), make_record("byte_bpe")) == text
+    )
 
 
-def test_what_a_file_puts_around_a_text_can_be_left_out():
-    whole = encode_text_ids("attention is", record("wordpiece")).tolist()
+def test_without_special_tokens():
+    whole = encode_text_ids("attention is", make_record("wordpiece")).tolist()
     assert (whole[0], whole[-1]) == (2, 3)
     assert (
-        encode_text_ids("attention is", record("wordpiece", special=False)).tolist() == whole[1:-1]
+        encode_text_ids("attention is", make_record("wordpiece", special=False)).tolist()
+        == whole[1:-1]
     )
-    assert decode_text(whole, record("wordpiece")) == "attention is"
+    assert decode_text(whole, make_record("wordpiece")) == "attention is"
 
 
-def test_start_and_end_are_put_once():
-    inner = encode_text_ids("attention", record("wordpiece", special=False)).tolist()
-    assert encode_text_ids("attention", record("wordpiece", start=2, end=3)).tolist() == [
+def test_start_and_end_are_added_once():
+    inner = encode_text_ids("attention", make_record("wordpiece", special=False)).tolist()
+    assert encode_text_ids("attention", make_record("wordpiece", start=2, end=3)).tolist() == [
         2,
         *inner,
         3,
     ]
     assert encode_text_ids(
-        "attention", record("wordpiece", start=2, end=3, special=False)
+        "attention", make_record("wordpiece", start=2, end=3, special=False)
     ).tolist() == [2, *inner, 3]
-    assert encode_text_ids("attention", record("wordpiece", start=0, end=0)).tolist() == [
+    assert encode_text_ids("attention", make_record("wordpiece", start=0, end=0)).tolist() == [
         0,
         2,
         *inner,
@@ -81,47 +82,49 @@ def test_start_and_end_are_put_once():
     ]
 
 
-def test_an_id_is_spread_over_the_rows_of_what_it_stands_for():
-    plain = encode_text_ids("attention is all", record("wordpiece")).tolist()
+def test_image_token_is_repeated():
+    plain = encode_text_ids("attention is all", make_record("wordpiece")).tolist()
     token = plain[2]
     wanted = [i for one in plain for i in [one] * (3 if one == token else 1)]
-    spread = record("wordpiece", spread=(token, 3))
+    spread = make_record("wordpiece", spread=(token, 3))
     assert encode_text_ids("attention is all", spread).tolist() == wanted
     assert len(wanted) > len(plain)
 
 
-def test_placeholders_in_texts_are_replaced_before_they_are_tokenized():
-    replaced = record("wordpiece", replace=("IMG", "is all"))
-    wanted = encode_text_ids("attention is all and is all", record("wordpiece"))
+def test_placeholders_are_replaced_before_tokenization():
+    replaced = make_record("wordpiece", replace=("IMG", "is all"))
+    wanted = encode_text_ids("attention is all and is all", make_record("wordpiece"))
     assert encode_text_ids("attention IMG and IMG", replaced).tolist() == wanted.tolist()
 
 
 def test_decoding_stops_at_the_end():
-    gpt = record("byte_bpe", end=0)
+    gpt = make_record("byte_bpe", end=0)
     ids = [*encode_text_ids("a fox", gpt), *encode_text_ids("not read", gpt)]
     assert decode_text(ids, gpt) == "a fox"
 
 
-def test_ids_without_a_token_have_no_text():
-    assert decode_text([2, 5_000, 3], record("wordpiece")) == ""
-    assert fault(lambda: decode_text([-1], record("wordpiece"))) == "E0916"
-    assert fault(lambda: decode_text([2**40], record("wordpiece"))) == "E0916"
+def test_unassigned_ids():
+    assert decode_text([2, 5_000, 3], make_record("wordpiece")) == ""
+    assert get_error_code(lambda: decode_text([-1], make_record("wordpiece"))) == "E0916"
+    assert get_error_code(lambda: decode_text([2**40], make_record("wordpiece"))) == "E0916"
 
 
-def test_half_a_pair_has_no_ids():
-    assert fault(lambda: encode_text_ids("a\ud800", record("byte_bpe"))) == "E0908"
+def test_lone_surrogates():
+    assert get_error_code(lambda: encode_text_ids("a\ud800", make_record("byte_bpe"))) == "E0908"
 
 
-def test_a_text_that_the_vocabulary_lacks_and_no_unknown():
+def test_unknown_word_without_an_unknown_token():
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
-    only = changed("wordpiece", model=model, post_processor=None, added_tokens=[])
-    assert fault(lambda: encode_text_ids("b", only)) == "E0908"
+    only = make_changed_record("wordpiece", model=model, post_processor=None, added_tokens=[])
+    assert get_error_code(lambda: encode_text_ids("b", only)) == "E0908"
 
 
-def test_truncation_padding_and_dropout_are_for_training():
-    whole = encode_text_ids(LINES[0], record("byte_bpe")).tolist()
+def test_truncation_padding_and_dropout_are_ignored():
+    whole = encode_text_ids(LINES[0], make_record("byte_bpe")).tolist()
     cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
-    assert encode_text_ids(LINES[0], changed("byte_bpe", truncation=cut)).tolist() == whole
+    assert (
+        encode_text_ids(LINES[0], make_changed_record("byte_bpe", truncation=cut)).tolist() == whole
+    )
     wide = {
         "strategy": {"Fixed": 90},
         "direction": "Right",
@@ -129,34 +132,36 @@ def test_truncation_padding_and_dropout_are_for_training():
         "pad_id": 0,
     }
     wide |= {"pad_type_id": 0, "pad_token": "x"}
-    assert encode_text_ids(LINES[0], changed("byte_bpe", padding=wide)).tolist() == whole
+    assert (
+        encode_text_ids(LINES[0], make_changed_record("byte_bpe", padding=wide)).tolist() == whole
+    )
     model = {**json.loads(train_tokenizer("byte_bpe"))["model"], "dropout": 0.9}
     assert all(
-        encode_text_ids(LINES[0], changed("byte_bpe", model=model)).tolist() == whole
+        encode_text_ids(LINES[0], make_changed_record("byte_bpe", model=model)).tolist() == whole
         for _ in range(10)
     )
 
 
-def test_symbols_are_what_a_picture_is_labelled_with():
-    bert = record("wordpiece")
+def test_token_labels():
+    bert = make_record("wordpiece")
     assert token_label(2, bert) == "[CLS]"
     assert token_label(int(encode_text_ids("is", bert)[1]), bert) == "is"
     assert token_label(5_000, bert) == "·"
 
 
-def test_results_are_shown_as_text_even_with_more_rows_than_tokens():
-    bert = record("wordpiece")
+def test_text_output():
+    bert = make_record("wordpiece")
     ids = encode_text_ids("attention is", bert)
     assert show_output("ids", TextOutput(bert), ids[None]).lines == ("attention is",)
     scores = np.eye(256, dtype=np.float32)[ids][None]
     assert show_output("scores", TextOutput(bert), scores).lines == ("attention is",)
-    assert fault(lambda: show_output("scores", TextOutput(bert), scores[0, 0])) == "E0916"
+    assert get_error_code(lambda: show_output("scores", TextOutput(bert), scores[0, 0])) == "E0916"
 
 
-# Streams.
+# --- streaming ------------------------------------------------------------------------
 
 
-def streamed(record, ids, sizes) -> str:
+def decode_stream(record, ids, sizes) -> str:
     text = Detokenizer(partial(decode_text, record=record))
     pieces, rest = [], [int(i) for i in ids]
     for size in sizes:
@@ -171,9 +176,9 @@ def streamed(record, ids, sizes) -> str:
 @every_kind
 @given(text=ANY_TEXT, sizes=st.lists(st.integers(1, 4), max_size=6))
 @settings(max_examples=60)
-def test_a_stream_gives_the_whole_text(kind, text, sizes):
-    one = record(kind)
-    assert streamed(one, encode_text_ids(text, one), sizes) == decode_text(
+def test_streamed_text_is_complete(kind, text, sizes):
+    one = make_record(kind)
+    assert decode_stream(one, encode_text_ids(text, one), sizes) == decode_text(
         encode_text_ids(text, one), one
     )
 
@@ -183,21 +188,21 @@ def test_a_stream_gives_the_whole_text(kind, text, sizes):
     ids=st.lists(st.integers(0, 140), max_size=30), sizes=st.lists(st.integers(1, 4), max_size=6)
 )
 @settings(max_examples=60)
-def test_a_stream_of_any_ids_gives_the_whole_text(kind, ids, sizes):
-    # Of bytes that are no UTF-8, the fallback decoder gives up whole runs, those
-    # already shown included.
-    whole = decode_text(ids, record(kind))
-    made = streamed(record(kind), ids, sizes)
+def test_streamed_text_of_random_ids(kind, ids, sizes):
+    # For invalid UTF-8 the fallback decoder replaces whole runs of bytes, including characters that
+    # are already shown.
+    whole = decode_text(ids, make_record(kind))
+    made = decode_stream(make_record(kind), ids, sizes)
     assert made == whole or (kind == "fallback_bpe" and "\ufffd" in whole)
 
 
 @every_kind
-def test_long_streams_let_go_of_old_ids(kind):
-    one = record(kind, special=False)
+def test_long_streams_drop_old_ids(kind):
+    one = make_record(kind, special=False)
     text = " ".join(LINES * 12)
     ids = encode_text_ids(text, one)
     assert len(ids) > WINDOW + CONTEXT
-    assert streamed(one, ids, []) == decode_text(ids, one)
+    assert decode_stream(one, ids, []) == decode_text(ids, one)
 
 
 @given(ANY_TEXT, st.integers(0, 5))
@@ -208,7 +213,7 @@ def test_bytes_are_streamed_by_character(text, offset):
     assert "".join([*pieces, stream.close()]) == text
 
 
-def test_a_character_waits_for_its_bytes():
+def test_incomplete_characters_are_withheld():
     stream = Detokenizer(partial(decode_text, record=TextBytes()))
     assert [stream.feed(b) for b in "é!".encode()] == ["", "é", "!"]
     assert stream.feed(0xE2, 0x82) == ""

@@ -1,4 +1,4 @@
-"""From a spec that reads text through a tokenizer file to a compiled model that does."""
+"""Tokenizer files in compiled models, from the spec to text inputs."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ reading {{
 """
 
 
-def written(
+def write_spec(
     directory: Path, path: str = '"words.json"', inputs: str = "", options: str = "", size: int = 0
 ) -> Path:
     data = json.loads(train_tokenizer("wordpiece"))
@@ -44,16 +44,14 @@ def written(
     return directory / "words.specc"
 
 
-def fault(action):
+def get_diagnostic(action):
     with pytest.raises(Failed) as caught:
         action()
     return caught.value.diagnostics[0]
 
 
-def test_a_small_tokenizer_is_part_of_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = specc.compile(written(tmp_path), tmp_path / "m.onnx", init=0)
+def test_small_tokenizer_is_embedded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = specc.compile(write_spec(tmp_path), tmp_path / "m.onnx", init=0)
     assert [p.name for p, _ in made.files] == ["m.onnx"]
     (tmp_path / "words.json").unlink()
     model = specc.load(tmp_path / "m.onnx")
@@ -64,10 +62,10 @@ def test_a_small_tokenizer_is_part_of_the_model(
     assert capsys.readouterr().out == "attention is all you need\n"
 
 
-def test_a_large_one_lies_beside_it_under_its_hash(tmp_path: Path) -> None:
+def test_large_tokenizer_is_stored_under_its_hash(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    made = specc.compile(written(tmp_path, size=9_000), out / "m.onnx", init=0)
+    made = specc.compile(write_spec(tmp_path, size=9_000), out / "m.onnx", init=0)
     names = [p.name for p, _ in made.files]
     (beside,) = [p for p in out.iterdir() if p.name.endswith(".tokenizer.json")]
     assert beside.name in names
@@ -77,43 +75,41 @@ def test_a_large_one_lies_beside_it_under_its_hash(tmp_path: Path) -> None:
     assert encode_text_ids("fox", record).tolist()[0] == 2
     assert beside.name == f"m-{record.file.sha256[:16]}.tokenizer.json"
     beside.write_bytes(beside.read_bytes().replace(b"[UNK]", b"[UNX]"))
-    assert fault(lambda: specc.load(out / "m.onnx")).code == "E0942"
+    assert get_diagnostic(lambda: specc.load(out / "m.onnx")).code == "E0942"
     beside.unlink()
-    assert fault(lambda: specc.load(out / "m.onnx")).code == "E0942"
+    assert get_diagnostic(lambda: specc.load(out / "m.onnx")).code == "E0942"
 
 
-def test_a_compile_that_fails_leaves_no_tokenizer(
+def test_failed_compile_writes_no_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
 
-    def stop(*args: object, **kwargs: object) -> None:
+    def raise_interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Manifest, "dump", stop)
+    monkeypatch.setattr(Manifest, "dump", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        specc.compile(written(tmp_path, size=9_000), out / "m.onnx", init=0)
+        specc.compile(write_spec(tmp_path, size=9_000), out / "m.onnx", init=0)
     assert not list(out.iterdir())
 
 
-def test_options_are_those_of_characters(tmp_path: Path) -> None:
+def test_tokenizer_options(tmp_path: Path) -> None:
     specc.compile(
-        written(tmp_path, options=", special=false, start=7, end=8"), tmp_path / "m.onnx", init=0
+        write_spec(tmp_path, options=", special=false, start=7, end=8"), tmp_path / "m.onnx", init=0
     )
     made = specc.load(tmp_path / "m.onnx").run(ids="fox")["count"][0].tolist()
     assert (made[0], made[-1]) == (7, 8)
     assert 2 not in made
-    bad = written(tmp_path, options=", unknown=3")
-    assert fault(lambda: specc.compile(bad, tmp_path / "m.onnx", init=0)).code == "E0203"
+    bad = write_spec(tmp_path, options=", unknown=3")
+    assert get_diagnostic(lambda: specc.compile(bad, tmp_path / "m.onnx", init=0)).code == "E0203"
 
 
 @pytest.mark.parametrize(("side", "left"), [("", False), (" left", True), (" right", False)])
-def test_texts_of_unequal_length_are_padded_as_keep_declares(
-    tmp_path: Path, side: str, left: bool
-) -> None:
+def test_padding_side(tmp_path: Path, side: str, left: bool) -> None:
     inputs = f", keep: keep[batch, n]{side}"
-    specc.compile(written(tmp_path, inputs=inputs), tmp_path / "m.onnx", init=0)
+    specc.compile(write_spec(tmp_path, inputs=inputs), tmp_path / "m.onnx", init=0)
     model = specc.load(tmp_path / "m.onnx")
     given = model.whole.prepared({"ids": ["fox", "the quick brown fox"]})
     keep = given["keep"]
@@ -125,18 +121,18 @@ def test_texts_of_unequal_length_are_padded_as_keep_declares(
     assert given["ids"][0][keep[0]].tolist() == encode_text_ids("fox", record).tolist()
 
 
-def test_without_keep_only_texts_of_one_length_go_together(tmp_path: Path) -> None:
-    specc.compile(written(tmp_path), tmp_path / "m.onnx", init=0)
+def test_batches_without_a_padding_mask(tmp_path: Path) -> None:
+    specc.compile(write_spec(tmp_path), tmp_path / "m.onnx", init=0)
     model = specc.load(tmp_path / "m.onnx")
     assert model.run(ids=["fox", "fox"])["count"].shape[0] == 2
-    assert fault(lambda: model.run(ids=["fox", "the quick brown fox"])).code == "E0912"
-    assert fault(lambda: model.run(ids=["fox", 3])).code == "E0906"
+    assert get_diagnostic(lambda: model.run(ids=["fox", "the quick brown fox"])).code == "E0912"
+    assert get_diagnostic(lambda: model.run(ids=["fox", 3])).code == "E0906"
 
 
 SMALL = {"vocab": 400, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context": 64}
 
 
-def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(tmp_path: Path) -> None:
+def test_gpt2_with_a_tokenizer_next_to_the_weights(tmp_path: Path) -> None:
     directory = tmp_path / "checkpoint"
     directory.mkdir()
     (directory / "config.json").write_text('{"model_type": "gpt2"}')
@@ -151,7 +147,7 @@ def test_gpt2_reads_text_where_a_tokenizer_lies_beside_its_weights(tmp_path: Pat
     np.testing.assert_allclose(whole, model.run(input_ids="a fox")["logits"][0, -1], atol=1e-5)
 
 
-def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
+def test_gpt2_without_a_tokenizer(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "m.onnx", set=SMALL, init=0)
     model = specc.load(tmp_path / "m.onnx")
     assert model.manifest.reading.of_input("input_ids") == NumbersOutput()
@@ -163,26 +159,26 @@ def test_gpt2_takes_ids_where_there_is_none(tmp_path: Path) -> None:
     assert any("takes token ids" in remark for remark in made.remarks)
 
 
-def test_no_file_but_the_specs_own(tmp_path: Path) -> None:
+def test_tokenizer_outside_the_spec_directory(tmp_path: Path) -> None:
     directory = tmp_path / "spec"
     directory.mkdir()
     (tmp_path / "words.json").write_text(train_tokenizer("wordpiece"))
-    spec = written(directory, path='"../words.json"')
-    assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
+    spec = write_spec(directory, path='"../words.json"')
+    assert get_diagnostic(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
     (directory / "inside.json").symlink_to(tmp_path / "words.json")
-    spec = written(directory, path='"inside.json"')
-    assert fault(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
+    spec = write_spec(directory, path='"inside.json"')
+    assert get_diagnostic(lambda: specc.compile(spec, tmp_path / "m.onnx", init=0)).code == "E0803"
 
 
 @pytest.mark.parametrize(
     "path", ['"circle.json"', f'"{"x" * 5000}"', '"nothing.json"', '"large.json"', '"."']
 )
-def test_files_that_cannot_be_read(tmp_path: Path, path: str) -> None:
+def test_unreadable_tokenizer_files(tmp_path: Path, path: str) -> None:
     (tmp_path / "circle.json").symlink_to(tmp_path / "circle.json")
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    diagnostic = fault(
-        lambda: specc.compile(written(tmp_path, path=path), tmp_path / "m.onnx", init=0)
+    diagnostic = get_diagnostic(
+        lambda: specc.compile(write_spec(tmp_path, path=path), tmp_path / "m.onnx", init=0)
     )
     assert diagnostic.code == "E0802"
     assert diagnostic.primary is not None

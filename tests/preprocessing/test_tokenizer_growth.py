@@ -1,6 +1,5 @@
-"""Replacements of a tokenizer.json that multiply: what they can do to a text is bounded
-before any text is read.
-"""
+"""Tokenizer files that would use too much time or memory: text growth is bounded before any text is
+tokenized."""
 
 import json
 from functools import partial
@@ -25,7 +24,7 @@ from specc.preprocessing.tokenizer_library import (
 )
 
 
-def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:
+def make_replacements(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any]:
     return {
         "type": "Sequence",
         "normalizers": [
@@ -34,7 +33,7 @@ def replaced(count: int, content: str, pattern: dict[str, str]) -> dict[str, Any
     }
 
 
-def file(**parts: Any) -> bytes:
+def make_tokenizer_file(**parts: Any) -> bytes:
     model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
     empty = {
         "version": "1.0",
@@ -59,20 +58,26 @@ def file(**parts: Any) -> bytes:
     "pattern", [{"String": "a"}, {"Regex": "a"}, {"Regex": "a*"}, {"Regex": "."}, {"Regex": "(?<x"}]
 )
 @pytest.mark.parametrize("where", ["normalizer", "decoder"])
-def test_replacements_that_multiply(pattern: dict[str, str], where: str) -> None:
-    step = replaced(40, "aa", pattern)
+def test_exponential_replacements(pattern: dict[str, str], where: str) -> None:
+    step = make_replacements(40, "aa", pattern)
     if where == "decoder":
         step = {"type": "Sequence", "decoders": step["normalizers"]}
     with pytest.raises(Failed) as failed:
-        check_tokenizer_file(file(**{where: step}), "tokenizer.json")
+        check_tokenizer_file(make_tokenizer_file(**{where: step}), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
 
-def test_the_limit_itself() -> None:
-    assert max_text_growth({"normalizer": replaced(10, "aa", {"String": "a"})}) == MAX_GROWTH
-    assert max_text_growth({"normalizer": replaced(11, "aa", {"String": "a"})}) == 2 * MAX_GROWTH
+def test_growth_limit() -> None:
+    assert (
+        max_text_growth({"normalizer": make_replacements(10, "aa", {"String": "a"})}) == MAX_GROWTH
+    )
+    assert (
+        max_text_growth({"normalizer": make_replacements(11, "aa", {"String": "a"})})
+        == 2 * MAX_GROWTH
+    )
     assert check_tokenizer_file(
-        file(normalizer=replaced(10, "aa", {"String": "a"})), "tokenizer.json"
+        make_tokenizer_file(normalizer=make_replacements(10, "aa", {"String": "a"})),
+        "tokenizer.json",
     )
 
 
@@ -86,18 +91,18 @@ def test_the_limit_itself() -> None:
         ("\u2581", {"Regex": "\\s*"}),
     ],
 )
-def test_what_published_files_do_is_no_growth(content: str, pattern: dict[str, str]) -> None:
-    assert max_text_growth({"normalizer": replaced(30, content, pattern)}) == 1
+def test_published_replacements_do_not_grow(content: str, pattern: dict[str, str]) -> None:
+    assert max_text_growth({"normalizer": make_replacements(30, content, pattern)}) == 1
 
 
 @pytest.mark.parametrize(
     "broken", [None, [], {"type": "Replace"}, {"type": "Sequence", "normalizers": [None, 3]}, "a"]
 )
-def test_broken_parts_are_left_to_the_library(broken: Any) -> None:
+def test_malformed_normalizers(broken: Any) -> None:
     assert max_text_growth({"normalizer": broken, "decoder": broken}) >= 1
 
 
-def added(content: str, count: int) -> list[dict[str, Any]]:
+def make_added_tokens(content: str, count: int) -> list[dict[str, Any]]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     return [{"id": i + 2, "content": f"{i}{content}", **flags} for i in range(count)]
 
@@ -105,17 +110,17 @@ def added(content: str, count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "parts",
     [
-        {"added_tokens": added("x" * 5000, 1000)},
+        {"added_tokens": make_added_tokens("x" * 5000, 1000)},
         {
-            "added_tokens": added("a" * 50, 100),
-            "normalizer": replaced(1, "b" * 1000, {"String": "a"}),
+            "added_tokens": make_added_tokens("a" * 50, 100),
+            "normalizer": make_replacements(1, "b" * 1000, {"String": "a"}),
         },
         {"model": {"type": "Unigram", "vocab": [[f"{i}" + "x" * 5000, 0] for i in range(1000)]}},
     ],
 )
-def test_vocabularies_that_fill_the_memory(parts: dict[str, Any]) -> None:
+def test_oversized_vocabularies(parts: dict[str, Any]) -> None:
     with pytest.raises(Failed) as failed:
-        check_tokenizer_file(file(**parts), "tokenizer.json")
+        check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
     assert failed.value.diagnostics[0].code == "E0941"
 
 
@@ -141,15 +146,21 @@ QUADRATIC = {
     ("parts", "text", "why"),
     [
         (QUADRATIC, "a" * 30_000, "takes more than"),
-        ({"normalizer": replaced(1, "b" * 1000, {"String": "a"})}, "a" * 100_000, "1000 times"),
+        (
+            {"normalizer": make_replacements(1, "b" * 1000, {"String": "a"})},
+            "a" * 100_000,
+            "1000 times",
+        ),
     ],
 )
-def test_texts_that_take_too_long(
+def test_tokenization_time_limit(
     parts: dict[str, Any], text: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tokenizers", reason="needs the package tokenizers")
     monkeypatch.setattr(tokenizer_library, "SECONDS", 0)
-    record = TextTokenizer(file=check_tokenizer_file(file(**parts), "tokenizer.json"))
+    record = TextTokenizer(
+        file=check_tokenizer_file(make_tokenizer_file(**parts), "tokenizer.json")
+    )
     with pytest.raises(Failed) as failed:
         tokenize_text(text, record)
     assert failed.value.diagnostics[0].code == "E0941"
@@ -157,13 +168,14 @@ def test_texts_that_take_too_long(
 
 
 def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many texts take too long, few threads run at a time; afterwards texts are read."""
+    """The number of running threads is bounded however many texts take too long; later texts are
+    tokenized."""
     monkeypatch.setattr(tokenizer_library, "SECONDS", 0.01)
     overdue: list[Thread] = []
     monkeypatch.setattr(tokenizer_library, "_overdue_calls", overdue)
     ends, started, whys = Event(), list[int](), list[str]()
 
-    def complain(why: str) -> NoReturn:
+    def record_failure(why: str) -> NoReturn:
         whys.append(why)
         raise ValueError
 
@@ -173,7 +185,7 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
 
     for number in range(20):
         with pytest.raises(ValueError):
-            call_with_time_limit(partial(wait, number), 1, complain)
+            call_with_time_limit(partial(wait, number), 1, record_failure)
     assert started == [*range(MAX_OVERDUE_CALLS)]
     assert [("takes more than" in why) for why in whys] == [
         n < MAX_OVERDUE_CALLS for n in range(20)
@@ -182,10 +194,10 @@ def test_calls_that_exceed_the_time_limit_are_bounded(monkeypatch: pytest.Monkey
     for thread in overdue:
         thread.join()
     monkeypatch.setattr(tokenizer_library, "SECONDS", 20)
-    assert call_with_time_limit(lambda: 7, 1, complain) == 7
+    assert call_with_time_limit(lambda: 7, 1, record_failure) == 7
 
 
-def test_long_texts_have_the_ids_of_the_library() -> None:
+def test_long_texts_equal_the_library() -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="needs the package tokenizers")
     content = train_tokenizer("byte_bpe")
     record = TextTokenizer(file=check_tokenizer_file(content.encode(), "tokenizer.json"))

@@ -1,6 +1,5 @@
-"""A tokenizer file as a model carries it: inside or beside, and never another one.
-Needs no package.
-"""
+"""Tokenizer records of a model: the file is embedded or external, and verified by its hash. Needs
+no package."""
 
 import json
 import sys
@@ -31,21 +30,21 @@ READING = PreprocessingConfig(
 )
 
 
-def fault(action) -> str:
+def get_error_code(action) -> str:
     with pytest.raises(Failed) as caught:
         action()
     (diagnostic,) = caught.value.diagnostics
     return diagnostic.code
 
 
-def test_a_file_is_carried_once():
+def test_file_is_stored_once():
     data = READING.to_json()
     assert list(data["tokenizers"]) == [SMALL.sha256, LARGE.sha256]
     assert json.dumps(data).count("WordLevel") == 1
     assert PreprocessingConfig.from_json(json.loads(json.dumps(data))) == READING
 
 
-def test_a_large_one_lies_beside_the_model_and_is_opened_there(tmp_path: Path):
+def test_external_tokenizer_file(tmp_path: Path):
     placed = READING.placed("m")
     small, large = placed.files
     assert (small.name, large.name) == ("", f"m-{LARGE.sha256[:16]}.tokenizer.json")
@@ -55,7 +54,7 @@ def test_a_large_one_lies_beside_the_model_and_is_opened_there(tmp_path: Path):
     assert closed.opened(tmp_path) == placed
 
 
-def test_a_package_gives_its_own_names():
+def test_tokenizer_names_of_a_package():
     (one, other) = READING.named({SMALL.sha256: "tokenizer.json"}).files
     assert (one.name, other.name) == ("tokenizer.json", "")
     assert (
@@ -67,15 +66,15 @@ def test_a_package_gives_its_own_names():
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * LARGE.size, LARGE.text.encode()[:-1] + b" "])
-def test_another_file_is_refused(tmp_path: Path, content):
+def test_modified_external_file(tmp_path: Path, content):
     placed = READING.placed("m")
     if content is not None:
         (tmp_path / placed.files[1].name).write_bytes(content)
     closed = PreprocessingConfig.from_json(placed.to_json())
-    assert fault(lambda: closed.opened(tmp_path)) == "E0942"
+    assert get_error_code(lambda: closed.opened(tmp_path)) == "E0942"
 
 
-def with_file(sha, data) -> object:
+def make_record_with_file(sha, data) -> object:
     record = {"kind": "tokenizer", "file": sha, "end": None, "start": None, "special": True}
     return {"inputs": {"ids": record}, "shows": {}, "tokenizers": {sha: data}}
 
@@ -86,17 +85,17 @@ SHA = SMALL.sha256
 @pytest.mark.parametrize(
     "value",
     [
-        with_file(SHA, {"json": SMALL.text + " "}),
-        with_file(SHA, {"json": ""}),
-        with_file(SHA, {"json": "\ud800"}),
-        with_file(SHA, {"json": 3}),
-        with_file(SHA, {}),
-        with_file(SHA, []),
-        with_file(SHA, {"json": SMALL.text, "more": 1}),
-        with_file("x" * 64, {"json": SMALL.text}),
-        with_file("", {"json": SMALL.text}),
+        make_record_with_file(SHA, {"json": SMALL.text + " "}),
+        make_record_with_file(SHA, {"json": ""}),
+        make_record_with_file(SHA, {"json": "\ud800"}),
+        make_record_with_file(SHA, {"json": 3}),
+        make_record_with_file(SHA, {}),
+        make_record_with_file(SHA, []),
+        make_record_with_file(SHA, {"json": SMALL.text, "more": 1}),
+        make_record_with_file("x" * 64, {"json": SMALL.text}),
+        make_record_with_file("", {"json": SMALL.text}),
         *(
-            with_file(SHA, {"file": name, "bytes": 10})
+            make_record_with_file(SHA, {"file": name, "bytes": 10})
             for name in (
                 "../tokenizer.json",
                 "/etc/tokenizer.json",
@@ -106,15 +105,15 @@ SHA = SMALL.sha256
             )
         ),
         *(
-            with_file(SHA, {"file": "m.tokenizer.json", "bytes": size})
+            make_record_with_file(SHA, {"file": "m.tokenizer.json", "bytes": size})
             for size in (0, -1, 2**40, "9", True)
         ),
-        {**with_file(SHA, {"json": SMALL.text}), "tokenizers": {}},
-        {**with_file(SHA, {"json": SMALL.text}), "tokenizers": []},
+        {**make_record_with_file(SHA, {"json": SMALL.text}), "tokenizers": {}},
+        {**make_record_with_file(SHA, {"json": SMALL.text}), "tokenizers": []},
     ],
 )
-def test_what_a_model_says_of_its_tokenizer_is_not_believed(value):
-    assert fault(lambda: PreprocessingConfig.from_json(value)) == "E0915"
+def test_invalid_tokenizer_records(value):
+    assert get_error_code(lambda: PreprocessingConfig.from_json(value)) == "E0915"
 
 
 @pytest.mark.parametrize(
@@ -129,12 +128,14 @@ def test_what_a_model_says_of_its_tokenizer_is_not_believed(value):
         b'{"model": {"n": ' + b"9" * 5000 + b"}}",
     ],
 )
-def test_files_that_are_no_tokenizer(data):
-    assert fault(lambda: check_tokenizer_file(data, "tokenizer.json")) == "E0941"
+def test_invalid_tokenizer_files(data):
+    assert get_error_code(lambda: check_tokenizer_file(data, "tokenizer.json")) == "E0941"
 
 
-def test_without_the_package_files_are_carried_and_texts_refused(monkeypatch: pytest.MonkeyPatch):
+def test_missing_tokenizers_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     file = check_tokenizer_file(SMALL.content, "tokenizer.json")
     assert file == SMALL
-    assert fault(lambda: encode_text_ids("some words", TextTokenizer(file=file))) == "E0940"
+    assert (
+        get_error_code(lambda: encode_text_ids("some words", TextTokenizer(file=file))) == "E0940"
+    )

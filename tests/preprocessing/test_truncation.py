@@ -1,4 +1,4 @@
-"""Texts are truncated as the package tokenizers does, whatever the maximum length."""
+"""Truncation equals the package tokenizers for every maximum length."""
 
 import pytest
 
@@ -14,8 +14,8 @@ VOCABULARY = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4, "c": 5, "d": 6
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("text", ["", "a", "a b c d"])
 @pytest.mark.parametrize("template", ["[CLS] $A [SEP]", "[CLS] [CLS] $A", "$A [SEP]", "$A"])
-def test_as_the_package_does(most: int, side: str, text: str, template: str) -> None:
-    """Fewer than the special tokens included: then nothing is truncated."""
+def test_truncation_equals_the_package(most: int, side: str, text: str, template: str) -> None:
+    """If the maximum is below the number of special tokens, nothing is truncated."""
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(VOCABULARY, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.post_processor = tokenizers.processors.TemplateProcessing(

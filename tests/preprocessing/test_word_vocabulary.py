@@ -1,6 +1,5 @@
-"""Words as ids: how a text is cut, small letters, specials, unknown words; and the
-vocabulary that lies beside weights.
-"""
+"""Word tokenizers: splitting, lowercase, special tokens, unknown words, and the vocabulary file
+next to weights."""
 
 from pathlib import Path
 
@@ -21,7 +20,7 @@ WORDS = TextWords(LISTED, lower=True)
 known = st.sampled_from([w for w in LISTED if w[0] not in "<["])
 
 
-def fault(text: str, record: TextWords) -> Diagnostic:
+def get_diagnostic(text: str, record: TextWords) -> Diagnostic:
     with pytest.raises(Failed) as caught:
         encode_text_ids(text, record)
     return caught.value.diagnostics[0]
@@ -38,7 +37,7 @@ def fault(text: str, record: TextWords) -> Diagnostic:
         ("cat..", [2, 6, 6]),
     ],
 )
-def test_a_text_is_cut_into_words(text: str, ids: list[int]) -> None:
+def test_words_are_split(text: str, ids: list[int]) -> None:
     assert encode_text_ids(text, WORDS).tolist() == ids
 
 
@@ -49,22 +48,22 @@ def test_words_round_trip(words: list[str]) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_with_a_word_for_others_every_text_is_read(text: str) -> None:
+def test_any_text_with_an_unknown_token(text: str) -> None:
     ids = encode_text_ids(text, TextWords(LISTED, unknown=8))
     assert len(ids) <= len(text)
     assert set(ids.tolist()) <= {*range(1, 9)}
 
 
-def test_start_end_and_unknown() -> None:
+def test_start_end_and_unknown_tokens() -> None:
     record = TextWords(LISTED, end=0, start=1, unknown=8)
     ids = encode_text_ids("cat Dog", record)
     assert ids.tolist() == [1, 2, 8, 0]
     assert decode_text(ids, record) == "cat \ufffd"
 
 
-def test_nobody_writes_a_special() -> None:
-    """`<pad>` in a text is three pieces, not the number of the padding."""
-    assert fault("<pad>", WORDS).code == "E0959"
+def test_special_tokens_in_text_are_not_special() -> None:
+    """`<pad>` in a text is three words, not the padding token."""
+    assert get_diagnostic("<pad>", WORDS).code == "E0959"
     assert encode_text_ids("<pad>", TextWords(LISTED, unknown=8)).tolist() == [8, 8, 8]
     assert token_label(0, WORDS) == "·"
 
@@ -78,8 +77,8 @@ def test_nobody_writes_a_special() -> None:
         ("the \x1b[31m", WORDS, "remove it"),
     ],
 )
-def test_an_unknown_word_is_shown_with_its_place(text: str, record: TextWords, help: str) -> None:
-    told = fault(text, record)
+def test_unknown_word_error(text: str, record: TextWords, help: str) -> None:
+    told = get_diagnostic(text, record)
     assert told.code == "E0959"
     assert told.primary is not None
     assert told.primary.span.start == (0 if text[0] == "a" else 4)
@@ -97,8 +96,8 @@ reading { ids = text(words()) }
 """
 
 
-def test_words_beside_the_weights(tmp_path: Path) -> None:
-    """As `convert` lays them; with two of them nobody can tell, with none it takes ids."""
+def test_vocabulary_next_to_the_weights(tmp_path: Path) -> None:
+    """As `convert` writes them; with several vocabulary files or none, the model takes ids."""
     table = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     write_safetensors(tmp_path / "m.safetensors", {"words.weight": table})
     (tmp_path / "m.vocab").write_text("one\ntwo\nthree\n", "utf-8")
@@ -118,7 +117,7 @@ def test_words_beside_the_weights(tmp_path: Path) -> None:
         specc.load(out).run(ids="one")
 
 
-def test_words_that_no_text_is_read_as() -> None:
+def test_unreachable_words() -> None:
     vocab = ("<end>", "cat", "Dog", "new york", "u.s.", "[UNK]", "\u00a0x", "ÉTÉ")
     assert find_unreachable_words(TextWords(vocab)) == ["new york", "\u00a0x"]
     small = TextWords(vocab, lower=True)

@@ -1,4 +1,4 @@
-"""Bytes → text: UTF-8 or a coded error; the syntax follows from the name."""
+"""Decoding of spec files: UTF-8 or an error; the file name determines the syntax."""
 
 import pytest
 
@@ -10,33 +10,33 @@ DSL = "specc 1\nmodel m\n"
 YAML = "specc: 1\nmodel: m\n"
 
 
-def refused(data: bytes) -> Failed:
+def get_decode_error(data: bytes) -> Failed:
     with pytest.raises(Failed) as failed:
         decode_spec(data, "a.specc")
     return failed.value
 
 
-def test_a_mark_of_utf_8_is_dropped() -> None:
+def test_byte_order_mark_is_dropped() -> None:
     assert decode_spec(b"\xef\xbb\xbf" + DSL.encode(), "a.specc").text == DSL
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_other_encodings(encoding: str) -> None:
-    assert refused(DSL.encode(encoding)).diagnostics[0].code == "E0112"
+    assert get_decode_error(DSL.encode(encoding)).diagnostics[0].code == "E0112"
 
 
-def test_a_byte_that_is_not_utf_8_is_pointed_at() -> None:
-    diagnostic = refused(b"specc 1\nmodel \xe9t\xe9\n").diagnostics[0]
+def test_invalid_byte_position() -> None:
+    diagnostic = get_decode_error(b"specc 1\nmodel \xe9t\xe9\n").diagnostics[0]
     assert diagnostic.code == "E0112"
     assert diagnostic.primary is not None
     assert (diagnostic.primary.span.line, diagnostic.primary.span.column) == (2, 7)
 
 
 def test_zero_bytes() -> None:
-    assert "U+0000" in refused(b"specc 1\nmodel m\0\n").diagnostics[0].title
+    assert "U+0000" in get_decode_error(b"specc 1\nmodel m\0\n").diagnostics[0].title
 
 
-def test_lone_surrogates_of_a_python_text() -> None:
+def test_lone_surrogates() -> None:
     for name in ("a.specc", "a.yaml"):
         with pytest.raises(Failed, match="E0112"):
             parse_spec(Source(name, DSL + "# \ud800"))
@@ -48,7 +48,7 @@ def test_line_ends(ending: str) -> None:
     assert parse_spec(Source("a.yaml", YAML.replace("\n", ending))).model == "m"
 
 
-def test_comments_do_not_keep_the_carriage_return() -> None:
+def test_comments_without_carriage_return() -> None:
     assert parse_spec(Source("a.specc", "# a\r\nspecc 1 # b\r\nmodel m\r\n")).comments.leading == (
         "a",
     )
@@ -62,7 +62,7 @@ def test_comments_do_not_keep_the_carriage_return() -> None:
         ("-", "---\n" + YAML, "yaml"), ("-", '{"specc": 1}', "yaml"), ("-", "", "specc"),
     ],
 )  # fmt: skip
-def test_syntax(name: str, text: str, expected: str) -> None:
+def test_detected_syntax(name: str, text: str, expected: str) -> None:
     assert detect_syntax(Source(name, text)) == expected
 
 

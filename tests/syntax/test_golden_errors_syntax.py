@@ -1,4 +1,4 @@
-"""Messages about text that, as a person sees them."""
+"""Golden tests of syntax errors as rendered for terminals."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from specc.syntax.parse import parse_spec
 PAGES = Path(__file__).parents[2] / "docs" / "errors"
 
 
-def message(name: str, text: str) -> str:
+def render_error(name: str, text: str) -> str:
     with pytest.raises(Failed) as failed:
         parse_spec(Source(name, text))
     for diagnostic in failed.value.diagnostics:
@@ -26,4 +26,4 @@ def test_message(case: Path, golden: Callable[[Callable[[str], str]], None]) -> 
     yaml = case.stem.endswith("yaml")
     if case.stem.startswith("E0114"):
         yaml = case.stem == "E0114-specc-in-yaml"
-    golden(lambda text: message("spec.yaml" if yaml else "spec.specc", text))
+    golden(lambda text: render_error("spec.yaml" if yaml else "spec.specc", text))

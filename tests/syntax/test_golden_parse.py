@@ -1,4 +1,4 @@
-"""What the two writers make of a text: canonical `.specc`, then canonical YAML."""
+"""Golden tests of the printers: canonical `.specc`, then canonical YAML."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ from specc.syntax.yaml.yaml_printer import print_yaml
 
 @pytest.mark.golden("parse")
 def test_canonical_text(golden: Callable[[Callable[[str], str]], None]) -> None:
-    def both(text: str) -> str:
+    def print_both(text: str) -> str:
         file = parse_dsl(Source("a.specc", text))
         return f"{print_dsl(file)}~~~~ as YAML\n{print_yaml(file)}"
 
-    golden(both)
+    golden(print_both)

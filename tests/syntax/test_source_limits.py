@@ -1,4 +1,4 @@
-"""Each limit of the text: what is just inside it is read, one more is refused with its code."""
+"""Limits of source texts: the maximum is accepted, one more is an error with its code."""
 
 import pytest
 
@@ -15,8 +15,8 @@ from specc.syntax.yaml.yaml_parser import parse_yaml
 HEAD = "specc 1\nmodel m\n"
 
 
-def code(text: str, name: str = "a.specc") -> str:
-    """The code of the first fault, or an empty text."""
+def get_error_code(text: str, name: str = "a.specc") -> str:
+    """Return the code of the first error, or an empty string."""
     try:
         parse_spec(Source(name, text))
     except Failed as failed:
@@ -25,37 +25,37 @@ def code(text: str, name: str = "a.specc") -> str:
 
 
 def test_size_of_the_text() -> None:
-    assert code(HEAD + "#" * (lexer.MAX_SPEC_BYTES - len(HEAD))) == ""
-    assert code(HEAD + "#" * (lexer.MAX_SPEC_BYTES - len(HEAD) + 1)) == "E0109"
+    assert get_error_code(HEAD + "#" * (lexer.MAX_SPEC_BYTES - len(HEAD))) == ""
+    assert get_error_code(HEAD + "#" * (lexer.MAX_SPEC_BYTES - len(HEAD) + 1)) == "E0109"
     with pytest.raises(Failed, match="E0109"):
         decode_spec(b"x" * (lexer.MAX_SPEC_BYTES + 1), "a.specc")
 
 
 @pytest.mark.parametrize("pair", ["()", "[]"])
 def test_brackets(pair: str) -> None:
-    def nested(depth: int) -> str:
+    def nest(depth: int) -> str:
         return f"{HEAD}mask m = {pair[0] * depth}i{pair[1] * depth}\n"
 
-    assert code(nested(lexer.MAX_NESTING)) == ""
-    assert code(nested(lexer.MAX_NESTING + 1)) == "E0110"
+    assert get_error_code(nest(lexer.MAX_NESTING)) == ""
+    assert get_error_code(nest(lexer.MAX_NESTING + 1)) == "E0110"
 
 
 def test_collections_of_yaml() -> None:
-    def nested(depth: int) -> str:
+    def nest(depth: int) -> str:
         return (
             "specc: 1\nmodel: m\nconfig: {a: " + "[" * (depth - 2) + "1" + "]" * (depth - 2) + "}\n"
         )
 
-    assert code(nested(lexer.MAX_NESTING), "a.yaml") == ""
-    assert code(nested(lexer.MAX_NESTING + 1), "a.yaml") == "E0110"
+    assert get_error_code(nest(lexer.MAX_NESTING), "a.yaml") == ""
+    assert get_error_code(nest(lexer.MAX_NESTING + 1), "a.yaml") == "E0110"
 
 
 def test_signs_without_brackets() -> None:
-    assert code(f"{HEAD}mask m = {'-' * lexer.MAX_EXPRESSION_DEPTH}i\n") == ""
-    assert code(f"{HEAD}mask m = {'-' * (lexer.MAX_EXPRESSION_DEPTH + 1)}i\n") == "E0110"
+    assert get_error_code(f"{HEAD}mask m = {'-' * lexer.MAX_EXPRESSION_DEPTH}i\n") == ""
+    assert get_error_code(f"{HEAD}mask m = {'-' * (lexer.MAX_EXPRESSION_DEPTH + 1)}i\n") == "E0110"
 
 
-def test_words_of_an_expression() -> None:
+def test_tokens_of_an_expression() -> None:
     terms = lexer.MAX_EXPRESSION_TOKENS // 2
     sum_of_all = parse_expression("i" + " + i" * (terms - 1))
     assert isinstance(sum_of_all, ast.Binary)
@@ -69,19 +69,19 @@ def test_words_of_an_expression() -> None:
 
 
 def test_whole_numbers() -> None:
-    assert code(f"{HEAD}config {{ a = {2**53 - 1} }}\n") == ""
-    assert code(f"{HEAD}config {{ a = {2**53} }}\n") == "E0108"
-    assert code(f"{HEAD}config {{ a = {'9' * 5000} }}\n") == "E0108"
+    assert get_error_code(f"{HEAD}config {{ a = {2**53 - 1} }}\n") == ""
+    assert get_error_code(f"{HEAD}config {{ a = {2**53} }}\n") == "E0108"
+    assert get_error_code(f"{HEAD}config {{ a = {'9' * 5000} }}\n") == "E0108"
 
 
-def test_at_most_twenty_faults_are_shown() -> None:
+def test_at_most_twenty_errors_are_shown() -> None:
     with pytest.raises(Failed) as failed:
         parse_dsl(Source("a", HEAD + "mask )\n" * 25))
     assert len(failed.value.diagnostics) == lexer.MAX_REPORTED_ERRORS
     assert failed.value.diagnostics[-1].notes == ("5 more errors are not shown",)
 
 
-def test_faults_in_yaml_are_all_shown() -> None:
+def test_all_yaml_errors_are_shown() -> None:
     with pytest.raises(Failed) as failed:
         parse_yaml(
             Source("a", "specc: 1\nmodel: m\nconfig: {a: $, b: 'x +', 1: 2}\ndims: [1]\nfoo: 1\n")

@@ -1,4 +1,5 @@
-"""A loop over a cell of the standard library becomes the layer it is; another cell stays a loop."""
+"""Fusion of loops over cells of the standard library into recurrent ops; other cells remain
+loops."""
 
 from pathlib import Path
 
@@ -47,24 +48,26 @@ CELLS = {
 }
 
 
-def model(directory: Path, cell: str, collect: str = "h", options: str = "") -> ElaboratedSpec:
+def elaborate_cell(
+    directory: Path, cell: str, collect: str = "h", options: str = ""
+) -> ElaboratedSpec:
     carry = "h, c" if ", c" in cell.split("=")[0] else "h"
     body = f"earlier = h\n    {cell} @ cell\n    y = {collect}"
     (directory / "m.specc").write_text(SPEC.format(carry=carry, options=options, body=body))
     return elaborate_with_config(str(directory / "m.specc"))
 
 
-def fused(graph: Graph) -> Graph:
+def fuse_loops(graph: Graph) -> Graph:
     return rewrite_graph(graph, [fuse_scan, split_scan])
 
 
-def layers(graph: Graph) -> list[Op]:
+def list_recurrent_ops(graph: Graph) -> list[Op]:
     return [
         n.op for n, _ in graph.nodes if isinstance(n.op, ops.Rnn | ops.Gru | ops.Lstm | ops.Scan)
     ]
 
 
-def assert_means_the_same(spec: ElaboratedSpec, found: Graph) -> None:
+def assert_equal_results(spec: ElaboratedSpec, found: Graph) -> None:
     rng = np.random.default_rng(0)
     keep = np.array([[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]], bool)
     shapes = {"x": (3, 4, 3), "h": (3, 5), "c": (3, 5)}
@@ -77,28 +80,30 @@ def assert_means_the_same(spec: ElaboratedSpec, found: Graph) -> None:
 
 @pytest.mark.parametrize("options", ["", "reverse", "keep keep", "reverse keep keep"])
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_standard_cell_is_seen(cell: str, options: str, tmp_path: Path) -> None:
-    spec = model(tmp_path, cell, options=options)
-    found = fused(spec.model.graph)
+def test_standard_cells_are_fused(cell: str, options: str, tmp_path: Path) -> None:
+    spec = elaborate_cell(tmp_path, cell, options=options)
+    found = fuse_loops(spec.model.graph)
     assert find_graph_errors(found) == []
-    (layer,) = layers(found)
+    (layer,) = list_recurrent_ops(found)
     assert layer == type(CELLS[cell])(
         **{**CELLS[cell].attributes(), "reverse": "reverse" in options}
     )
     assert not any(isinstance(n.op, ops.Slice | ops.Concat) for n, _ in found.nodes), (
         "weights are whole"
     )
-    assert_means_the_same(spec, found)
+    assert_equal_results(spec, found)
 
 
 @pytest.mark.parametrize("options", ["", "keep keep"])
-def test_what_else_is_collected_follows_the_layer(options: str, tmp_path: Path) -> None:
+def test_other_collected_values_follow_the_layer(options: str, tmp_path: Path) -> None:
     readout = "linear(concat([h, row]), out=7) @ out"
-    spec = model(tmp_path, "h = gru_cell(row, h, reset=after, update=old)", readout, options)
-    found = fused(spec.model.graph)
-    assert layers(found) == [ops.Gru("after")]
+    spec = elaborate_cell(
+        tmp_path, "h = gru_cell(row, h, reset=after, update=old)", readout, options
+    )
+    found = fuse_loops(spec.model.graph)
+    assert list_recurrent_ops(found) == [ops.Gru("after")]
     assert sum(isinstance(n.op, ops.Linear) for n, _ in found.nodes) == 1
-    assert_means_the_same(spec, found)
+    assert_equal_results(spec, found)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +116,10 @@ def test_what_else_is_collected_follows_the_layer(options: str, tmp_path: Path) 
         ("h, c = lstm_cell(row, h, c)", "c"),
     ],
 )
-def test_another_cell_stays_a_loop(cell: str, collect: str, tmp_path: Path) -> None:
-    """A state of before a row, or the LSTM's cell at each row, is nothing that a layer gives."""
-    spec = model(tmp_path, cell, collect)
-    found = fused(spec.model.graph)
-    assert [type(op) for op in layers(found)] == [ops.Scan]
-    assert_means_the_same(spec, found)
+def test_other_cells_remain_loops(cell: str, collect: str, tmp_path: Path) -> None:
+    """A recurrent op returns neither the previous state nor the LSTM cell state of each
+    position."""
+    spec = elaborate_cell(tmp_path, cell, collect)
+    found = fuse_loops(spec.model.graph)
+    assert [type(op) for op in list_recurrent_ops(found)] == [ops.Scan]
+    assert_equal_results(spec, found)

@@ -1,6 +1,5 @@
-"""Small graphs before and after each pass: what the pass is for, and what it must leave
-alone. The worked examples in the docstrings of passes are run as well.
-"""
+"""Golden tests of the passes: small graphs before and after each pass. The examples in the
+docstrings of passes are run too."""
 
 import importlib
 from collections.abc import Callable
@@ -27,22 +26,22 @@ EXPLAINED = (
 
 @pytest.mark.golden("passes")
 def test_pass(case: Path, golden: Callable[[Callable[[str], str]], None]) -> None:
-    def run(text: str) -> str:
+    def run_case(text: str) -> str:
         first = next(n for n, line in enumerate(text.splitlines()) if line[:1] == "$")
         example = "\n".join(text.splitlines()[first:])
         assert example.split()[1] == case.parent.name
         return run_example(example)
 
-    golden(run)
+    golden(run_case)
 
 
-def test_every_pass_has_a_case_it_is_for_and_one_that_it_leaves_alone() -> None:
+def test_every_pass_has_two_cases() -> None:
     for name in PASSES:
         assert len(list((FOLDER / name).glob("*.txt"))) >= 2, name
 
 
 @pytest.mark.parametrize("module", EXPLAINED)
-def test_the_example_of_a_docstring_is_what_the_pass_does(module: str) -> None:
+def test_docstring_examples(module: str) -> None:
     text = importlib.import_module(f"specc.{module}").__doc__
     found = find_examples(text or "")
     assert found, "no worked example"

@@ -1,4 +1,5 @@
-"""Rules are plain functions with a `match`; names and places follow what replaces a node."""
+"""Graph rewriting: rules are functions that match a node; names and source positions follow the
+replacement."""
 
 from specc.analysis.analysis_report import analyze_graph
 from specc.analysis.batch_independence import check_batch_independence, find_batch_symbol
@@ -13,7 +14,7 @@ from specc.transforms.graph_rewrite import NodeOperands, NodeResults, rewrite_gr
 
 
 def merge_transposes(build: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
-    """Two transposes in a row are one."""
+    """Merge two consecutive transposes."""
     match op, args:
         case ops.Transpose(order=order), (Value() as x,) if order == tuple(range(len(order))):
             return (x,)
@@ -24,7 +25,7 @@ def merge_transposes(build: Builder, op: Op, args: NodeOperands) -> NodeResults 
     return None
 
 
-def turned_thrice() -> Graph:
+def build_three_transposes() -> Graph:
     build = Builder()
     x = build.input("x", Input(Type.of("f32", Dim.symbol("a"), 2, 3)))
     y = x
@@ -34,8 +35,8 @@ def turned_thrice() -> Graph:
     return build.finish("main", {"y": build.one(ops.Pointwise("tanh"), y)}, min_lengths={"a": 1})
 
 
-def test_three_turns_are_none_and_names_stay() -> None:
-    once = rewrite_graph(turned_thrice(), [merge_transposes])
+def test_three_transposes_cancel_and_keep_their_name() -> None:
+    once = rewrite_graph(build_three_transposes(), [merge_transposes])
     done = once
     for _ in range(2):
         done = rewrite_graph(done, [merge_transposes])
@@ -46,11 +47,13 @@ def test_three_turns_are_none_and_names_stay() -> None:
 
 
 def test_without_rules_nothing_changes() -> None:
-    assert format_ir(rewrite_graph(turned_thrice(), [])) == format_ir(turned_thrice())
+    assert format_ir(rewrite_graph(build_three_transposes(), [])) == format_ir(
+        build_three_transposes()
+    )
 
 
-def test_verify_names_what_is_wrong() -> None:
-    graph = turned_thrice()
+def test_graph_errors_are_described() -> None:
+    graph = build_three_transposes()
     (node, _), *rest = graph.nodes
     wrong = Graph(
         name=graph.name,
@@ -67,7 +70,7 @@ def test_verify_names_what_is_wrong() -> None:
     assert any("provenance of a node that is not in the graph" in s for s in said)
 
 
-def test_rows_of_the_batch_are_seen_to_mix() -> None:
+def test_batch_dependence_is_reported() -> None:
     build = Builder()
     b, t = Dim.symbol("batch"), Dim.symbol("seq")
     x = build.input("x", Input(Type.of("f32", b, t)))
@@ -81,7 +84,7 @@ def test_rows_of_the_batch_are_seen_to_mix() -> None:
     assert check_batch_independence(apart, "batch") == []
 
 
-def test_the_report_puts_the_facts_together() -> None:
+def test_analysis_report() -> None:
     build = Builder()
     x = build.input("x", Input(Type.of("f32", Dim.symbol("batch"), Dim.symbol("seq"))))
     build.input(

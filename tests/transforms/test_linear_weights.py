@@ -1,4 +1,5 @@
-"""Weights read as `[in, out]`: the same results, for all that only products read."""
+"""Weights stored as `[in, out]`: results are unchanged, for weights that only matrix products
+read."""
 
 import numpy as np
 
@@ -16,8 +17,8 @@ from specc.transforms.linear_weights import (
 )
 
 
-def graph(out: int, width: int, *, shown: bool = False) -> Graph:
-    """Two linear maps, of which one matrix is a table as well."""
+def build_linear_graph(out: int, width: int, *, shown: bool = False) -> Graph:
+    """Build two linear layers; one matrix is read by another op too."""
     made = Builder()
     x = made.input("x", Input(Type("f32", (Dim.symbol("n"), Dim.of(width)))))
     w = made.parameter(Parameter(name="w", type=Type.of("f32", out, width), initial=""))
@@ -29,10 +30,10 @@ def graph(out: int, width: int, *, shown: bool = False) -> Graph:
     return made.finish("g", {"y": y, "z": z, **more})
 
 
-def test_results_stay_and_the_graph_is_sound() -> None:
+def test_results_are_unchanged() -> None:
     rng = np.random.default_rng(0)
     for out, width in rng.integers(1, 6, (8, 2)):
-        whole = graph(int(out), int(width))
+        whole = build_linear_graph(int(out), int(width))
         assert find_linear_weights(whole) == {"w"}
         turned = transpose_stored_weights(whole, {"w"})
         assert not find_graph_errors(turned)
@@ -48,13 +49,13 @@ def test_results_stay_and_the_graph_is_sound() -> None:
             np.testing.assert_array_equal(found[name], array)
 
 
-def test_it_can_be_taken_back() -> None:
-    whole = graph(2, 3)
+def test_transposition_is_reversible() -> None:
+    whole = build_linear_graph(2, 3)
     assert format_ir(
         restore_transposed_weights(transpose_stored_weights(whole, {"w"}))
     ) == format_ir(whole)
     assert restore_transposed_weights(whole) is whole
 
 
-def test_a_matrix_that_is_a_result_is_left_as_it_is() -> None:
-    assert not find_linear_weights(graph(2, 3, shown=True))
+def test_output_matrix_is_not_transposed() -> None:
+    assert not find_linear_weights(build_linear_graph(2, 3, shown=True))

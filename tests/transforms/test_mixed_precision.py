@@ -1,4 +1,4 @@
-"""What is computed in 16 bits, what in 32, and that neither changes what is meant."""
+"""Mixed precision: which nodes compute in 16 and in 32 bits, and that the function is unchanged."""
 
 from collections.abc import Iterator
 
@@ -26,25 +26,25 @@ SOME = ("bert", "conformer", "gpt2", "t5", "mixtral", "rnnsearch", "vit")
 WRITING = ("gpt2", "mixtral", "rnnsearch", "t5", "transformer_xl")
 
 
-def small(name: str) -> ElaboratedSpec:
+def elaborate_small(name: str) -> ElaboratedSpec:
     return elaborate_with_config(
         name, **{k.replace(".", "__"): v for k, v in SMALL_CONFIGS[name].items()}
     )
 
 
-def thin_nodes(graph: Graph) -> Iterator[Node]:
+def find_half_nodes(graph: Graph) -> Iterator[Node]:
     for node, results in graph.nodes:
         if results[0].type.dtype == "f16" and not isinstance(node.op, ops.Cast):
             yield node
 
 
-def check_meaning(name: str) -> None:
-    """In float64 a cast is nothing, so both graphs are one function."""
-    found = small(name)
+def check_equal_function(name: str) -> None:
+    """In float64 casts have no effect, so both graphs compute one function."""
+    found = elaborate_small(name)
     graph = pass_pipeline.simplify_graph(found.model.graph)
     thin = convert_graph_to_half(graph, "f16")
     assert not find_graph_errors(thin)
-    assert any(True for _ in thin_nodes(thin))
+    assert any(True for _ in find_half_nodes(thin))
     weights = sample_spec_weights(found)
     inputs = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(3))
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
@@ -54,29 +54,33 @@ def check_meaning(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sample_sweep(SOME))
-def test_it_means_the_same(name: str) -> None:
-    check_meaning(name)
+def test_function_is_unchanged(name: str) -> None:
+    check_equal_function(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SMALL_CONFIGS))
-def test_every_spec_means_the_same(name: str) -> None:
-    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "bf16")
+def test_every_spec_converts_without_errors(name: str) -> None:
+    graph = convert_graph_to_half(
+        pass_pipeline.simplify_graph(elaborate_small(name).model.graph), "bf16"
+    )
     assert not find_graph_errors(graph)
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_only_what_the_table_names_is_thin(name: str) -> None:
-    """By a second reading: no node of 16 bits sums, divides or exponentiates."""
-    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "f16")
-    for node in thin_nodes(graph):
+def test_only_listed_ops_compute_in_half(name: str) -> None:
+    """Checked independently: no 16-bit node sums, divides or exponentiates."""
+    graph = convert_graph_to_half(
+        pass_pipeline.simplify_graph(elaborate_small(name).model.graph), "f16"
+    )
+    for node in find_half_nodes(graph):
         assert isinstance(node.op, ALWAYS_HALF_OPS) or can_follow_operand_dtype(node.op)
         assert not isinstance(node.op, ops.Softmax | ops.Reduce | ops.Scan | ops.Lstm)
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_inputs_and_results_stay(name: str) -> None:
-    graph = pass_pipeline.simplify_graph(small(name).model.graph)
+def test_interface_is_unchanged(name: str) -> None:
+    graph = pass_pipeline.simplify_graph(elaborate_small(name).model.graph)
     thin = convert_graph_to_half(graph, "bf16")
     for old, new in (
         (graph.inputs, thin.inputs),
@@ -86,8 +90,8 @@ def test_inputs_and_results_stay(name: str) -> None:
         assert {n: v.type for n, v in old.items()} == {n: v.type for n, v in new.items()}
 
 
-def maker_of(value: Value) -> Node:
-    """The first node behind a result that computes something."""
+def find_producer(value: Value) -> Node:
+    """Return the node that computes a result, ignoring casts."""
     while value.node is not None and isinstance(value.node.op, ops.Cast | ops.Last):
         assert value.node.first is not None
         value = value.node.first
@@ -96,16 +100,20 @@ def maker_of(value: Value) -> Node:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "mixtral"])
-def test_logits_are_of_32_bits(name: str) -> None:
-    """The table that is both is read in 16 bits for tokens, in 32 for logits."""
-    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small(name).model.graph), "f16")
-    head = maker_of(graph.outputs["logits"])
+def test_logits_are_float32(name: str) -> None:
+    """A tied embedding is read in 16 bits for tokens and in 32 bits for logits."""
+    graph = convert_graph_to_half(
+        pass_pipeline.simplify_graph(elaborate_small(name).model.graph), "f16"
+    )
+    head = find_producer(graph.outputs["logits"])
     assert isinstance(head.op, ops.Linear)
     assert all(a.type.dtype == "f32" for a in head.args if a is not None)
 
 
-def test_scores_of_experts_are_of_32_bits() -> None:
-    graph = convert_graph_to_half(pass_pipeline.simplify_graph(small("mixtral").model.graph), "f16")
+def test_router_scores_are_float32() -> None:
+    graph = convert_graph_to_half(
+        pass_pipeline.simplify_graph(elaborate_small("mixtral").model.graph), "f16"
+    )
     routes = [node for node, _ in graph.nodes if isinstance(node.op, ops.TopK)]
     assert routes
     for node in routes:
@@ -118,8 +126,8 @@ def test_scores_of_experts_are_of_32_bits() -> None:
 
 
 @pytest.mark.parametrize("name", WRITING)
-def test_keys_and_values_are_kept_thin(name: str) -> None:
-    found = small(name)
+def test_kv_cache_is_half(name: str) -> None:
+    found = elaborate_small(name)
     graph = pass_pipeline.simplify_graph(found.model.graph)
     generation = found.model.generation
     assert generation is not None
@@ -143,8 +151,8 @@ def test_keys_and_values_are_kept_thin(name: str) -> None:
             assert thin.step.inputs[name_].type.dtype == made
 
 
-def test_a_number_that_does_not_fit_stays_wide() -> None:
-    """Added to what is thin, `1e-9` would be nothing in float16."""
+def test_underflowing_constant_stays_float32() -> None:
+    """`1e-9` underflows to zero in float16."""
     made = Builder()
     x = made.input("x", Input(Type.of("f32", 2, 3)))
     w = made.parameter(Parameter(name="w", type=Type.of("f32", 3, 3), initial="zeros"))

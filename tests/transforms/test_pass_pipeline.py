@@ -1,6 +1,5 @@
-"""The order of the passes, that a pass which breaks a graph is named, and what
-`specc show --ir --print-after PASS` prints.
-"""
+"""The pass pipeline: order, the name of a pass that breaks a graph, and `specc show --ir
+--print-after PASS`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,7 @@ generate text of ids from logits { stop = 0 }
 """
 
 
-def test_optional_passes_run_only_where_they_are_asked_for() -> None:
+def test_optional_passes_run_on_request() -> None:
     assert pass_pipeline.list_passes_up_to("inline") == ("inline",)
     assert pass_pipeline.list_passes_up_to("split_scan") == ("fuse_scan", "split_scan")
     assert pass_pipeline.list_passes_up_to("encode") == (
@@ -37,14 +36,14 @@ def test_optional_passes_run_only_where_they_are_asked_for() -> None:
     )
 
 
-def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_graph_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = parse_ir(GRAPH)["g"]
 
-    def lose(work: pass_pipeline.PassState) -> pass_pipeline.PassState:
+    def drop_nodes(work: pass_pipeline.PassState) -> pass_pipeline.PassState:
         broken = Graph(**{**work.graph.__dict__, "nodes": ()})
         return replace(work, graph=broken)
 
-    passes = (pass_pipeline.CompilerPass("lose", "loses every node", lose),)
+    passes = (pass_pipeline.CompilerPass("lose", "loses every node", drop_nodes),)
     monkeypatch.setattr(pass_pipeline, "ALL_PASSES", passes)
     with pytest.raises(AssertionError, match="after the pass `lose`"):
         pass_pipeline.run_passes(pass_pipeline.PassState(graph=graph), ("lose",))
@@ -66,12 +65,12 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+def run_show(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     assert main(["show", *map(str, words)]) == 0
     return capsys.readouterr().out
 
 
-def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
+def test_ir_of_spec_model_and_package(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, package = tmp_path / "m.onnx", tmp_path / "p"
@@ -79,18 +78,18 @@ def test_the_ir_of_a_spec_is_that_of_its_model_and_its_package(
     all_parts = ["--graphs", "score,step", "-o", str(package)]
     assert main(["compile", str(spec), "--init", "0", *all_parts]) == 0
     capsys.readouterr()
-    text = shown(capsys, spec, "--ir")
+    text = run_show(capsys, spec, "--ir")
     assert format_ir(*parse_ir(text).values()) == text
-    assert shown(capsys, model, "--ir") == text
-    assert shown(capsys, package, "--ir") == text
+    assert run_show(capsys, model, "--ir") == text
+    assert run_show(capsys, package, "--ir") == text
     for name in ("fuse_scan", "split_scan", "prove", "encode"):
-        behind = shown(capsys, spec, "--ir", "--print-after", name)
-        assert shown(capsys, model, "--print-after", name) == behind
-        assert shown(capsys, package, "--print-after", name) == behind
-    step = shown(capsys, package, "--ir", "--graph", "step")
+        behind = run_show(capsys, spec, "--ir", "--print-after", name)
+        assert run_show(capsys, model, "--print-after", name) == behind
+        assert run_show(capsys, package, "--print-after", name) == behind
+    step = run_show(capsys, package, "--ir", "--graph", "step")
     assert list(parse_ir(step)) == ["g step"]
-    assert shown(capsys, spec, "--print-after", "step") == step
-    assert shown(capsys, package, "--graph", "step", "--print-after", "split_scan") == step
+    assert run_show(capsys, spec, "--print-after", "step") == step
+    assert run_show(capsys, package, "--graph", "step", "--print-after", "split_scan") == step
     for name in pass_pipeline.DERIVE_PASSES:
         asked = ["show", str(package), "--graph", "step", "--print-after", name]
         assert main(asked) == 1

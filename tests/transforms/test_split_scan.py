@@ -1,4 +1,4 @@
-"""What a loop does not have to do is done outside it, and means the same."""
+"""Loop-invariant computation moves out of loops, and results are unchanged."""
 
 from pathlib import Path
 
@@ -41,8 +41,8 @@ def graph(tmp_path: Path) -> Graph:
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def contractions(graph: Graph) -> tuple[int, int]:
-    """Heavy operations outside and inside the loop."""
+def count_heavy_ops(graph: Graph) -> tuple[int, int]:
+    """Return the number of matrix products outside and inside the loop."""
     outside = sum(n.op.heavy for n, _ in graph.nodes if not isinstance(n.op, ops.Scan))
     inside = sum(
         b.op.heavy for n, _ in graph.nodes if isinstance(n.op, ops.Scan) for b, _ in n.op.body.nodes
@@ -50,16 +50,16 @@ def contractions(graph: Graph) -> tuple[int, int]:
     return outside, inside
 
 
-def test_only_what_the_carry_needs_stays_inside(graph: Graph) -> None:
-    # U h is out already: nothing in it changes from row to row
-    assert contractions(graph) == (1, 8)
-    # inside stay W s, v tanh(…), the weighted sum, and s's and the context's way into
-    # the next s
-    assert contractions(rewrite_graph(graph, [split_scan])) == (4, 5)
+def test_only_carry_dependent_ops_remain(graph: Graph) -> None:
+    # U h is already outside: it is loop-invariant
+    assert count_heavy_ops(graph) == (1, 8)
+    # W s, v tanh(…), the weighted sum, and the projections of s and the context to the next s
+    # remain inside
+    assert count_heavy_ops(rewrite_graph(graph, [split_scan])) == (4, 5)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_the_meaning_stays(graph: Graph, batch: int) -> None:
+def test_results_are_unchanged(graph: Graph, batch: int) -> None:
     rng = np.random.default_rng(0)
     weights = {
         k: rng.normal(size=[d.number or 0 for d in v.type.shape])
@@ -79,7 +79,7 @@ def test_the_meaning_stays(graph: Graph, batch: int) -> None:
         np.testing.assert_allclose(after[name], value, rtol=0, atol=1e-12)
 
 
-def test_a_loop_with_nothing_to_move_is_left_alone(tmp_path: Path) -> None:
+def test_loop_without_invariants_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "sum.specc"
     path.write_text(
         "specc 1 model running dims batch, t "

@@ -29,10 +29,9 @@ generate text of ids from logits { max_tokens = 3 }
 )
 
 
-def random_spec(seed: int) -> tuple[str, list[int]]:
-    """A stack of windowed attentions, perhaps after a stride; the lengths above which each window
-    matters.
-    """
+def make_random_spec(seed: int) -> tuple[str, list[int]]:
+    """Return a stack of windowed attentions, perhaps after a stride, and the lengths above which
+    each window has an effect."""
     rng = random.Random(seed)
     stride = rng.choice([1, 1, 2, 16])
     lines = [f"  x = conv(x, out=4, kernel={stride}, stride={stride}) @ c"] if stride > 1 else []
@@ -51,7 +50,7 @@ def test_every_window_is_exceeded_or_listed(
     seed: int, work: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(length_coverage, "MAX_WORK", work)
-    text, lengths = random_spec(seed)
+    text, lengths = make_random_spec(seed)
     (tmp_path / "m.specc").write_text(text)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
     found = list(iterate_rounds(specc.load(tmp_path / "m.onnx").scoring))

@@ -1,4 +1,4 @@
-"""`verify --baseline` says what rounding lost, and `--threshold` makes it a condition."""
+"""`verify --baseline` reports the quantization error, and `--threshold` limits it."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {p.stem: str(p) for p in directory.glob("*.onnx")}
 
 
-def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_reported(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     told = []
     for kind in ("int8", "int4"):
         assert main(["verify", models[f"gpt2{kind}"], "--baseline", models["gpt2"]]) == 0
@@ -38,10 +38,9 @@ def test_what_is_lost_is_told(models: dict[str, str], capsys: pytest.CaptureFixt
     assert float(told[0]["error"]) > 1e-5
 
 
-def test_each_layer_tells_what_it_lost(
-    models: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing before the first rounded weight, and at each what NumPy finds of it."""
+def test_error_per_layer(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The error is zero before the first quantized weight; at each weight it equals the error
+    computed with NumPy."""
     given = ["verify", models["gpt2int8"], "--per-layer", "--rounds", "1"]
     assert main([*given, "--baseline", models["gpt2"]]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -51,27 +50,25 @@ def test_each_layer_tells_what_it_lost(
     inputs = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
     rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
     lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
-    assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are told
+    assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are printed
     assert told["h.0.attn.c_attn"] > 0
     assert main(given) == 1
     assert "E0753" in capsys.readouterr().err
 
 
-def test_nothing_is_lost_beside_itself(models: dict[str, str]) -> None:
+def test_baseline_is_the_same_model(models: dict[str, str]) -> None:
     given = ["verify", models["gpt2int8"], "--baseline", models["gpt2int8"]]
     assert main([*given, "--threshold", "error=0", "--threshold", "kl=0"]) == 0
 
 
-def test_more_than_may_be_is_an_error(
-    models: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exceeded_threshold(models: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     given = ["verify", models["gpt2int8"], "--baseline", models["gpt2"]]
     assert main([*given, "--threshold", "error=1e-6"]) == 4
     assert "E0856" in capsys.readouterr().err
     assert main([*given, "--threshold", "error=0.5"]) == 0
 
 
-def test_another_model_is_none_to_compare_with(
+def test_baseline_is_another_model(
     models: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", models["gpt2int8"], "--baseline", models["other"]]) == 1
@@ -79,12 +76,12 @@ def test_another_model_is_none_to_compare_with(
 
 
 @pytest.mark.parametrize("wrong", ["kl", "size=1", "kl=-1", "kl=nan", "kl=inf"])
-def test_bounds_that_are_none(wrong: str, models: dict[str, str]) -> None:
+def test_invalid_thresholds(wrong: str, models: dict[str, str]) -> None:
     given = ["verify", models["gpt2"], "--baseline", models["gpt2"], "--threshold", wrong]
     assert main(given) == 2
 
 
-def test_measures_by_hand() -> None:
+def test_measures_computed_by_hand() -> None:
     full = np.array([[[0.0, 1.0], [2.0, 0.0]]], np.float32)
     low = np.array([[[0.0, 1.0], [2.0, 3.0]]], np.float32)
     loss = QuantizationLoss()
@@ -97,7 +94,7 @@ def test_measures_by_hand() -> None:
     assert found["cosine_distance"] == pytest.approx(1 - 5 / (14**0.5 * 5**0.5))
 
 
-def test_a_package_is_compared_by_what_scores(tmp_path: Path) -> None:
+def test_package_is_compared_by_its_score_graph(tmp_path: Path) -> None:
     for kind in ("", "int8"):
         path = tmp_path / f"m{kind}"
         specc.compile(

@@ -1,4 +1,4 @@
-"""A processor that multiplies whole numbers in another way is found by `verify`."""
+"""`verify` detects a CPU with other integer matrix multiplication."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ RNG = np.random.default_rng(0)
 NAMES = {"x": "x", "w": "w", "y": "y"}
 
 
-def test_a_product_that_stops_at_sixteen_bits() -> None:
-    """What `pmaddubsw` does: sums of two products do not go beyond 32767."""
+def test_saturating_int16_products() -> None:
+    """`pmaddubsw` saturates sums of two products at 32767."""
     x = RNG.integers(0, 256, (3, 8)).astype(np.uint8)
     x[0], w = 255, np.full((8, 2), 127, np.int8)
     right = (x.astype(np.int32) - 128) @ w.astype(np.int32)
@@ -25,7 +25,7 @@ def test_a_product_that_stops_at_sixteen_bits() -> None:
         compare_products([product], {"x": x, "w": w, "y": np.stack([wrong, wrong], 1)}, "")
 
 
-def test_rows_that_are_rounded_the_other_way() -> None:
+def test_rounding_away_from_even() -> None:
     x = np.array([[0.5, 1.5, -2.5, 126.9]], np.float32)
     product = QuantizedProduct("QuantizeLinear", {"x": "x", "y": "y"}, {})
     even = np.array([[128, 130, 126, 255]], np.uint8)
@@ -39,8 +39,9 @@ GROUPED = {"x": "x", "w": "w", "scales": "scales", "y": "y"}
 NUMBERS = {"K": 40, "bits": 8, "block_size": 128, "accuracy_level": 4}
 
 
-def grouped(x: Array, w: Array) -> dict[str, Array]:
-    """Operands of a product in blocks with K = 40, and its result in float32 sums of 16."""
+def make_grouped_product(x: Array, w: Array) -> dict[str, Array]:
+    """Return the operands of a group-wise quantized product with K = 40, and its result in float32
+    sums of 16."""
     stored = np.full((len(w), 1, 128), 128, np.uint8)
     stored[:, 0, :40] = w + 128
     most = np.abs(x).max(-1, keepdims=True)
@@ -53,8 +54,8 @@ def grouped(x: Array, w: Array) -> dict[str, Array]:
     return {"x": x, "w": stored, "scales": scales, "y": y}
 
 
-def test_a_result_that_cancels_has_the_error_of_its_terms() -> None:
-    """Results far smaller than their terms differ by more than 1e-5 of themselves."""
+def test_error_of_a_cancelling_sum() -> None:
+    """A result much smaller than its terms has a relative error above 1e-5."""
     worst = 0.0
     product = QuantizedProduct("MatMulNBits", GROUPED, NUMBERS)
     for seed in range(200):
@@ -62,12 +63,12 @@ def test_a_result_that_cancels_has_the_error_of_its_terms() -> None:
         x, w = rng.normal(size=(1, 40)).astype("f4"), rng.integers(-128, 128, (1, 40))
         most = np.abs(x).max()
         q = np.rint(x * (np.float32(127) / most))
-        # the last weight and number make all of it nearly nothing
+        # the last weight and activation cancel almost the whole sum
         q[0, 39] = 1
         w[0, 39] = 0
         w[0, 38] = -round(float((q @ w.T - q[:, 38] * w[0, 38])[0, 0] / (q[0, 38] or 1)))
         w[0, 38] = np.clip(w[0, 38], -128, 127)
-        given = grouped(x, w)
+        given = make_grouped_product(x, w)
         assert compare_products([product], given, "") <= 1e-5
         exact = (q.astype("f8") @ w.T) * float(most / np.float32(127))
         worst = max(worst, abs(float((given["y"] - exact)[0, 0])) / (abs(exact).max() or 1))
@@ -75,10 +76,10 @@ def test_a_result_that_cancels_has_the_error_of_its_terms() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 17, 39])
-def test_one_weight_that_is_off_by_one_is_found(place: int) -> None:
+def test_wrong_weight_is_found(place: int) -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(3, 40)).astype("f4")
-    given = grouped(x, rng.integers(-128, 127, (5, 40)))
+    given = make_grouped_product(x, rng.integers(-128, 127, (5, 40)))
     product = QuantizedProduct("MatMulNBits", GROUPED, NUMBERS)
     assert compare_products([product], given, "") <= 1e-5
     given["w"][2, 0, place] += 1
@@ -87,10 +88,10 @@ def test_one_weight_that_is_off_by_one_is_found(place: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-40, 1e-38, 3e-37])
-def test_blocks_of_denormal_activations_are_zeros(size: float) -> None:
-    """Their factor, 127 by the largest of them, is infinite in float32."""
+def test_denormal_activations(size: float) -> None:
+    """The factor 127 / max overflows float32."""
     x = np.full((2, 40), size, np.float32)
     x[1] = 1
-    given = grouped(np.ones((2, 40), np.float32), np.full((3, 40), 2))
+    given = make_grouped_product(np.ones((2, 40), np.float32), np.full((3, 40), 2))
     given |= {"x": x, "y": np.array([[0] * 3, [80] * 3], np.float32)}
     assert compare_products([QuantizedProduct("MatMulNBits", GROUPED, NUMBERS)], given, "") == 0

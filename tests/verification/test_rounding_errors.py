@@ -1,4 +1,4 @@
-"""Differences that float32 rounding explains are none of the model's; all others are."""
+"""Differences that float32 rounding explains are accepted; all others are errors."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -69,8 +69,9 @@ RECURRENCES = {
 LLAMA = {"vocab": 97, "d": 32, "heads": 4, "kv_heads": 2, "layers": 2, "hidden": 48}
 
 
-def with_outliers(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """An eighth of the rows of each matrix times 100, zero, and denormal."""
+def add_outliers(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Multiply an eighth of the rows of each matrix by 100, set others to zero, and others to
+    denormal values."""
     rng, found = np.random.default_rng(seed), {}
     for name, value in weights.items():
         made = np.array(value, np.float32)
@@ -84,8 +85,8 @@ def with_outliers(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
     return found
 
 
-def scaled(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """Matrices whose products are four times as large as what they are given."""
+def scale_matrices(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Scale matrices so that each product is four times as large as its input."""
     rng, found = np.random.default_rng(seed), {}
     for name, value in weights.items():
         size = 4 / np.sqrt(value.shape[-1]) if value.ndim > 1 else 0.3
@@ -94,8 +95,10 @@ def scaled(weights: Mapping[str, Array], seed: int) -> dict[str, Array]:
     return found
 
 
-def changed(spec: Path | str, directory: Path, change: Change, seed: int, **config: int) -> Path:
-    """A compiled model with other weights than random ones of the usual size."""
+def compile_changed(
+    spec: Path | str, directory: Path, change: Change, seed: int, **config: int
+) -> Path:
+    """Compile a model with changed random weights."""
     specc.compile(spec, directory / "plain.onnx", init=seed, set=config)
     weights = specc.load(directory / "plain.onnx").weights()
     write_safetensors(directory / "w.safetensors", change(weights, seed))
@@ -105,20 +108,20 @@ def changed(spec: Path | str, directory: Path, change: Change, seed: int, **conf
     return path
 
 
-def llama(directory: Path, seed: int) -> Path:
-    """A small Llama with outlier rows."""
-    return changed("llama", directory, with_outliers, seed, **LLAMA)
+def compile_llama(directory: Path, seed: int) -> Path:
+    """Compile a small Llama with outlier rows."""
+    return compile_changed("llama", directory, add_outliers, seed, **LLAMA)
 
 
 def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
-    found = list(iterate_rounds(specc.load(llama(tmp_path, 0)).scoring))
+    found = list(iterate_rounds(specc.load(compile_llama(tmp_path, 0)).scoring))
     assert all(one.agrees for one in found)
     long = max(found, key=lambda one: one.sizes["seq"])
     assert long.worst > 1e-5
     assert ", of which float32 rounding explains" in str(long)
 
 
-@pytest.mark.parametrize("change", [with_outliers, scaled])
+@pytest.mark.parametrize("change", [add_outliers, scale_matrices])
 @pytest.mark.parametrize("spec", ["gated linear attention", "recurrent gates"])
 def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) -> None:
     """`sigmoid(x) ** (1 / 16)` of GLA (arXiv:2312.06635, sec. 4.4); `sqrt(1 - a * a)` of
@@ -126,25 +129,27 @@ def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) 
     """
     (tmp_path / "spec.specc").write_text(RECURRENCES[spec])
     for seed in (1, 2):
-        path = changed(tmp_path / "spec.specc", tmp_path, change, seed)
+        path = compile_changed(tmp_path / "spec.specc", tmp_path, change, seed)
         found = list(iterate_rounds(specc.load(path).scoring))
         assert sum(one.agrees is True for one in found) > len(found) // 2
 
 
 @pytest.mark.slow
 def test_positions_where_rounding_rarely_decides_agree(tmp_path: Path) -> None:
-    """One of 1042 positions moves in none of the samples of which the bounds are made."""
+    """One of 1042 positions moves in none of the samples that determine the bounds."""
     config = {**LLAMA, "d": 64, "hidden": 96, "layers": 4}
     found = list(
-        iterate_rounds(specc.load(changed("llama", tmp_path, with_outliers, 0, **config)).scoring)
+        iterate_rounds(
+            specc.load(compile_changed("llama", tmp_path, add_outliers, 0, **config)).scoring
+        )
     )
     assert all(one.agrees for one in found)
 
 
 @pytest.mark.parametrize("by", [1e-2, 1e-3])
 def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Path) -> None:
-    """Positions that are well-conditioned show it."""
-    path = llama(tmp_path, 0)
+    """Well-conditioned positions reveal the error."""
+    path = compile_llama(tmp_path, 0)
     model: LoadedModel = specc.load(path).scoring
     changed = onnx.load(path)
     for tensor in changed.graph.initializer:
@@ -161,9 +166,8 @@ def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Pat
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0])
 def test_bounds_hold_for_float32_arithmetic(scale: float, tmp_path: Path) -> None:
-    """NumPy in float32 is within the bounds, whose size follows the condition number:
-    `tanh` of sums of large terms.
-    """
+    """NumPy in float32 stays within the bounds, which are proportional to the condition number:
+    `tanh` of sums of large terms."""
     text = """specc 1
 model m
 dims batch

@@ -1,4 +1,4 @@
-"""Steps under the names of other programs are verified on states that a text leaves."""
+"""Steps with input names of other programs are verified on states after a prefix."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +23,12 @@ from specc.runtime.random_inputs import random_inputs, sample_step_inputs, state
         ("llama", "genai"),
         ("encoder_decoder", "hf"),
         ("bloom", "hf"),
-        # its table of positions is short
+        # its position embedding is short
         ("bart", "hf"),
     ],
 )
-def test_states_are_those_of_a_first_part_of_a_text(spec: str, names: str, tmp_path: Path) -> None:
-    """A step behind them says what one pass over both parts says of the newest row."""
+def test_states_of_a_prefix(spec: str, names: str, tmp_path: Path) -> None:
+    """A step on these states returns the result of a full forward pass for the last position."""
     specc.compile(
         spec, tmp_path / "p", set=SMALL_CONFIGS[spec], init=0, graphs="step", io_names=names
     )
@@ -36,12 +36,12 @@ def test_states_are_those_of_a_first_part_of_a_text(spec: str, names: str, tmp_p
     tried = 0
     for role in package.roles:
         model = package.load(role)
-        tried += _continues(model.manifest.graph, model.weights())
+        tried += _has_consistent_states(model.manifest.graph, model.weights())
     assert tried
     assert list(list_package_lines(package))
 
 
-def _continues(step: Graph, weights: Mapping[str, Array]) -> bool:
+def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
     states = states_by_name(step)
     growing = {n for n in states if not all(d.number for d in step.inputs[n].type.shape[1:])}
     if not growing:

@@ -1,6 +1,5 @@
-"""`specc verify` executes every branch and loop body of a compiled model, or says which
-ones it did not.
-"""
+"""`specc verify` executes every branch and loop body of a compiled model, or lists those that it
+did not execute."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,23 +30,23 @@ BLOCKED = {
 }
 
 
-def compiled(text: str, directory: Path) -> Path:
+def compile_text(text: str, directory: Path) -> Path:
     (directory / "spec.specc").write_text(text)
     specc.compile(directory / "spec.specc", directory / "m.onnx", init=0)
     return directory / "m.onnx"
 
 
-def subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
+def find_subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield attribute.g
-                yield from subgraphs(attribute.g)
+                yield from find_subgraphs(attribute.g)
 
 
 @pytest.mark.parametrize("name", BLOCKED)
 def test_every_subgraph_of_blocked_attention_is_executed(name: str, tmp_path: Path) -> None:
-    path = compiled(HEAD + BLOCKED[name], tmp_path)
+    path = compile_text(HEAD + BLOCKED[name], tmp_path)
     found = list(iterate_rounds(specc.load(path).scoring))
     assert not any(one.uncovered for one in found)
     assert cli.main(["verify", str(path), "--strict"]) == 0
@@ -55,12 +54,12 @@ def test_every_subgraph_of_blocked_attention_is_executed(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", BLOCKED)
 def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
-    """Results of a branch or body become larger; those that nobody reads do not matter."""
-    path = compiled(HEAD + BLOCKED[name], tmp_path)
+    """Scale the results of a branch or body; unused subgraphs are skipped."""
+    path = compile_text(HEAD + BLOCKED[name], tmp_path)
     whole, found = onnx.load(path), 0
-    for number in range(len(list(subgraphs(whole.graph)))):
+    for number in range(len(list(find_subgraphs(whole.graph)))):
         model = onnx.load(path)
-        body = list(subgraphs(model.graph))[number]
+        body = list(find_subgraphs(model.graph))[number]
         if body.name == "unused":
             continue
         result = body.output[-1].name
@@ -82,7 +81,7 @@ def test_a_mistake_in_any_subgraph_is_found(name: str, tmp_path: Path) -> None:
 
 
 def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
-    path = compiled(HEAD + BLOCKED["mask with keys apart"], tmp_path)
+    path = compile_text(HEAD + BLOCKED["mask with keys apart"], tmp_path)
     model = specc.load(path).scoring
     for sizes, density, blocks in (
         ({"batch": 2, "n": 3}, 0.7, 0),
@@ -99,12 +98,12 @@ def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
         assert counted[loop] == blocks
 
 
-def test_what_no_round_executes_is_listed(
+def test_unexecuted_subgraphs_are_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long sequences are too much work for the reference."""
+    """Long sequences exceed the work limit of the reference."""
     monkeypatch.setattr("specc.verification.length_coverage.MAX_WORK", 1000)
-    path = compiled(HEAD + BLOCKED["additive attention"], tmp_path)
+    path = compile_text(HEAD + BLOCKED["additive attention"], tmp_path)
     assert cli.main(["verify", str(path)]) == 0
     assert "not covered: then_branch of If" in capsys.readouterr().out
     assert cli.main(["verify", str(path), "--strict"]) == 5
@@ -113,7 +112,7 @@ def test_what_no_round_executes_is_listed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
-def test_every_subgraph_of_a_shipped_spec_is_executed(spec: str, tmp_path: Path) -> None:
+def test_every_subgraph_of_a_built_in_spec_is_executed(spec: str, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL_CONFIGS[spec])
     found = list(iterate_rounds(specc.load(tmp_path / "m.onnx").scoring))
     assert not [one.uncovered for one in found if one.uncovered]

@@ -1,6 +1,5 @@
-"""`specc verify` of a model that decodes by itself compares its tokens with a decode by
-float64 forward passes.
-"""
+"""`specc verify` of a model with a decoding loop compares its tokens with decoding by float64
+forward passes."""
 
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from specc.verification.verify_model import iterate_rounds
 STRATEGIES = ("greedy", "sample", "beam")
 
 
-def compiled(spec: str, strategy: str, directory: Path) -> Path:
+def compile_generator(spec: str, strategy: str, directory: Path) -> Path:
     path = directory / "m.onnx"
     settings = {"strategy": strategy}
     specc.compile(
@@ -39,10 +38,10 @@ def compiled(spec: str, strategy: str, directory: Path) -> Path:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("spec", ["llama", "encoder_decoder"])
-def test_tokens_are_those_of_the_reference(
+def test_tokens_equal_the_reference(
     spec: str, strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = compiled(spec, strategy, tmp_path)
+    path = compile_generator(spec, strategy, tmp_path)
     assert cli.main(["verify", str(path), "--strict"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) >= 3
@@ -50,20 +49,20 @@ def test_tokens_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_mistake_in_a_weight_or_in_the_choice_is_found(strategy: str, tmp_path: Path) -> None:
-    path = compiled("llama", strategy, tmp_path)
+def test_wrong_weights_and_wrong_choices_are_found(strategy: str, tmp_path: Path) -> None:
+    path = compile_generator("llama", strategy, tmp_path)
     right: LoadedModel = specc.load(path).scoring
-    for change in (_scale_weights, _choose_another):
+    for change in (_scale_weights, _negate_logits):
         model = onnx.load(path)
         change(model, right)
         save_with_hash(model, tmp_path / "wrong.onnx")
         wrong = specc.load(tmp_path / "wrong.onnx").scoring
         with pytest.raises(Failed, match="E0930"):
-            list(iterate_rounds(_with_weights_of(wrong, right)))
+            list(iterate_rounds(_share_weights(wrong, right)))
 
 
-def _with_weights_of(wrong: LoadedModel, right: LoadedModel) -> LoadedModel:
-    """The reference reads the right weights."""
+def _share_weights(wrong: LoadedModel, right: LoadedModel) -> LoadedModel:
+    """Let the reference read the correct weights."""
     wrong.file.__dict__["weights"] = right.file.weights
     return wrong
 
@@ -75,8 +74,8 @@ def _scale_weights(model: onnx.ModelProto, right: LoadedModel) -> None:
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
 
-def _choose_another(model: onnx.ModelProto, right: LoadedModel) -> None:
-    """Logits in the loop have another sign."""
+def _negate_logits(model: onnx.ModelProto, right: LoadedModel) -> None:
+    """Negate the logits inside the loop."""
     (loop,) = (n for n in model.graph.node if n.op_type == "Loop")
     body = next(a.g for a in loop.attribute if a.HasField("g"))
     head = right.manifest.stored["lm_head.weight"]
@@ -90,14 +89,14 @@ def _choose_another(model: onnx.ModelProto, right: LoadedModel) -> None:
     )
 
 
-def test_a_package_compares_what_decodes_too(tmp_path: Path) -> None:
+def test_generate_graph_of_a_package(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "p", init=0, set=SMALL_CONFIGS["gpt2"], graphs="all")
-    found = [line for line in specc_lines(tmp_path / "p") if line.startswith("generate: ")]
+    found = [line for line in verify_lines(tmp_path / "p") if line.startswith("generate: ")]
     assert len(found) == 3
     assert all("agree" in line for line in found)
 
 
-def specc_lines(path: Path) -> list[str]:
+def verify_lines(path: Path) -> list[str]:
 
     return list(list_opened_lines(open_compiled(path), seed=0, rounds=3))
 
@@ -105,9 +104,9 @@ def specc_lines(path: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
-def test_every_spec_that_generates(spec: str, strategy: str, tmp_path: Path) -> None:
+def test_every_generative_spec(spec: str, strategy: str, tmp_path: Path) -> None:
     try:
-        path = compiled(spec, strategy, tmp_path)
+        path = compile_generator(spec, strategy, tmp_path)
     except Failed as failed:
         pytest.skip(failed.diagnostics[0].title)
     assert all(one.agrees or one.uncovered for one in iterate_rounds(specc.load(path).scoring))

@@ -1,4 +1,4 @@
-"""`specc verify`: what agrees, what differs, and what cannot be told; the inputs it tries."""
+"""`specc verify`: agreement, differences, undecidable results, and the inputs of its rounds."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,7 +53,7 @@ graph g(x: float[batch, 3]) -> (y: float[batch, 4]) { return linear(x, out=4) @ 
         ([1, NAN, 3], [1, 2, 3], False),
         ([INF, -INF, 1], [INF, -INF, 1], True),
         ([INF, INF, 1], [INF, -INF, 1], False),
-        ([INF, 1, 2], [1e39, 1, 2], True),  # float32 holds no such number
+        ([INF, 1, 2], [1e39, 1, 2], True),  # exceeds the range of float32
         ([3e38, 1, 2], [INF, 1, 2], False),
         ([NAN, 1, 2], [INF, 1, 2], False),
         ([NAN, 1, 2 + 1e-3], [NAN, 1, 2], False),
@@ -63,7 +63,7 @@ graph g(x: float[batch, 3]) -> (y: float[batch, 4]) { return linear(x, out=4) @ 
         ([0, 1e-4, 0], [0, 0, 0], False),
     ],
 )
-def test_numbers_are_compared_and_what_is_none_is_at_the_same_places(
+def test_nonfinite_values_are_compared_by_position(
     got: list[float], want: list[float], agrees: bool
 ) -> None:
     assert (
@@ -71,32 +71,31 @@ def test_numbers_are_compared_and_what_is_none_is_at_the_same_places(
     ) is agrees
 
 
-def test_shapes_and_whole_numbers_are_equal() -> None:
+def test_shapes_and_integers_are_compared_exactly() -> None:
     assert compare_result("y", np.zeros((2, 3), "f4"), np.zeros((3, 2))).what
     assert compare_result("y", np.array([1, 2]), np.array([1, 3])).what
     assert not compare_result("y", np.array([1, 2]), np.array([1, 2])).what
 
 
-def compiled(text: str, directory: Path, **options: Any) -> Path:
+def compile_text(text: str, directory: Path, **options: Any) -> Path:
     (directory / "spec.specc").write_text(text)
     output = directory / ("package" if "parts" in options else "model.onnx")
     specc.compile(directory / "spec.specc", output, init=0, **options)
     return output
 
 
-def test_a_step_gets_what_encode_gives(tmp_path: Path) -> None:
-    """A mean of ones is never negative; a number drawn around zero is, and its logarithm none."""
-    package = open_package(compiled(LOGS, tmp_path, graphs=["score", "encode", "step"]))
+def test_step_receives_encoder_outputs(tmp_path: Path) -> None:
+    """A mean of ones is never negative; random values around zero can be, and their logarithm is
+    NaN."""
+    package = open_package(compile_text(LOGS, tmp_path, graphs=["score", "encode", "step"]))
     assert (
         len([line for line in list_package_lines(package, rounds=3) if line.startswith("step: ")])
         == 3
     )
 
 
-def test_a_model_that_rounding_decides_is_neither_right_nor_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = compiled(SHAKY, tmp_path)
+def test_undecidable_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = compile_text(SHAKY, tmp_path)
     lines: list[str] = []
     with pytest.raises(Failed) as caught:
         lines.extend(list_model_lines(specc.load(path).scoring))
@@ -107,8 +106,8 @@ def test_a_model_that_rounding_decides_is_neither_right_nor_wrong(
     assert "error[E0932]" in said.err
 
 
-class Off:
-    """A session whose results are wrong by a part of their size."""
+class ScaledSession:
+    """A session whose results have a relative error."""
 
     def __init__(self, inner: Any, by: float) -> None:
         self.inner, self.by = inner, by
@@ -118,32 +117,32 @@ class Off:
 
 
 @pytest.mark.parametrize("by", [3e-5, 1e-3, 1.0])
-def test_a_wrong_model_differs(by: float, tmp_path: Path) -> None:
-    model: LoadedModel = specc.load(compiled(STEADY, tmp_path)).scoring
+def test_wrong_model(by: float, tmp_path: Path) -> None:
+    model: LoadedModel = specc.load(compile_text(STEADY, tmp_path)).scoring
     with pytest.raises(Failed) as caught:
-        list(list_model_lines(replace(model, session=Off(model.session, by))))
+        list(list_model_lines(replace(model, session=ScaledSession(model.session, by))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
-def test_a_sensitive_model_that_is_far_off_differs(tmp_path: Path) -> None:
-    model: LoadedModel = specc.load(compiled(SHAKY, tmp_path)).scoring
+def test_wrong_ill_conditioned_model(tmp_path: Path) -> None:
+    model: LoadedModel = specc.load(compile_text(SHAKY, tmp_path)).scoring
     with pytest.raises(Failed) as caught:
-        list(list_model_lines(replace(model, session=Off(model.session, 1e4))))
+        list(list_model_lines(replace(model, session=ScaledSession(model.session, 1e4))))
     assert caught.value.diagnostics[0].code == "E0930"
 
 
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "layers": 1, "hidden": 24, "context": 4}
 
 
-def test_lengths_stay_within_a_table_of_positions(tmp_path: Path) -> None:
+def test_lengths_within_the_position_embedding(tmp_path: Path) -> None:
     specc.compile("gpt2", tmp_path / "m", init=0, set=SMALL, graphs=["score", "step"])
     lines = list(list_package_lines(open_package(tmp_path / "m"), rounds=4))
     assert lines[2].startswith("score: batch=3, seq=4:")
     assert lines[6].startswith("step: batch=3, new=2, past=2:")
 
 
-def inputs(**given: Input) -> Iterator[dict[str, Any]]:
-    """What is tried in the first three rounds."""
+def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
+    """Yield the inputs of the first three rounds."""
     b = Builder()
     for name, facts in given.items():
         b.input(name, facts)
@@ -153,15 +152,15 @@ def inputs(**given: Input) -> Iterator[dict[str, Any]]:
         yield random_inputs(graph, sizes_for(graph, turn), rng)
 
 
-def test_the_first_and_the_last_id_are_tried_at_the_smallest_lengths_and_others() -> None:
+def test_first_and_last_id_are_used() -> None:
     ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), below=Dim.of(1000))
-    tried = [made["ids"] for made in inputs(ids=ids)]
+    tried = [made["ids"] for made in generate_inputs(ids=ids)]
     assert [t.shape for t in tried] == [(1, 2), (2, 3), (3, 5)]
     assert all(t.max() == 999 and t.min() == 0 for t in tried)
 
 
 @pytest.mark.parametrize(("side", "sides"), [("left", {0}), ("right", {1}), ("any", {0, 1})])
-def test_padding_is_on_the_declared_side_or_on_both(side: Any, sides: set[int]) -> None:
+def test_padding_side(side: Any, sides: set[int]) -> None:
     keep = Input(Type.of("bool", Dim.symbol("b"), Dim.symbol("n")), keep=side)
     seen: set[int] = set()
     for seed in range(10):
@@ -185,9 +184,7 @@ graph g(ids: int[batch, n], far: int[batch, n]) -> (y: float[batch, n, 3]) {
 """
 
 
-def test_ids_that_are_changed_on_their_way_are_drawn_within_their_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_of_a_clamped_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "clamped.specc").write_text(CLAMPED)
     model = tmp_path / "clamped.onnx"
     specc.compile(tmp_path / "clamped.specc", model, init=0)

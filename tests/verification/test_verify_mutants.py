@@ -1,6 +1,5 @@
-"""`specc verify` kills every mutant of a compiled model that changes a result for valid
-inputs; those that survive change none.
-"""
+"""`specc verify` detects every mutant of a compiled model that changes a result for valid inputs;
+surviving mutants change none."""
 
 from pathlib import Path
 
@@ -97,7 +96,8 @@ SAMPLE, MANY = 8, 60
 
 
 def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
-    """Masks with keys apart, any score in a window: every constant, comparison, branch."""
+    """Masks with global tokens, arbitrary scores in a window: every constant, comparison and
+    branch."""
     (tmp_path / "m.specc").write_text(LOCAL)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
@@ -107,7 +107,7 @@ def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
 
 
 def test_mutants_of_a_mask_after_a_stride_are_killed(tmp_path: Path) -> None:
-    """Four positions of the input are one of the mask: its constants need longer inputs."""
+    """Four input positions are one mask position, so the constants need longer inputs."""
     (tmp_path / "m.specc").write_text(STRIDED)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
@@ -115,7 +115,8 @@ def test_mutants_of_a_mask_after_a_stride_are_killed(tmp_path: Path) -> None:
 
 
 def test_mutants_of_special_ids_counts_and_divisible_lengths_are_killed(tmp_path: Path) -> None:
-    """An id that the model replaces, a limit of counted positions, a length without rest."""
+    """An id that the model replaces, a maximum of counted positions, a length divisibility
+    check."""
     (tmp_path / "m.specc").write_text(COUNTED)
     path = tmp_path / "m.onnx"
     specc.compile(tmp_path / "m.specc", path, init=0, weights_as="inline")
@@ -134,16 +135,16 @@ def test_mutants_of_rare_decisions_are_killed(case: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("spec", ["llama", "t5", "luong_local_p"])
 def test_some_mutants_are_killed(spec: str, tmp_path: Path) -> None:
-    _check(spec, tmp_path, SAMPLE)
+    _check_mutants(spec, tmp_path, SAMPLE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
 def test_mutants_of_every_spec_are_killed(spec: str, tmp_path: Path) -> None:
-    _check(spec, tmp_path, MANY)
+    _check_mutants(spec, tmp_path, MANY)
 
 
-def _check(spec: str, directory: Path, most: int) -> None:
+def _check_mutants(spec: str, directory: Path, most: int) -> None:
     path = directory / "m.onnx"
     specc.compile(spec, path, init=0, set=SMALL_CONFIGS[spec], weights_as="inline")
     assert find_survivors(path, most)[2] == []

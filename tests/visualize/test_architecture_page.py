@@ -1,4 +1,4 @@
-"""Architectures as drawings and pages."""
+"""Architecture drawings and pages."""
 
 import re
 from xml.etree import ElementTree as Xml
@@ -19,7 +19,7 @@ from specc.visualize.block_tree import build_block_tree, expand_blocks, list_mod
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b\u202e"
 
 
-def shown(name: str, **more: object) -> ArchitectureView:
+def make_view(name: str, **more: object) -> ArchitectureView:
     model = elaborate_spec(open_spec(name))
     return ArchitectureView(name=model.name, doc=model.doc, graphs=list_model_graphs(model), **more)  # type: ignore[arg-type]
 
@@ -28,8 +28,8 @@ def shown(name: str, **more: object) -> ArchitectureView:
     "name",
     ["digits", "numbers", "rnnsearch", "xor", pytest.param("mistral", marks=pytest.mark.slow)],
 )
-def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
-    text = render_architecture_page(shown(name))
+def test_page_is_valid_and_its_links_exist(name: str) -> None:
+    text = render_architecture_page(make_view(name))
     check_page(text)
     read = PageParser(text)
     ids = [a["id"] for _, a in read.elements if a.get("id")]
@@ -42,8 +42,8 @@ def test_a_page_is_sound_and_its_links_lead_somewhere(name: str) -> None:
             assert panel in ids
 
 
-def test_a_link_leads_to_the_line_that_is_shown() -> None:
-    text = render_architecture_page(shown("digits"))
+def test_links_point_to_the_shown_line() -> None:
+    text = render_architecture_page(make_view("digits"))
     pairs = re.findall(r"<li><code>([^<]*)</code> <a href=\"#(s\d+-\d+)\">", text)
     assert len(pairs) > 5
     for said, place in pairs:
@@ -51,15 +51,15 @@ def test_a_link_leads_to_the_line_that_is_shown() -> None:
         assert said == line.strip()
 
 
-def test_derived_graphs_stand_beside_the_whole() -> None:
-    text = render_architecture_page(shown("numbers"))
+def test_page_contains_derived_graphs() -> None:
+    text = render_architecture_page(make_view("numbers"))
     assert re.findall(r'data-graph="\d">([^<]*)<', text) == ["whole", "encode", "step"]
     assert len(read_page_data(text)["graphs"]) == 3
-    assert 'data-graph="' not in render_architecture_page(shown("digits"))
+    assert 'data-graph="' not in render_architecture_page(make_view("digits"))
 
 
-def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
-    # control characters are refused by whoever reads a spec
+def test_hostile_spec_text_is_escaped(tmp_path) -> None:
+    # the parser rejects control characters
     quoted = HOSTILE.replace("\x1b", "").replace("\u202e", "")
     (tmp_path / "m.specc").write_text(
         f'specc 1\nmodel m "{quoted}"\ndims batch, n\n'
@@ -79,7 +79,7 @@ def test_what_a_spec_says_of_itself_is_text(tmp_path) -> None:
 @pytest.mark.parametrize(
     "name", ["numbers", "rnnsearch", pytest.param("swin", marks=pytest.mark.slow)]
 )
-def test_a_drawing_keeps_inside_its_paper_and_boxes_apart(name: str) -> None:
+def test_boxes_stay_inside_and_do_not_overlap(name: str) -> None:
     root = build_block_tree(elaborate_spec(open_spec(name)).graph)
     drawing = draw_block(root, expand_blocks(root, 60), name)
     boxes = [m for m in drawing.marks if isinstance(m, BoxMark)]
@@ -90,14 +90,14 @@ def test_a_drawing_keeps_inside_its_paper_and_boxes_apart(name: str) -> None:
         assert box.y + box.height <= drawing.height
     for n, one in enumerate(boxes):
         for other in boxes[n + 1 :]:
-            assert apart(one, other) or within(one, other) or within(other, one)
+            assert are_disjoint(one, other) or is_inside(one, other) or is_inside(other, one)
     for line in (m for m in drawing.marks if isinstance(m, LineMark)):
         for x, y in line.points:
             assert -1 <= x <= drawing.width
             assert -1 <= y <= drawing.height
 
 
-def apart(one: BoxMark, other: BoxMark) -> bool:
+def are_disjoint(one: BoxMark, other: BoxMark) -> bool:
     return (
         one.x + one.width <= other.x
         or other.x + other.width <= one.x
@@ -106,7 +106,7 @@ def apart(one: BoxMark, other: BoxMark) -> bool:
     )
 
 
-def within(one: BoxMark, other: BoxMark) -> bool:
+def is_inside(one: BoxMark, other: BoxMark) -> bool:
     return (
         other.x <= one.x
         and other.y <= one.y
@@ -115,11 +115,13 @@ def within(one: BoxMark, other: BoxMark) -> bool:
     )
 
 
-def test_equal_pages_are_equal_bytes() -> None:
-    assert render_architecture_page(shown("digits")) == render_architecture_page(shown("digits"))
+def test_page_is_deterministic() -> None:
+    assert render_architecture_page(make_view("digits")) == render_architecture_page(
+        make_view("digits")
+    )
 
 
-def test_numbers_for_lengths_are_put_in() -> None:
-    text = render_architecture_page(shown("gpt2", sizes={"batch": 2, "seq": 128}))
+def test_given_lengths_are_shown() -> None:
+    text = render_architecture_page(make_view("gpt2", sizes={"batch": 2, "seq": 128}))
     assert "i64[2, 128]" in text
     assert "[2, 128, 768]" in text

@@ -1,4 +1,4 @@
-"""Cost against length: curves that are what the formulas say."""
+"""Cost by sequence length: curves equal the formulas."""
 
 import pytest
 
@@ -16,23 +16,22 @@ graph g(ids: int[batch, n]) -> (y: float[batch, n, 8]) {
 """
 
 
-def graph_of(text: str, tmp_path) -> Graph:
+def elaborate_text(text: str, tmp_path) -> Graph:
     path = tmp_path / "m.specc"
     path.write_text(text)
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def curves(graph: Graph) -> dict[str, dict[int, float]]:
+def compute_curves(graph: Graph) -> dict[str, dict[int, float]]:
     cost = compute_cost_curves(graph)
     assert cost is not None
     return {c.name: dict(zip(cost.lengths, c.values, strict=True)) for c in cost.curves}
 
 
-def test_attention_is_the_square_of_the_length(tmp_path) -> None:
-    """n² · 2d multiply-adds of scores and of values; 4 d² n of projections (Vaswani et al.,
-    2017, table 1).
-    """
-    found = curves(graph_of(ATTENTION.replace("MASK", "all"), tmp_path))
+def test_attention_cost_is_quadratic(tmp_path) -> None:
+    """n² · 2d multiply-adds for scores and values, 4 d² n for projections (Vaswani et al., 2017,
+    table 1)."""
+    found = compute_curves(elaborate_text(ATTENTION.replace("MASK", "all"), tmp_path))
     for n, value in found["attention"].items():
         assert value == n * n * 2 * 8
         assert found["without attention"][n] == 4 * 8 * 8 * n
@@ -42,18 +41,20 @@ def test_attention_is_the_square_of_the_length(tmp_path) -> None:
     assert set(found["attention"]) == {2**p for p in range(6, 15)}
 
 
-def test_a_window_of_the_model_is_drawn_against_none(tmp_path) -> None:
-    found = curves(graph_of(ATTENTION.replace("MASK", "causal & window(32)"), tmp_path))
+def test_sliding_window_curve(tmp_path) -> None:
+    found = compute_curves(
+        elaborate_text(ATTENTION.replace("MASK", "causal & window(32)"), tmp_path)
+    )
     whole, done = found["full forward"], found["total"]
     assert whole[MAX_LENGTH] == MAX_LENGTH * MAX_LENGTH * 2 * 8 + 4 * 8 * 8 * MAX_LENGTH
     assert done[MAX_LENGTH] < whole[MAX_LENGTH] / 50
     assert f"with a window of {COMPARED_WINDOW}" not in found
-    # from some length on it grows as the length does
+    # linear above the window
     assert done[MAX_LENGTH] / done[MAX_LENGTH // 2] == pytest.approx(2, rel=0.01)
     assert all(done[n] <= whole[n] for n in done)
 
 
-def test_lengths_end_where_the_model_does() -> None:
+def test_curve_ends_at_the_maximum_length() -> None:
     cost = compute_cost_curves(elaborate_spec(open_spec("gpt2")).graph)
     assert cost is not None
     assert cost.lengths[0] == MIN_LENGTH
@@ -61,5 +62,5 @@ def test_lengths_end_where_the_model_does() -> None:
     assert cost.limit_reason.startswith("seq is at most 1024")
 
 
-def test_without_a_length_there_is_nothing_to_draw() -> None:
+def test_model_without_a_dynamic_length() -> None:
     assert compute_cost_curves(elaborate_spec(open_spec("digits")).graph) is None

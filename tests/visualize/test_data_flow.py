@@ -1,6 +1,5 @@
-"""Drawings are data flow: two parts have an edge if and only if one reads what the other
-computes, found here by a search through the graph from every part.
-"""
+"""Drawings equal the data flow: two parts have an edge if and only if one reads what the other
+computes, verified by a graph search from every part."""
 
 import json
 from collections.abc import Iterator, Mapping, Set
@@ -33,7 +32,7 @@ ALL = [
 ]
 
 
-def graph_of(name: str) -> Graph:
+def elaborate_small(name: str) -> Graph:
     """Return the graph of a built-in spec, small."""
     values = SMALL_CONFIGS.get(name, {}).items()
     sets = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in values]
@@ -44,10 +43,9 @@ Homes: TypeAlias = Mapping[Node, str]
 NONE: Set[Node] = frozenset()
 
 
-class Oracle:
-    """Which parts of a scope read which, by depth-first search in the graph. `part_of` is
-    the part that a node is drawn as.
-    """
+class DataFlowOracle:
+    """The parts that each part of a scope reads, by depth-first search. `part_of` maps a node to
+    its part."""
 
     def __init__(
         self, graph: Graph, part_of: Mapping[Node, FlowItem], outside: Set[Node] = NONE
@@ -76,33 +74,33 @@ class Oracle:
                 open_ += [(a, mask or self.hides(a, node)) for a in node.args if a]
 
     def hides(self, arg: Value, node: Node) -> bool:
-        """Return whether a node reads an operand only to mask others."""
+        """Return True if a node reads an operand only as a mask."""
         return arg.type.dtype == "bool" and is_float_value(self.results[node][0])
 
 
 def is_computed(node: Node, results: tuple[Value, ...]) -> bool:
-    """Return whether a node computes floats, rather than a view of some."""
+    """Return True if a node computes floats and is not a view."""
     return is_float_value(results[0]) and not isinstance(node.op, VIEW_OPERATIONS)
 
 
-def shown_blocks(root: Block) -> list[Block]:
+def list_shown_blocks(root: Block) -> list[Block]:
     """Return the blocks with parts."""
     return [b for b in root.all() if b.inner]
 
 
-def parts_of(graph: Graph, homes: Mapping[Node, str], block: Block) -> dict[Node, FlowItem]:
-    """Return the part of a block that each node is drawn as: an operation by itself, or
-    the innermost block that it lies in.
-    """
+def map_nodes_to_parts(
+    graph: Graph, homes: Mapping[Node, str], block: Block
+) -> dict[Node, FlowItem]:
+    """Return the part of a block that contains each node: an op, or the innermost block."""
     found = {i.node: i for i in block.flow.items if i.role == "op" and i.node}
     for item in block.flow.items:
         if item.role == "block":
-            found |= dict.fromkeys(members(graph, homes, block, item.name), item)
+            found |= dict.fromkeys(list_members(graph, homes, block, item.name), item)
     return found
 
 
-def members(graph: Graph, homes: Mapping[Node, str], block: Block, name: str) -> list[Node]:
-    """Return the nodes of a block in another, of all that are alike."""
+def list_members(graph: Graph, homes: Mapping[Node, str], block: Block, name: str) -> list[Node]:
+    """Return the nodes of an inner block and its repetitions."""
     inner = block.inner[name]
     return [
         node
@@ -113,15 +111,15 @@ def members(graph: Graph, homes: Mapping[Node, str], block: Block, name: str) ->
 
 
 def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
-    """An edge is drawn if and only if data flows between two parts."""
-    for block in shown_blocks(root):
-        part_of = parts_of(graph, homes, block)
+    """An edge exists if and only if data flows between two parts."""
+    for block in list_shown_blocks(root):
+        part_of = map_nodes_to_parts(graph, homes, block)
         outside = {
             node
             for node, results in graph.nodes
             if is_computed(node, results) and not is_inside(homes[node], block.outer)
         }
-        oracle = Oracle(graph, part_of, outside - part_of.keys())
+        oracle = DataFlowOracle(graph, part_of, outside - part_of.keys())
         read = {
             (source, item)
             for node, item in part_of.items()
@@ -143,20 +141,19 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
 
 
 def check_reachability(graph: Graph, homes: Homes, root: Block) -> None:
-    """Every part leads to a result, and is reached from an input; save boxes of weights
-    alone, such as a table of positions, which read no input.
-    """
+    """Every part leads to a result and is reachable from an input, except parts that contain only
+    weights, such as position embeddings."""
     for block in root.all():
         items, edges = block.flow.items, block.flow.edges
         reached = {n for n, i in enumerate(items) if i.role == "result"}
         while more := {a for a, b in edges if b in reached} - reached:
             reached |= more
         assert reached == {*range(len(items))}, block.path
-        oracle = Oracle(graph, {})
+        oracle = DataFlowOracle(graph, {})
         for number, item in enumerate(items):
             if item.role != "block" or any(b == number for _, b in edges):
                 continue
-            for node in members(graph, homes, block, item.name):
+            for node in list_members(graph, homes, block, item.name):
                 read = [
                     s for a in node.args if a for s in oracle.sources(a, mask=oracle.hides(a, node))
                 ]
@@ -164,8 +161,8 @@ def check_reachability(graph: Graph, homes: Homes, root: Block) -> None:
                 assert not inputs, (block.path, item.name)
 
 
-def ancestors(value: Value, seen: set[Value]) -> set[Value]:
-    """Return the values that one is computed from, itself among them."""
+def find_ancestors(value: Value, seen: set[Value]) -> set[Value]:
+    """Return the value and all values that it is computed from."""
     open_ = [value]
     while open_:
         if (one := open_.pop()) not in seen:
@@ -175,12 +172,12 @@ def ancestors(value: Value, seen: set[Value]) -> set[Value]:
 
 
 def reads_inputs(graph: Graph, value: Value) -> bool:
-    """Return whether a value depends on an input, rather than on weights alone."""
-    return not ancestors(value, set()).isdisjoint(graph.inputs.values())
+    """Return True if a value depends on an input and not only on weights."""
+    return not find_ancestors(value, set()).isdisjoint(graph.inputs.values())
 
 
 def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
-    """Every sum of a value with what blocks compute from it is a `+` of some block."""
+    """Every residual sum is a `+` of some block."""
     drawn = {i.node for b in root.all() for i in b.flow.items if i.role == "op"}
     scopes = {b.outer for b in root.all() if b.inner}
     leaves = [b.outer for b in root.all() if not b.inner]
@@ -195,14 +192,14 @@ def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
         a, b = node.args
         assert a is not None
         assert b is not None
-        residual = (a in ancestors(b, set()) or b in ancestors(a, set())) and a is not b
-        made = {v.node for v in ancestors(a, set()) ^ ancestors(b, set()) if v.node}
+        residual = (a in find_ancestors(b, set()) or b in find_ancestors(a, set())) and a is not b
+        made = {v.node for v in find_ancestors(a, set()) ^ find_ancestors(b, set()) if v.node}
         if residual and any(weights.intersection(n.args) for n in made):
             assert node in drawn, homes[node]
 
 
 def check_labels(graph: Graph, root: Block) -> None:
-    """No box is called by a number alone."""
+    """No box is labeled by a number only."""
     drawing = draw_block(root, expand_blocks(root, 60), graph.name)
     labels = [mark.text for mark in drawing.marks if isinstance(mark, TextMark)]
     numbers = [t for t in labels if t.strip().replace(" … ", "").isdecimal()]
@@ -210,8 +207,8 @@ def check_labels(graph: Graph, root: Block) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_drawings_are_data_flow(name: str) -> None:
-    graph = graph_of(name)
+def test_drawings_equal_the_data_flow(name: str) -> None:
+    graph = elaborate_small(name)
     homes, root = find_node_scopes(graph), build_block_tree(graph)
     check_edges(graph, homes, root)
     check_reachability(graph, homes, root)
@@ -219,9 +216,9 @@ def test_drawings_are_data_flow(name: str) -> None:
     check_labels(graph, root)
 
 
-def test_a_layer_of_bert_has_its_residual_connections() -> None:
-    """Devlin et al., 2018, as published: LayerNorm(x + dense(h)) twice a layer."""
-    root = build_block_tree(graph_of("bert"))
+def test_bert_residual_connections() -> None:
+    """Devlin et al., 2018: LayerNorm(x + dense(h)) twice per layer."""
+    root = build_block_tree(elaborate_small("bert"))
     for path in ("bert.encoder.layer.0.attention.output", "bert.encoder.layer.0.output"):
         flow = next(b for b in root.all() if b.path == path).flow
         names = [(flow.items[a].name, flow.items[b].name) for a, b in flow.edges]
@@ -231,8 +228,8 @@ def test_a_layer_of_bert_has_its_residual_connections() -> None:
 
 
 @pytest.mark.parametrize("mistake", ["edge", "extra", "lost"])
-def test_the_laws_find_a_planted_mistake(mistake: str) -> None:
-    graph = graph_of("bert")
+def test_planted_bugs_are_found(mistake: str) -> None:
+    graph = elaborate_small("bert")
     homes, root = find_node_scopes(graph), build_block_tree(graph)
     flow = root.inner["bert"].flow
     _, b = flow.edges[-2]

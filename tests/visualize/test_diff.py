@@ -1,4 +1,4 @@
-"""How two architectures differ, in words."""
+"""Differences between two architectures as text."""
 
 from pathlib import Path
 
@@ -30,22 +30,24 @@ graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch,
 """
 
 
-def side(text: str, directory: Path, *sets: str) -> DiffSide:
+def make_side(text: str, directory: Path, *sets: str) -> DiffSide:
     path = directory / "m.specc"
     path.write_text(text)
     model = elaborate_spec(open_spec(str(path), sets=sets))
     return DiffSide(name="m", graph=model.graph, config=model.config)
 
 
-def replaced(directory: Path, old: str, new: str) -> ArchitectureDifference:
+def diff_after_replacement(directory: Path, old: str, new: str) -> ArchitectureDifference:
     assert SPEC.count(old) == 1
-    return diff_architectures(side(SPEC, directory), side(SPEC.replace(old, new), directory))
+    return diff_architectures(
+        make_side(SPEC, directory), make_side(SPEC.replace(old, new), directory)
+    )
 
 
-def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
-    assert diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path)).same
-    # nor by a comment
-    assert replaced(tmp_path, "  return x", "  # the end\n  return x").same
+def test_equal_specs_have_no_difference(tmp_path: Path) -> None:
+    assert diff_architectures(make_side(SPEC, tmp_path), make_side(SPEC, tmp_path)).same
+    # comments are ignored
+    assert diff_after_replacement(tmp_path, "  return x", "  # the end\n  return x").same
 
 
 @pytest.mark.parametrize(
@@ -61,16 +63,18 @@ def test_a_spec_differs_in_nothing_from_itself(tmp_path: Path) -> None:
         ("ids: int[batch, n],", "ids: int[batch, n], more: float[batch, n],", ArchitectureChange(kind="input", path="more", change="– → f32[batch, n]")),
     ],
 )  # fmt: skip
-def test_each_change_is_told_once(
+def test_each_change_is_reported_once(
     tmp_path: Path, old: str, new: str, said: ArchitectureChange
 ) -> None:
-    found = replaced(tmp_path, old, new)
+    found = diff_after_replacement(tmp_path, old, new)
     assert said in found.changes
     assert len(found.changes) == len(set(found.changes))
 
 
-def test_values_of_the_config_and_what_follows_of_them(tmp_path: Path) -> None:
-    found = diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "layers=5"))
+def test_config_changes_and_their_effects(tmp_path: Path) -> None:
+    found = diff_architectures(
+        make_side(SPEC, tmp_path), make_side(SPEC, tmp_path, "heads=4", "layers=5")
+    )
     told = [(c.kind, c.path, c.change) for c in found.changes]
     assert told[:2] == [("config", "heads", "2 → 4"), ("config", "layers", "3 → 5")]
     assert ("added", "h.3 … 4", "") in told
@@ -82,7 +86,7 @@ def test_values_of_the_config_and_what_follows_of_them(tmp_path: Path) -> None:
 
 def test_wiring_alone_is_a_difference(tmp_path: Path) -> None:
     """The same blocks, one of which reads something else."""
-    found = replaced(tmp_path, "(mlp(x, hidden", "(mlp(2.0 * x, hidden")
+    found = diff_after_replacement(tmp_path, "(mlp(x, hidden", "(mlp(2.0 * x, hidden")
     assert not found.same
     assert found.changes
 
@@ -110,7 +114,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_equal_differences_are_told_in_the_same_order(tmp_path: Path) -> None:
     told = [
-        diff_architectures(side(SPEC, tmp_path), side(SPEC, tmp_path, "heads=4", "d=16"))
+        diff_architectures(make_side(SPEC, tmp_path), make_side(SPEC, tmp_path, "heads=4", "d=16"))
         for _ in range(2)
     ]
     assert told[0] == told[1]

@@ -1,6 +1,5 @@
-"""Checkpoints: one file, shards with an index, folders; and what is said when they are
-something else.
-"""
+"""Checkpoints as one file, as shards with an index, or as directories; and errors for other
+files."""
 
 import json
 from pathlib import Path
@@ -15,26 +14,26 @@ from specc.weights.formats.safetensors import write_safetensors
 ONE, TWO = np.ones(2, np.float32), np.zeros(3, np.float32)
 
 
-def sharded(directory: Path) -> dict[str, str]:
+def write_shards(directory: Path) -> dict[str, str]:
     write_safetensors(directory / "model-1.safetensors", {"a": ONE})
     write_safetensors(directory / "model-2.safetensors", {"b": TWO})
     return {"a": "model-1.safetensors", "b": "model-2.safetensors"}
 
 
-def index(directory: Path, weight_map: object) -> Path:
+def write_index(directory: Path, weight_map: object) -> Path:
     path = directory / "model.safetensors.index.json"
     path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
     return path
 
 
-def fault_of(path: Path) -> str:
+def get_open_error(path: Path) -> str:
     with pytest.raises(Failed) as failed:
         open_weights(path)
     (d,) = failed.value.diagnostics
     return " ".join((d.code, d.title, *d.notes, *d.helps))
 
 
-def test_a_file_or_the_folder_it_is_in(tmp_path: Path) -> None:
+def test_file_or_directory(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "other.safetensors", {"a": ONE})
     for path in (tmp_path, tmp_path / "other.safetensors"):
         with open_weights(path) as checkpoint:
@@ -44,8 +43,8 @@ def test_a_file_or_the_folder_it_is_in(tmp_path: Path) -> None:
         assert set(checkpoint.tensors) == {"b"}
 
 
-def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
-    path = index(tmp_path, sharded(tmp_path))
+def test_sharded_checkpoint(tmp_path: Path) -> None:
+    path = write_index(tmp_path, write_shards(tmp_path))
     for given in (tmp_path, path):
         with open_weights(given) as checkpoint:
             assert set(checkpoint.tensors) == {"a", "b"}
@@ -53,9 +52,9 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
             assert checkpoint.array("b").tolist() == [0, 0, 0]
 
 
-def test_of_one_file_and_shards_the_one_file_is_meant(tmp_path: Path) -> None:
-    """As transformers has it, which leaves an old index beside a smaller model."""
-    index(tmp_path, sharded(tmp_path))
+def test_single_file_takes_precedence_over_shards(tmp_path: Path) -> None:
+    """As in transformers, which leaves an old index next to a smaller model."""
+    write_index(tmp_path, write_shards(tmp_path))
     write_safetensors(tmp_path / "model.safetensors", {"c": ONE})
     (tmp_path / "model-1.safetensors").unlink()
     with open_weights(tmp_path) as checkpoint:
@@ -74,20 +73,20 @@ def test_of_one_file_and_shards_the_one_file_is_meant(tmp_path: Path) -> None:
         ({"b": None}, "weight_map"),
     ],
 )
-def test_an_index_that_lies(tmp_path: Path, change: dict[str, str], words: str) -> None:
-    index(tmp_path, {**sharded(tmp_path), **change})
-    found = fault_of(tmp_path)
+def test_wrong_index(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    write_index(tmp_path, {**write_shards(tmp_path), **change})
+    found = get_open_error(tmp_path)
     assert found.startswith("E0509")
     assert words in found
 
 
-def test_a_tensor_in_two_shards_or_in_none_of_the_list(tmp_path: Path) -> None:
-    files = sharded(tmp_path)
+def test_duplicate_and_unlisted_tensors(tmp_path: Path) -> None:
+    files = write_shards(tmp_path)
     write_safetensors(tmp_path / "model-2.safetensors", {"b": TWO, "a": ONE})
-    index(tmp_path, files)
-    assert "is in model-1.safetensors and in model-2.safetensors" in fault_of(tmp_path)
+    write_index(tmp_path, files)
+    assert "is in model-1.safetensors and in model-2.safetensors" in get_open_error(tmp_path)
     write_safetensors(tmp_path / "model-2.safetensors", {"b": TWO, "c": ONE})
-    assert "`c` in model-2.safetensors is not listed" in fault_of(tmp_path)
+    assert "`c` in model-2.safetensors is not listed" in get_open_error(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -102,35 +101,35 @@ def test_a_tensor_in_two_shards_or_in_none_of_the_list(tmp_path: Path) -> None:
         "<html>",
     ],
 )
-def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
+def test_malformed_index(tmp_path: Path, text: str) -> None:
     path = tmp_path / "model.safetensors.index.json"
     path.write_text(text)
-    assert fault_of(path).startswith("E0509")
+    assert get_open_error(path).startswith("E0509")
 
 
-def test_a_pickle_is_not_opened_but_a_way_is_shown(tmp_path: Path) -> None:
+def test_pickle_is_rejected_with_a_conversion_command(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
     for path in (tmp_path, tmp_path / "pytorch_model.bin"):
-        found = fault_of(path)
+        found = get_open_error(path)
         assert found.startswith("E0514")
         assert "python -c" in found
         assert "pytorch_model.safetensors" in found
 
 
-def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
-    assert fault_of(tmp_path).startswith("E0518")
+def test_ambiguous_directories(tmp_path: Path) -> None:
+    assert get_open_error(tmp_path).startswith("E0518")
     write_safetensors(tmp_path / "a.safetensors", {"a": ONE})
     write_safetensors(tmp_path / "b.safetensors", {"a": ONE})
-    assert "several sets of weights" in fault_of(tmp_path)
+    assert "several sets of weights" in get_open_error(tmp_path)
     (tmp_path / "b.safetensors").rename(tmp_path / "b-00001-of-00002.safetensors")
-    assert "several sets of weights" in fault_of(tmp_path)
-    assert fault_of(tmp_path / "absent").startswith("E0802")
+    assert "several sets of weights" in get_open_error(tmp_path)
+    assert get_open_error(tmp_path / "absent").startswith("E0802")
 
 
-def test_shards_whose_index_is_missing(tmp_path: Path) -> None:
+def test_shards_without_index(tmp_path: Path) -> None:
     for n in (1, 2):
         write_safetensors(tmp_path / f"m-0000{n}-of-00002.safetensors", {"a": ONE})
-    found = fault_of(tmp_path)
+    found = get_open_error(tmp_path)
     assert found.startswith("E0518")
     assert "download `m.safetensors.index.json`" in found
 
@@ -143,16 +142,16 @@ def test_shards_whose_index_is_missing(tmp_path: Path) -> None:
         ("model.safetensors.incomplete", "is an incomplete download"),
     ],
 )
-def test_what_holds_weights_that_cannot_be_read(name: str, said: str, tmp_path: Path) -> None:
+def test_unsupported_weight_formats(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
-    found = fault_of(tmp_path)
+    found = get_open_error(tmp_path)
     assert found.startswith("E0518")
     assert f"`{name}` {said}" in found
 
 
-def test_a_link_to_what_is_gone(tmp_path: Path) -> None:
+def test_dangling_symlink(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to("blobs/1")
-    found = fault_of(tmp_path)
+    found = get_open_error(tmp_path)
     assert found.startswith("E0802")
     assert "it is a link to `blobs/1`, which does not exist" in found
     assert "download the file again" in found

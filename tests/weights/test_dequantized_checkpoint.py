@@ -1,4 +1,4 @@
-"""Quantized checkpoints: memory of a compile, 4-bit codes that are stored as they are, adapters."""
+"""Quantized checkpoints: memory of a compilation, 4-bit codes stored unchanged, adapters."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ graph g(x: float[batch, width]) -> (y: float[batch, width]) {
 def write_gptq(
     directory: Path, width: int, layers: int, group: int = 32, zero: int = 7
 ) -> dict[str, Array]:
-    """A spec and a GPTQ checkpoint of random codes; what the weights are in float64."""
+    """Write a spec and a GPTQ checkpoint of random codes. Return the weights in float64."""
     draw, tensors, values = np.random.default_rng(0), {}, {}
     for layer in range(layers):
         words = draw.integers(0, 2**32, (width // 8, width), np.uint32)
@@ -66,7 +66,7 @@ def write_gptq(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quantize", [[], ["--quantize", "none"], ["--quantize", "int8"]])
-def test_a_few_million_values_are_in_memory(quantize: list[str], tmp_path: Path) -> None:
+def test_peak_memory(quantize: list[str], tmp_path: Path) -> None:
     write_gptq(tmp_path, 4096, 14)
     command = [
         sys.executable,
@@ -90,9 +90,7 @@ def test_a_few_million_values_are_in_memory(quantize: list[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize(("group", "kernel"), [(32, 32), (48, 16), (8, 0)])
-def test_symmetric_codes_of_4_bits_are_stored_as_they_are(
-    group: int, kernel: int, tmp_path: Path
-) -> None:
+def test_symmetric_4_bit_codes_are_kept(group: int, kernel: int, tmp_path: Path) -> None:
     values = write_gptq(tmp_path, 96, 2, group)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", weights=tmp_path)
     nodes = [n for n in onnx.load(tmp_path / "m.onnx").graph.node if n.op_type == "MatMulNBits"]
@@ -114,7 +112,7 @@ def test_other_codes_are_dequantized(zero: int, quantize: str, target: str, tmp_
 
 
 def check_product(path: Path, values: dict[str, Array]) -> None:
-    """The model multiplies by these weights, one after the other."""
+    """The model multiplies its input by the weights in turn."""
     x = np.random.default_rng(1).standard_normal((3, 96)).astype(np.float32)
     wanted = x.astype(np.float64)
     for value in values.values():

@@ -1,6 +1,4 @@
-"""Where weights go: linked where every ONNX reader can follow, else aligned in a file
-of our own.
-"""
+"""Weight placement: linked where every ONNX reader can follow, otherwise aligned in an own file."""
 
 import os
 from pathlib import Path
@@ -20,7 +18,7 @@ from specc.weights.external_data import (
 from specc.weights.parameter_values import ByteRange
 
 
-def piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> TensorPiece:
+def make_piece(name: str, nbytes: int, path: Path | None = None, offset: int = 0) -> TensorPiece:
     return TensorPiece(name, "f32", nbytes, ByteRange(path, offset, nbytes) if path else None)
 
 
@@ -34,7 +32,12 @@ def weights(tmp_path: Path) -> Path:
 
 def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
     found = plan_external_data(
-        [piece("a", 10), piece("b", 4), piece("big", PAGE_ALIGNED_BYTES), piece("empty", 0)],
+        [
+            make_piece("a", 10),
+            make_piece("b", 4),
+            make_piece("big", PAGE_ALIGNED_BYTES),
+            make_piece("empty", 0),
+        ],
         tmp_path,
         link=True,
     )
@@ -59,16 +62,18 @@ def test_copied_tensors_are_aligned(tmp_path: Path) -> None:
     assert data[64:68] == b"bbbb"
 
 
-def test_what_lies_below_the_output_is_linked(tmp_path: Path, weights: Path) -> None:
-    found = plan_external_data([piece("a", 16, weights, 72), piece("b", 8)], tmp_path, link=True)
+def test_weights_below_the_output_directory_are_linked(tmp_path: Path, weights: Path) -> None:
+    found = plan_external_data(
+        [make_piece("a", 16, weights, 72), make_piece("b", 8)], tmp_path, link=True
+    )
     assert found.linked == {"a": ExternalLocation("ck/model.safetensors", 72, 16)}
     assert set(found.copied) == {"b"}
-    assert plan_external_data([piece("a", 16, weights)], tmp_path, link=False).linked == {}
+    assert plan_external_data([make_piece("a", 16, weights)], tmp_path, link=False).linked == {}
 
 
-def test_an_offset_the_provider_cannot_use_is_copied(tmp_path: Path, weights: Path) -> None:
+def test_misaligned_weights_are_copied(tmp_path: Path, weights: Path) -> None:
     found = plan_external_data(
-        [piece("a", 16, weights, 72), piece("b", 16, weights, 128)],
+        [make_piece("a", 16, weights, 72), make_piece("b", 16, weights, 128)],
         tmp_path,
         link=True,
         alignment=64,
@@ -78,7 +83,7 @@ def test_an_offset_the_provider_cannot_use_is_copied(tmp_path: Path, weights: Pa
     assert not found.reasons
 
 
-def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
+def test_reasons_against_linking(tmp_path: Path, weights: Path) -> None:
     inside = tmp_path / "ck" / "out"
     inside.mkdir()
     assert "is outside the output directory" in str(find_link_location(weights, inside))
@@ -86,12 +91,12 @@ def test_why_a_file_is_not_linked(tmp_path: Path, weights: Path) -> None:
     assert "2 links" in str(find_link_location(weights, tmp_path))
     assert "cannot be read" in str(find_link_location(tmp_path / "absent", tmp_path))
     found = plan_external_data(
-        [piece("a", 16, weights), piece("b", 16, weights, 16)], tmp_path, link=True
+        [make_piece("a", 16, weights), make_piece("b", 16, weights, 16)], tmp_path, link=True
     )
     assert list(found.reasons) == [weights]
 
 
-def test_symlinks_are_resolved_because_loaders_refuse_them(tmp_path: Path, weights: Path) -> None:
+def test_symlinks_are_resolved(tmp_path: Path, weights: Path) -> None:
     (tmp_path / "alias.safetensors").symlink_to(weights)
     assert find_link_location(tmp_path / "alias.safetensors", tmp_path) == ("ck/model.safetensors",)
     outside = tmp_path / "out"
@@ -105,5 +110,5 @@ def test_symlinks_are_resolved_because_loaders_refuse_them(tmp_path: Path, weigh
 def test_sizes() -> None:
     assert count_tensor_bytes((3, 5), "bf16") == 30
     assert count_tensor_bytes((), "f32") == 4
-    assert can_store_inline([piece("a", 1 << 30)])
-    assert not can_store_inline([piece("a", 1 << 30), piece("b", 1 << 30)])
+    assert can_store_inline([make_piece("a", 1 << 30)])
+    assert not can_store_inline([make_piece("a", 1 << 30), make_piece("b", 1 << 30)])

@@ -1,7 +1,6 @@
-"""Rounding by inputs, beside the same read from the paper in another way: optimal brain
-quantization (Frantar and Alistarh, 2022, https://arxiv.org/abs/2208.11580, eq. 2 to 4)
-with its columns in order, by the inverse itself and not by factors of it.
-"""
+"""GPTQ against another implementation of the paper: optimal brain quantization (Frantar and
+Alistarh, 2022, https://arxiv.org/abs/2208.11580, eq. 2 to 4) with columns in order, from the
+inverse itself instead of its factors."""
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from specc.ir.array import Array
 from specc.weights import int_quantization
 
 
-def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
-    """The numbers and scales of one row, column by column, in float64."""
+def quantize_row_by_inverse(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
+    """Return the codes and scales of one row, column by column, in float64."""
     hessian = inputs.T @ inputs
     diagonal = np.diag(hessian).copy()
     diagonal[diagonal == 0] = 1.0
@@ -29,14 +28,14 @@ def brute(row: Array, inputs: Array, block: int) -> tuple[Array, Array]:
         numbers[j] = min(max(round(left[j] / scale), -8), 7)
         lost = (left[j] - numbers[j] * scale) / inverse[j, j]
         left = left - lost * inverse[:, j]
-        # the column is gone: what is left of the inverse is that of the others
+        # remove the column from the inverse
         inverse = inverse - np.outer(inverse[:, j], inverse[j]) / inverse[j, j]
         inverse[j, j] = 1.0
     return numbers, np.array(scales, np.float32)
 
 
 @pytest.mark.parametrize(("wide", "block"), [(32, 16), (40, 16), (5, 16), (1, 16)])
-def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
+def test_equals_optimal_brain_quantization(wide: int, block: int) -> None:
     rng = np.random.default_rng(wide)
     inputs = rng.normal(size=(64, wide)) @ rng.normal(size=(wide, wide))
     rows = rng.normal(size=(7, wide)).astype(np.float32)
@@ -44,14 +43,14 @@ def test_it_is_optimal_brain_quantization(wide: int, block: int) -> None:
         rows, int_quantization.compute_cholesky_factor(inputs.T @ inputs), block
     )
     for n, row in enumerate(rows):
-        wanted, units = brute(row, inputs, block)
+        wanted, units = quantize_row_by_inverse(row, inputs, block)
         assert np.array_equal(numbers[n].reshape(-1)[:wide], wanted)
         assert np.allclose(scales[n], units, rtol=1e-6)
     assert not numbers.reshape(7, -1)[:, wide:].any()
 
 
-def test_a_large_factor_is_that_of_the_inverse() -> None:
-    """By NumPy's own inverse of the whole."""
+def test_blocked_cholesky_factor() -> None:
+    """Compare with NumPy's inverse of the whole matrix."""
     inputs = np.random.default_rng(5).normal(size=(900, 601))
     products = inputs.T @ inputs
     factor = int_quantization.compute_cholesky_factor(products.copy())
@@ -61,7 +60,7 @@ def test_a_large_factor_is_that_of_the_inverse() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
+def test_error_is_below_round_to_nearest(seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(200, 64)) @ rng.normal(size=(64, 64))
     rows = rng.normal(size=(16, 64)).astype(np.float32)
@@ -77,10 +76,9 @@ def test_less_is_lost_on_the_inputs_than_to_the_nearest(seed: int) -> None:
     assert lost < 0.9 * usual
 
 
-def test_inputs_that_are_never_there_change_nothing() -> None:
-    """Columns that only zeros meet are rounded to the nearest, and so is everything where
-    there is no input at all.
-    """
+def test_zero_activations() -> None:
+    """Columns with zero activations are rounded to nearest, as is every column without calibration
+    data."""
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(50, 32))
     inputs[:, 3] = 0
@@ -99,7 +97,7 @@ def test_inputs_that_are_never_there_change_nothing() -> None:
     ).all()
 
 
-def test_rows_of_zeros_stay() -> None:
+def test_zero_rows() -> None:
     inputs = np.random.default_rng(1).normal(size=(40, 16))
     numbers, scales = int_quantization.quantize_gptq(
         np.zeros((2, 16), np.float32),

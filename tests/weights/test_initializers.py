@@ -1,6 +1,5 @@
-"""Initializers: text and value are two forms of one thing, and a name's values depend
-on nothing else.
-"""
+"""Initializers: parsing inverts printing, and values depend only on the seed and the parameter
+name."""
 
 import math
 
@@ -22,7 +21,7 @@ ALL: list[Initializer] = [
 
 
 @pytest.mark.parametrize("initializer", ALL, ids=str)
-def test_text_and_value_are_inverse(initializer: Initializer) -> None:
+def test_parsing_inverts_printing(initializer: Initializer) -> None:
     assert parse_initializer(str(initializer)) == initializer
 
 
@@ -30,12 +29,12 @@ def test_text_and_value_are_inverse(initializer: Initializer) -> None:
     "text",
     ["", "zero", "zeros(1)", "normal", "normal()", "normal(x)", "normal(1e999)", "normal(-1)"],
 )
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_initializers(text: str) -> None:
     with pytest.raises(Failed, match="E0516"):
         parse_initializer(text)
 
 
-def test_what_each_gives() -> None:
+def test_initializer_values() -> None:
     assert make_initial_values(Initializer("zeros"), 0, "a", (2, 2)).tolist() == [[0, 0], [0, 0]]
     assert make_initial_values(Initializer("ones"), 0, "a", (2,)).tolist() == [1, 1]
     assert make_initial_values(Initializer("constant", 2.5), 0, "a", ()).tolist() == 2.5
@@ -49,14 +48,14 @@ def test_what_each_gives() -> None:
     assert make_initial_values(Initializer("normal", 1.0), 0, "a", (0, 4)).shape == (0, 4)
 
 
-def test_fan_in_is_the_product_of_all_lengths_but_the_first() -> None:
+def test_fan_in_multiplies_all_dims_but_the_first() -> None:
     assert Initializer("fan_in", 1.0).compute_bound((8, 3, 2, 2)) == math.sqrt(3 / 12)
     assert Initializer("fan_in", 2.0).compute_bound((8,)) == 2 * math.sqrt(3)
     w = make_initial_values(Initializer("fan_in", 1.0), 0, "w", (64, 300))
     assert abs(w.var() * 300 - 1) < 0.02
 
 
-def test_the_seed_and_the_name_count_and_nothing_else() -> None:
+def test_values_depend_on_seed_and_name_only() -> None:
     one = make_initial_values(Initializer("normal", 1.0), 5, "h.0.w", (4, 4))
     assert np.array_equal(
         one, make_initial_values(Initializer("normal", 1.0), 5, "h.0.w", (16,)).reshape(4, 4)

@@ -1,4 +1,4 @@
-"""Rounding weights: what the numbers stand for is near, whatever they are."""
+"""Integer quantization of weights: dequantized values are close, for any weights."""
 
 import math
 
@@ -27,9 +27,7 @@ RNG = np.random.default_rng(3)
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize(("out", "wide"), [(3, 40), (1, 1), (5, 16)])
-def test_back_again_is_half_a_step_away_at_most(
-    form: QuantizationFormat, out: int, wide: int
-) -> None:
+def test_dequantization_error_is_bounded(form: QuantizationFormat, out: int, wide: int) -> None:
     weight = RNG.normal(size=(out, wide)).astype(np.float32)
     numbers, scales = quantize_matrix(weight, form)
     shape = (wide, out) if form.is_transposed else (out, wide)
@@ -42,13 +40,13 @@ def test_back_again_is_half_a_step_away_at_most(
         )
     )
     each = np.repeat(step, form.group_size or wide, 1)[:, :wide]
-    # of 4 bits the far end of the other side is a whole step away
+    # int4: the most positive value may be a whole step away
     most = each * (0.5 if form.bits == 8 else 1.0)
     assert (np.abs(again - weight) <= most * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
+def test_constant_rows(bits: int) -> None:
     form = QuantizationFormat(bits=bits, group_size=16, layout="rows", rounding="none")
     weight = np.zeros((4, 20), np.float32)
     weight[1], weight[2], weight[3] = 3.0, -0.25, 1e-42
@@ -64,10 +62,10 @@ def test_rows_of_zeros_and_of_one_number_stay(bits: int) -> None:
     places=st.lists(st.floats(-3.4, 3.4), min_size=20, max_size=20),
     most=st.booleans(),
 )
-def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
+def test_extreme_weights_stay_finite(
     bits: int, size: float, places: list[float], most: bool
 ) -> None:
-    """Also those at the ends of float32, whose squares it does not hold."""
+    """This includes values near the limits of float32, whose squares overflow."""
     form = QuantizationFormat(bits=bits, group_size=16, layout="rows", rounding="none")
     weight = np.array([places], np.float64) * size
     weight = weight.astype(np.float32)
@@ -85,9 +83,7 @@ def test_any_finite_numbers_stay_finite_and_what_is_lost_is_a_number(
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_streamed_by_pieces_it_is_the_same(
-    form: QuantizationFormat, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_quantization(form: QuantizationFormat, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (37, 11)
     base = SeededValues(1, {"w": RequiredParameter(name="w", shape=shape)}, {"w": "normal(1.0)"})
     values = QuantizedValues(base, {"w": form})
@@ -106,7 +102,7 @@ def test_streamed_by_pieces_it_is_the_same(
     assert values.streams["w"].error.relative_error == pytest.approx(float(lost), rel=1e-4)
 
 
-def test_scales_can_be_asked_for_first() -> None:
+def test_scales_before_codes() -> None:
     form = FORMS[0]
     values = QuantizedValues(
         SeededValues(1, {"w": RequiredParameter(name="w", shape=(3, 4))}, {"w": "normal(1.0)"}),
@@ -117,7 +113,7 @@ def test_scales_can_be_asked_for_first() -> None:
     assert b"".join(values.chunks("w:scale", "f32")) == first
 
 
-def test_layouts_are_what_they_say() -> None:
+def test_layout_dtypes() -> None:
     layouts: tuple[WeightLayout, ...] = ("rows", "columns")
     found = [
         QuantizationFormat(bits=4, group_size=32, layout=x, rounding="none").dtype for x in layouts
@@ -125,8 +121,8 @@ def test_layouts_are_what_they_say() -> None:
     assert found == ["u8", "i4"]
 
 
-def test_numbers_that_lie_in_another_order_are_packed_alike() -> None:
-    """As they come from a rounding column by column."""
+def test_packing_column_major_codes() -> None:
+    """GPTQ returns codes in column-major order."""
     form = QuantizationFormat(bits=4, group_size=16, layout="rows", rounding="none")
     whole = RNG.integers(-8, 8, (3, 2, 16)).astype(np.int8)
     want = int_quantization.pack_quantized(whole, 32, form)
@@ -134,8 +130,8 @@ def test_numbers_that_lie_in_another_order_are_packed_alike() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_groups_below_the_least_scale_are_zero(bits: int) -> None:
-    """Subnormal weights, and zeros, give zero: their sign never turns."""
+def test_groups_below_the_minimum_scale_are_zero(bits: int) -> None:
+    """Subnormal weights and zeros quantize to zero, so no sign changes."""
     rows = np.zeros((3, 32), np.float32)
     rows[0], rows[1, :7], rows[2] = 3e-40, -1e-39, 1e-3
     blocks = int_quantization.split_groups(rows, 16)

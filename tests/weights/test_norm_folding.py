@@ -1,6 +1,5 @@
-"""Gains of norms in the maps behind them: the same model to the last bit before anything
-is rounded, and less lost where gains are uneven.
-"""
+"""Norm weights folded into the following linear layers: bit-identical results before quantization,
+and a smaller error for uneven norm weights."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -35,10 +34,10 @@ TRAINED = {"dates", "digits", "numbers", "xor"}
 LATER = pytest.mark.parity
 
 
-def uneven(spec: str, directory: Path, *, planted: bool) -> Path:
-    """Random weights of a spec with gains from 1/64 to 64; `planted`: of a few channels
-    alone, and the maps behind them shrink as much, so that the model means the same.
-    """
+def write_uneven_weights(spec: str, directory: Path, *, planted: bool) -> Path:
+    """Write random weights of a spec with norm weights from 1/64 to 64. `planted`: only a few
+    channels are large, and the following linear layers are scaled inversely, so that the model
+    is unchanged."""
     specc.compile(spec, directory / "drawn.onnx", init=0, set=SMALL_CONFIGS[spec])
     rng = np.random.default_rng(5)
     weights = dict(specc.load(directory / "drawn.onnx").weights())
@@ -47,7 +46,7 @@ def uneven(spec: str, directory: Path, *, planted: bool) -> Path:
             size = np.exp2(rng.uniform(-6, 6, value.shape))
             few = np.where(np.arange(value.size) < 2, 64, 1)
             weights[name] = (few if planted else size).astype(np.float32)
-        # a checkpoint of GPT-2 has its matrices turned over
+        # GPT-2 checkpoints store transposed matrices
         if value.ndim == 2 and ".c_" in name:
             weights[name] = np.ascontiguousarray(value.T)
     for name in weights if planted else ():
@@ -59,20 +58,20 @@ def uneven(spec: str, directory: Path, *, planted: bool) -> Path:
     return directory / "w.safetensors"
 
 
-def compiled(spec: str, out: Path, weights: Path, *given: str) -> int:
+def compile_small(spec: str, out: Path, weights: Path, *given: str) -> int:
     sets = [f"--set={n}={json.dumps(v)}" for n, v in SMALL_CONFIGS[spec].items()]
     args = ["compile", spec, *sets, "--weights", str(weights), *given]
     return main([*args, "--calibration-samples=0", "--force", "-o", str(out)])
 
 
-def logits(path: Path) -> Array:
+def compute_logits(path: Path) -> Array:
     ids = np.arange(12).reshape(2, 6)
     return specc.load(path).run(input_ids=ids)["logits"]
 
 
 @dataclass(frozen=True)
-class Given(SeededValues):
-    """Numbers that a test has, a few bytes at a time. Implements `Values`."""
+class ArrayValues(SeededValues):
+    """Test arrays, streamed a few bytes at a time. Implements `Values`."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
 
@@ -82,25 +81,25 @@ class Given(SeededValues):
             yield data[start : start + 52].data
 
 
-def moved(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> FoldedValues:
-    """The weights with the gains of every norm moved that can be."""
+def fold_all_norms(graph: Graph, ties: dict[str, str], weights: dict[str, Array]) -> FoldedValues:
+    """Return the weights with every foldable norm weight folded."""
     wanted = {n: RequiredParameter(name=n, shape=w.shape) for n, w in weights.items()}
-    base = Given(0, wanted, {}, arrays=weights)
+    base = ArrayValues(0, wanted, {}, arrays=weights)
     return FoldedValues(base, find_norm_folds(pass_pipeline.simplify_graph(graph), ties, wanted))
 
 
 @pytest.mark.parametrize("spec", ["gpt2", pytest.param("llama", marks=LATER)])
-def test_nothing_is_lost_by_it(spec: str, tmp_path: Path) -> None:
-    """Of maps that keep their bits the results are the same, bit for bit."""
-    weights = uneven(spec, tmp_path, planted=False)
+def test_folding_is_exact(spec: str, tmp_path: Path) -> None:
+    """Without quantization the results are bit-identical."""
+    weights = write_uneven_weights(spec, tmp_path, planted=False)
     specc.compile(spec, tmp_path / "m.onnx", weights=weights, set=SMALL_CONFIGS[spec])
     model = specc.load(tmp_path / "m.onnx")
     graph, before = model.manifest.graph, dict(model.weights())
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
     before |= {name: before[root] for name, root in ties.items()}
-    folded = moved(graph, ties, before)
+    folded = fold_all_norms(graph, ties, before)
     after = before | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
-    # two of each layer, and the last one where the head is no table
+    # two norms per layer, and the last norm if the head is not tied to the embedding
     assert bool(ties) == (spec == "gpt2")
     assert len(folded.folds) == (4 if ties else 5)
     assert not any("wte" in n or "embed_tokens" in n for n in folded.fold_by_parameter)
@@ -108,54 +107,53 @@ def test_nothing_is_lost_by_it(spec: str, tmp_path: Path) -> None:
     wanted = specc_numpy.evaluate_graph(graph, inputs, before)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
         assert np.array_equal(value, wanted[name])
-    # what remains of a gain is near 1, or less where there is a bias beside it
+    # the remaining norm weights are close to 1, or smaller next to a bias
     gains = [after[fold.weight] for fold in folded.folds]
     assert all(abs(g).max() < 1.42 for g in gains)
 
 
-def test_what_is_kept_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor the norm before it, and the note counts what was moved."""
-    weights = uneven("gpt2", tmp_path, planted=False)
+def test_excluded_weights_are_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The norm before an excluded weight is unchanged too; the note counts the folded norms."""
+    weights = write_uneven_weights("gpt2", tmp_path, planted=False)
     plain, folded = tmp_path / "plain.onnx", tmp_path / "folded.onnx"
     given = ["--quantize", "int8", "--quantize-exclude=h.0.*"]
-    assert compiled("gpt2", plain, weights, *given) == 0
+    assert compile_small("gpt2", plain, weights, *given) == 0
     capsys.readouterr()
-    assert compiled("gpt2", folded, weights, *given, "--fold-norms") == 0
+    assert compile_small("gpt2", folded, weights, *given, "--fold-norms") == 0
     assert "folded the weights of 2 norms into 2 linear layers" in capsys.readouterr().err
     before, after = (specc.load(path).weights() for path in (plain, folded))
     changed = {n for n in before if not np.array_equal(before[n], after[n])}
     assert "h.1.ln_1.weight" in changed
-    # the head is the table too: the last norm stays
+    # the head is tied to the embedding, so the last norm is not folded
     assert "ln_f.weight" not in changed
     assert not any(name.startswith("h.0.") for name in changed)
-    # where all are kept, nothing is left to move a gain into
+    # if all linear layers are excluded, no norm can be folded
     given = ["--quantize", "int8", "--quantize-exclude=h.*", "--fold-norms"]
-    assert compiled("gpt2", folded, weights, *given) == 0
+    assert compile_small("gpt2", folded, weights, *given) == 0
     told = capsys.readouterr().err
     assert "no norm was folded" in told
     assert "in a loop, where norms are not folded" in told
 
 
 @pytest.mark.parametrize("fold", [True, pytest.param(False, marks=LATER)])
-def test_what_is_kept_stays_in_its_file(
+def test_excluded_weights_stay_linked(
     fold: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linked, with the norms before it, to the bytes of the checkpoint; what rounding or a
-    gain has changed lies beside.
-    """
-    # what is small stands in the model itself
+    """Excluded weights and the norms before them are linked to the checkpoint; quantized and folded
+    weights are stored in an own file."""
+    # small weights are stored inline
     monkeypatch.setattr("specc_onnx.write.weight_placement.MAX_INLINE_BYTES", 0)
-    weights = uneven("llama", tmp_path, planted=False)
+    weights = write_uneven_weights("llama", tmp_path, planted=False)
     out = tmp_path / "m.onnx"
     given = ["--quantize=int8", "--quantize-exclude=model.layers.0.*"]
-    assert compiled("llama", out, weights, *given, *["--fold-norms"][: int(fold)]) == 0
+    assert compile_small("llama", out, weights, *given, *["--fold-norms"][: int(fold)]) == 0
     model = specc.load(out)
     now, stored = model.weights(), model.manifest.stored
     lies = {
         t.name: {e.key: e.value for e in t.external_data}.get("location")
         for t in onnx.load(out, load_external_data=False).graph.initializer
     }
-    before = read(weights)
+    before = read_checkpoint(weights)
     same = {n for n, w in now.items() if np.array_equal(w, before[n])}
     linked = {n for n in now if lies[stored[n]] == weights.name}
     assert linked == same
@@ -164,8 +162,8 @@ def test_what_is_kept_stays_in_its_file(
     assert moved_too.isdisjoint(linked) == fold
 
 
-def read(path: Path) -> dict[str, Array]:
-    """A checkpoint in f32, read without specc."""
+def read_checkpoint(path: Path) -> dict[str, Array]:
+    """Read a float32 checkpoint without specc."""
     raw = path.read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     found = {}
@@ -179,26 +177,26 @@ def read(path: Path) -> dict[str, Array]:
 
 @LATER
 @pytest.mark.parametrize("kind", ["int8", "int8-weights", "int4"])
-def test_less_is_lost_where_gains_are_uneven(kind: str, tmp_path: Path) -> None:
-    weights = uneven("llama", tmp_path, planted=True)
+def test_folding_reduces_the_quantization_error(kind: str, tmp_path: Path) -> None:
+    weights = write_uneven_weights("llama", tmp_path, planted=True)
     sets = SMALL_CONFIGS["llama"]
     specc.compile("llama", tmp_path / "full.onnx", weights=weights, set=sets)
-    wanted = logits(tmp_path / "full.onnx")
+    wanted = compute_logits(tmp_path / "full.onnx")
     lost = []
     for given in ([], ["--fold-norms"]):
         out = tmp_path / "low.onnx"
         more = {"int4": ["--quantize-all", "--group-size=32"], "int8-weights": ["--group-size=32"]}
         options = ["--quantize", kind, *more.get(kind, ()), *given]
-        assert compiled("llama", out, weights, *options) == 0
+        assert compile_small("llama", out, weights, *options) == 0
         assert main(["verify", str(out), "--rounds", "1"]) == 0
-        lost.append(float(np.linalg.norm(logits(out) - wanted)))
+        lost.append(float(np.linalg.norm(compute_logits(out) - wanted)))
     assert lost[1] < 0.5 * lost[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(SMALL_CONFIGS))
-def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
-    """In float64, whatever its gains are."""
+def test_folding_is_exact_for_every_spec(spec: str, tmp_path: Path) -> None:
+    """In float64, for any norm weights."""
     seed = None if spec in TRAINED else 0
     specc.compile(spec, tmp_path / "m.onnx", init=seed, set=SMALL_CONFIGS[spec])
     model = specc.load(tmp_path / "m.onnx")
@@ -206,12 +204,12 @@ def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
     ties = {p.name: p.tied_to for p in graph.parameter_facts.values() if p.tied_to}
     weights = {n: np.array(w) for n, w in model.weights().items()}
     for name, value in weights.items():
-        # a variance is none below zero
+        # variances are not negative
         if value.ndim == 1 and value.dtype == np.float32 and "var" not in name:
             sizes = rng.standard_normal(value.shape) * np.exp2(rng.uniform(-5, 5))
             weights[name] = sizes.astype(np.float32)
     weights |= {name: weights[root] for name, root in ties.items()}
-    folded = moved(graph, ties, weights)
+    folded = fold_all_norms(graph, ties, weights)
     after = weights | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
     inputs = random_inputs(graph, sizes_for(graph, 2), rng)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, weights).items():
@@ -220,12 +218,12 @@ def test_every_spec_means_the_same(spec: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
-def test_a_number_of_no_checkpoint_is_told_as_one(dtype: str) -> None:
-    """That a type cannot hold: of a map that has a gain too."""
-    graph = normed(lambda b, x, w: {"y": mapped(b, x, w)})
+def test_overflow_of_a_folded_weight(dtype: str) -> None:
+    """A folded weight that exceeds the range of the dtype is an error."""
+    graph = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, w)})
     large = np.full((4, 4), 1e38 if dtype == "f32" else 1e4, np.float32)
     gain = np.full(4, 1024, np.float32)
-    folded = moved(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
+    folded = fold_all_norms(graph, {}, {"g": gain, "b": np.zeros_like(gain), "w": large})
     narrow = RangeCheckedValues(folded, {"w": NarrowDtype("f16", "w")}, folded.fold_by_parameter)
     for values, kind in ((folded, dtype), (narrow, "f32")):
         with pytest.raises(Failed) as caught:
@@ -241,8 +239,8 @@ FOUR = Dim.of(4)
 Rest = Callable[[Builder, Value, Value], dict[str, Value]]
 
 
-def normed(rest: Rest) -> Graph:
-    """`rest` of a norm's result and a weight."""
+def build_norm_graph(rest: Rest) -> Graph:
+    """Build `rest` over the result of a norm and a weight."""
     b = Builder()
     x = b.input("x", Input(Type("f32", (Dim.symbol("n"), FOUR))))
     parts = {"g": (4,), "b": (4,), "w": (4, 4)}
@@ -254,39 +252,41 @@ def normed(rest: Rest) -> Graph:
     return b.finish("g", rest(b, made, w))
 
 
-def mapped(b: Builder, x: Value, w: Value) -> Value:
+def apply_linear(b: Builder, x: Value, w: Value) -> Value:
     return b.one(ops.Linear(), x, w, None)
 
 
-def turned(b: Builder, w: Value) -> Value:
+def transpose(b: Builder, w: Value) -> Value:
     return b.one(ops.Transpose((1, 0)), w)
 
 
 REFUSED: dict[str, Rest] = {
-    "it is a result too": lambda b, x, w: {"y": mapped(b, x, w), "x": x},
-    "it is added too": lambda b, x, w: {"y": b.one(ops.Arith("add"), x, mapped(b, x, w))},
+    "it is a result too": lambda b, x, w: {"y": apply_linear(b, x, w), "x": x},
+    "it is added too": lambda b, x, w: {"y": b.one(ops.Arith("add"), x, apply_linear(b, x, w))},
     "the weight reads more": lambda b, x, w: {
-        "y": mapped(b, x, w),
-        "z": mapped(b, mapped(b, x, w), w),
+        "y": apply_linear(b, x, w),
+        "z": apply_linear(b, apply_linear(b, x, w), w),
     },
-    "the weight is a result": lambda b, x, w: {"y": mapped(b, x, w), "w": w},
-    "it is what a product is by": lambda b, x, w: {"y": mapped(b, w, x)},
+    "the weight is a result": lambda b, x, w: {"y": apply_linear(b, x, w), "w": w},
+    "it is what a product is by": lambda b, x, w: {"y": apply_linear(b, w, x)},
 }
 
 
 @pytest.mark.parametrize("rest", REFUSED.values(), ids=REFUSED)
-def test_what_others_read_stays(rest: Rest) -> None:
-    assert not find_norm_folds(normed(rest), {}, {"w"})
+def test_norms_with_other_users_are_not_folded(rest: Rest) -> None:
+    assert not find_norm_folds(build_norm_graph(rest), {}, {"w"})
 
 
-def test_maps_alone_are_folded_but_not_tied_ones() -> None:
-    graph = normed(lambda b, x, w: {"y": mapped(b, x, w)})
+def test_only_untied_linear_layers_are_folded() -> None:
+    graph = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, w)})
     assert find_norm_folds(graph, {}, {"w"}) == (NormFold("g", "b", (("w", False),)),)
     assert not find_norm_folds(graph, {"w": "table"}, {"w"})
     assert not find_norm_folds(graph, {"other": "g"}, {"w"})
-    # what is kept stays what it is
+    # excluded weights are not changed
     assert not find_norm_folds(graph, {}, set())
-    over = normed(lambda b, x, w: {"y": mapped(b, x, turned(b, w))})
+    over = build_norm_graph(lambda b, x, w: {"y": apply_linear(b, x, transpose(b, w))})
     assert find_norm_folds(over, {}, {"w"}) == (NormFold("g", "b", (("w", True),)),)
-    both = normed(lambda b, x, w: {"y": mapped(b, x, turned(b, w)), "z": mapped(b, x, w)})
+    both = build_norm_graph(
+        lambda b, x, w: {"y": apply_linear(b, x, transpose(b, w)), "z": apply_linear(b, x, w)}
+    )
     assert not find_norm_folds(both, {}, {"w"})

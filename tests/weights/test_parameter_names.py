@@ -1,4 +1,4 @@
-"""Names in bulk: patterns, ranges, near misses."""
+"""Parameter names: patterns, ranges, similar names."""
 
 from fnmatch import fnmatchcase
 
@@ -25,7 +25,7 @@ def test_patterns() -> None:
     assert NamePattern("a[0].b+").matches("a[0].b+")
 
 
-def test_stars_stand_for_anything_and_all_else_for_itself() -> None:
+def test_stars_match_any_text() -> None:
     assert NamePattern("a[0].*").matches("a[0].w")
     assert not NamePattern("a[0].*").matches("a0.w")
     assert not NamePattern("h.?.w").matches("h.1.w")
@@ -33,27 +33,27 @@ def test_stars_stand_for_anything_and_all_else_for_itself() -> None:
     assert not NamePattern("h*1*1").matches("h.1")
     assert not NamePattern("ab*ba").matches("aba")
     assert NamePattern("*").matches("")
-    # no longer than the name: tried one way, not all of them
+    # patterns that cannot match are rejected without exponential backtracking
     assert not NamePattern("*a" * 40 + "b").matches("a" * 4000)
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
-def test_stars_are_those_of_a_shell(pattern: str, name: str) -> None:
+def test_stars_equal_fnmatch(pattern: str, name: str) -> None:
     assert NamePattern(pattern).matches(name) is fnmatchcase(name, pattern)
 
 
-def test_the_same_hole_is_the_same_number() -> None:
+def test_repeated_placeholder_has_one_value() -> None:
     assert NamePattern("{i}.{i}").matches("4.4")
     assert not NamePattern("{i}.{i}").matches("4.5")
 
 
-def test_holes_are_filled_in_other_names() -> None:
+def test_placeholders_are_substituted() -> None:
     captures = NamePattern("*.{i}.*.weight").get_captures("bert.3.norm.weight")
     assert captures is not None
     assert captures.fill("x.*.{i}.*.gamma.{j}") == "x.bert.3.norm.gamma.{j}"
 
 
-def test_many_names_are_said_shortly() -> None:
+def test_names_are_grouped() -> None:
     names = [f"h.{i}.{n}.bias" for i in range(12) for n in ("a", "b")]
     assert group_names(names) == ["h.{0..11}.a.bias", "h.{0..11}.b.bias"]
     assert group_names(["h.1.w", "h.3.w"]) == ["h.{1,3}.w"]
@@ -67,7 +67,7 @@ def test_many_names_are_said_shortly() -> None:
     assert group_names(["x{}1y", "x{}2y"]) == ["x{}{1..2}y"]
 
 
-def test_near_misses_keep_the_layer() -> None:
+def test_nearest_name_keeps_the_layer() -> None:
     names = [f"h.{i}.ln_1.weight" for i in range(12)]
     assert find_nearest_name("h.7.ln1.weight", names) == "h.7.ln_1.weight"
     assert find_nearest_name("something.else", names) is None

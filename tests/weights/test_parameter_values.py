@@ -1,6 +1,5 @@
-"""Parameters are streamed in blocks: seeded ones and large transposed ones come out
-whole, in little room.
-"""
+"""Parameters are streamed in blocks: random and large transposed parameters are complete and use
+little memory."""
 
 import tracemalloc
 from pathlib import Path
@@ -32,7 +31,7 @@ def test_seeded_parameters() -> None:
     assert read_parameter(seeded, "q", "f16").dtype == np.float16
 
 
-def test_a_large_transposed_tensor_needs_no_second_copy(tmp_path: Path) -> None:
+def test_memory_of_a_large_transposed_tensor(tmp_path: Path) -> None:
     big = np.arange(3000 * 2000, dtype=np.float32).reshape(3000, 2000)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
@@ -49,7 +48,7 @@ def test_a_large_transposed_tensor_needs_no_second_copy(tmp_path: Path) -> None:
         assert peak < 1.6 * big.nbytes
 
 
-def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
+def test_memory_of_an_unchanged_tensor(tmp_path: Path) -> None:
     big = np.ones(6_000_000, np.float32)
     write_safetensors(tmp_path / "a.safetensors", {"a": big})
     with open_weights(tmp_path) as checkpoint:
@@ -64,16 +63,16 @@ def test_a_tensor_as_it_stands_is_streamed_in_chunks(tmp_path: Path) -> None:
         assert peak < big.nbytes / 2
 
 
-def many(directory: Path, count: int, each: np.ndarray) -> list[LoadRule]:
-    """A file with a tensor for each expert, and the rule that makes one of them."""
+def write_experts(directory: Path, count: int, each: np.ndarray) -> list[LoadRule]:
+    """Write a file with a tensor per expert and return the rule that stacks them."""
     write_safetensors(directory / "a.safetensors", {f"e.{n}.w": each + n for n in range(count)})
     parts = tuple(TensorExpr(f"e.{n}.w") for n in range(count))
     return [LoadRule("e.w", StackExpr(parts))]
 
 
-def test_tensors_that_become_one_are_streamed_one_by_one(tmp_path: Path) -> None:
+def test_memory_of_stacked_tensors(tmp_path: Path) -> None:
     one = np.arange(600_000, dtype=np.float32).reshape(600, 1000)
-    rules = WeightRules(loads=tuple(many(tmp_path, 12, one)))
+    rules = WeightRules(loads=tuple(write_experts(tmp_path, 12, one)))
     with open_weights(tmp_path) as checkpoint:
         binding = bind_parameters(
             [RequiredParameter(name="e.w", shape=(12, 600, 1000))], rules, checkpoint
@@ -89,9 +88,9 @@ def test_tensors_that_become_one_are_streamed_one_by_one(tmp_path: Path) -> None
         assert peak < wanted.nbytes / 2
 
 
-def test_the_one_that_holds_no_number_is_named(tmp_path: Path) -> None:
+def test_nan_names_the_stacked_tensor(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
-    rules = WeightRules(loads=tuple(many(tmp_path, 3, one)))
+    rules = WeightRules(loads=tuple(write_experts(tmp_path, 3, one)))
     bad = {f"e.{n}.w": one * (np.nan if n == 1 else 1) for n in range(3)}
     write_safetensors(tmp_path / "a.safetensors", bad)
     with open_weights(tmp_path) as checkpoint:
@@ -105,9 +104,9 @@ def test_the_one_that_holds_no_number_is_named(tmp_path: Path) -> None:
     assert "`e.1.w`" in fault.notes[0]
 
 
-def test_one_expert_lies_in_its_file(tmp_path: Path) -> None:
+def test_single_expert_is_linked(tmp_path: Path) -> None:
     one = np.ones((2, 3), np.float32)
-    rules = WeightRules(loads=tuple(many(tmp_path, 1, one)))
+    rules = WeightRules(loads=tuple(write_experts(tmp_path, 1, one)))
     with open_weights(tmp_path) as checkpoint:
         binding = bind_parameters(
             [RequiredParameter(name="e.w", shape=(1, 2, 3))], rules, checkpoint

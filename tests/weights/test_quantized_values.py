@@ -1,6 +1,5 @@
-"""What is written of a rounded weight, byte by byte, beside the same done in the plainest
-way: one block after the other, one byte after the other.
-"""
+"""Stored bytes of a quantized weight against a simple implementation: one group after the other,
+one byte after the other."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,12 +24,10 @@ KINDS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f64"
 
 
 @dataclass(frozen=True)
-class Lying:
-    """One weight `w` in a file, of which so many numbers are given at a time. Implements
-    `Values`.
-    """
+class StoredWeight:
+    """A weight `w` in a file, streamed in chunks of `step` values. Implements `Values`."""
 
-    weight: Array
+    sample_weight: Array
     dtype: str
     step: int = 101
 
@@ -51,7 +48,7 @@ class Lying:
         return {}
 
     def chunks(self, name: str, dtype: str) -> Iterator[memoryview]:
-        """Each in one buffer, which the next chunk is written over."""
+        """Yield chunks in one buffer, which the next chunk overwrites."""
         flat = self.weight.reshape(-1)
         for start in range(0, flat.size, self.step):
             block = convert_dtype(flat[start : start + self.step], dtype, "w")
@@ -60,20 +57,20 @@ class Lying:
             buffer[:] = bytes(len(buffer))
 
 
-def weight() -> Array:
-    """Rows of many sizes; of zeros; with numbers of one size on both sides."""
+def sample_weight() -> Array:
+    """Return rows of many magnitudes, of zeros, and of one magnitude with both signs."""
     made = RNG.normal(size=(OUT, WIDE)) * np.exp(RNG.normal(0, 2, (OUT, 1)))
     made[0], made[1], made[2] = 0, np.where(np.arange(WIDE) % 2, 1, -1), 3
     return made
 
 
-def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
-    """The numbers and scales of rows, in blocks; one number at a time."""
+def quantize_simply(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
+    """Return the codes and scales of rows in groups, one value at a time."""
     packed, scales = bytearray(), []
     for row in rows.astype(np.float32):
         for start in range(0, len(row), block):
             here = [np.float32(x) for x in row[start : start + block]]
-            most = max(here, key=abs)  # the first of several
+            most = max(here, key=abs)  # the first of several maxima
             scale = abs(most) / np.float32(127) if bits == 8 else most / np.float32(-8)
             scale = scale if abs(scale) >= int_quantization.MIN_SCALE else np.float32(0)
             low, high = (-127, 127) if bits == 8 else (-8, 7)
@@ -89,33 +86,33 @@ def plain(rows: Array, bits: int, block: int) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("block", [16, 64])
 @pytest.mark.parametrize("many", [1, 200, 1 << 20])
-def test_every_byte_is_that_of_the_plain_way(
+def test_bytes_equal_the_simple_implementation(
     dtype: str, bits: int, block: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specc.weights.quantized_values.CHUNK_VALUES", 10 * many)
     monkeypatch.setattr("specc.weights.quantized_values.CACHED_VALUES", many)
-    rows = weight().astype(KINDS[dtype])
+    rows = sample_weight().astype(KINDS[dtype])
     form = QuantizationFormat(bits=bits, group_size=block, layout="rows", rounding="none")
-    values = QuantizedValues(Lying(rows, dtype), {"w": form})
+    values = QuantizedValues(StoredWeight(rows, dtype), {"w": form})
     numbers = b"".join(map(bytes, values.chunks(form.format_codes_name("w"), "u8")))
     scales = b"".join(map(bytes, values.chunks(form.format_scales_name("w"), "f32")))
-    assert (numbers, scales) == plain(rows, bits, block)
+    assert (numbers, scales) == quantize_simply(rows, bits, block)
     narrow = rows.astype(np.float32)
     assert values.streams["w"].error.squared_norm == pytest.approx(np.vdot(narrow, narrow))
 
 
-def test_pieces_that_share_a_buffer_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake that the test is for: numbers that are not copied out of a chunk."""
-    rows = weight().astype(np.float32)
+def test_shared_buffers_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a bug that does not copy values out of a chunk."""
+    rows = sample_weight().astype(np.float32)
     form = QuantizationFormat(bits=4, group_size=16, layout="rows", rounding="none")
-    values = QuantizedValues(Lying(rows, "f32", WIDE), {"w": form})
+    values = QuantizedValues(StoredWeight(rows, "f32", WIDE), {"w": form})
 
-    def shared(self: QuantizedValues, name: str) -> Iterator[Array]:
+    def yield_shared_chunks(self: QuantizedValues, name: str) -> Iterator[Array]:
         yield from [
             np.frombuffer(chunk, np.float32).reshape(-1, WIDE)
             for chunk in self.base.chunks(name, "f32")
         ]
 
-    monkeypatch.setattr(QuantizedValues, "_iterate_rows", shared)
+    monkeypatch.setattr(QuantizedValues, "_iterate_rows", yield_shared_chunks)
     numbers = b"".join(map(bytes, values.chunks("w:int4", "u8")))
-    assert numbers != plain(rows, 4, 16)[0]
+    assert numbers != quantize_simply(rows, 4, 16)[0]

@@ -1,4 +1,5 @@
-"""The generator: fixed for ever, element by element, and the distributions it promises."""
+"""The random number generator: values never change, elements are independent of the array length,
+and distributions are correct."""
 
 import math
 from collections.abc import Callable
@@ -29,31 +30,31 @@ def normal_array(seed: int, name: str, shape: tuple[int, ...], std: float) -> Fl
     return fill_array(shape, iterate_normals(seed, name, math.prod(shape), std))
 
 
-def test_words_are_those_of_splitmix64() -> None:
+def test_splitmix64() -> None:
     # the published first outputs of SplitMix64 for the seed 1234567
     known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
     assert [generate_word(1234567, n) for n in range(4)] == known
 
 
-def test_names_are_hashed_with_fnv1a() -> None:
+def test_fnv1a() -> None:
     assert hash_fnv1a(b"") == 0xCBF29CE484222325
     assert hash_fnv1a(b"foobar") == 0x85944171F73967E8
 
 
-def test_values_never_change() -> None:
+def test_golden_values() -> None:
     assert derive_stream_key(0, "wte.weight") == GOLDEN_KEY
     assert uniform_array(7, "a", (3,), -1.0, 1.0).tolist() == GOLDEN_UNIFORM
     assert normal_array(7, "a", (3,), 1.0).tolist() == GOLDEN_NORMAL
 
 
 @pytest.mark.parametrize("make", [random_stream.generate_uniforms, random_stream.generate_normals])
-def test_an_element_depends_on_its_number_only(make: Callable[[int, int, int], Floats]) -> None:
+def test_elements_depend_on_their_index_only(make: Callable[[int, int, int], Floats]) -> None:
     whole = make(99, 0, 100)
     assert np.array_equal(whole[37:41], make(99, 37, 4))
     assert np.array_equal(whole[37:38], make(99, 37, 1))
 
 
-def test_arrays_longer_than_a_block_have_no_seams() -> None:
+def test_arrays_of_several_blocks() -> None:
     count = 2 * BLOCK_WORDS + 5
     key = derive_stream_key(3, "w")
     assert np.array_equal(
@@ -64,14 +65,14 @@ def test_arrays_longer_than_a_block_have_no_seams() -> None:
     )
 
 
-def test_the_formula_in_plain_integers() -> None:
+def test_formula_in_python_integers() -> None:
     key = derive_stream_key(11, "x")
     total = sum(generate_word(key, 12 * 5 + k) >> 40 for k in range(12)) - (6 << 24)
     assert normal_array(11, "x", (6,), 1.0)[5] == np.float32(total) * np.float32(2**-24)
     assert uniform_array(11, "x", (6,), 0.0, 1.0)[5] == (generate_word(key, 5) >> 40) / 2**24
 
 
-def test_keys_differ_with_seed_name_and_number() -> None:
+def test_keys_are_distinct() -> None:
     keys = {derive_stream_key(s, n) for s in range(50) for n in ("a", "b", "a.b", "")}
     keys |= {derive_substream_key(derive_stream_key(0, "a"), n) for n in range(50)}
     assert len(keys) == 250

@@ -1,4 +1,4 @@
-"""Matrices that a file has the other way round stay there where products alone read them."""
+"""Transposed checkpoint matrices stay transposed in the model if only matrix products read them."""
 
 import json
 from pathlib import Path
@@ -40,6 +40,7 @@ SHAPES = {
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
+    """Write a checkpoint and a spec."""
     rng = np.random.default_rng(0)
     numbers = {n: rng.normal(size=s).astype(np.float32) for n, s in SHAPES.items()}
     write_safetensors(tmp_path / "w.safetensors", numbers, {})
@@ -47,7 +48,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def compiled(directory: Path, how: str, **options: object) -> specc.Model:
+def compile_as(directory: Path, how: str, **options: object) -> specc.Model:
     specc.compile(
         directory / "m.specc",
         directory / f"{how}.onnx",
@@ -58,8 +59,8 @@ def compiled(directory: Path, how: str, **options: object) -> specc.Model:
     return specc.load(directory / f"{how}.onnx")
 
 
-def test_what_products_alone_read_is_left_as_it_lies(directory: Path) -> None:
-    model = compiled(directory, "inline")
+def test_matrices_read_by_products_stay_transposed(directory: Path) -> None:
+    model = compile_as(directory, "inline")
     shapes = {n: array.shape for n, array in model.weights().items()}
     assert shapes["up.weight"] == (6, 10)
     assert shapes["down.weight"] == (10, 6)
@@ -70,27 +71,27 @@ def test_what_products_alone_read_is_left_as_it_lies(directory: Path) -> None:
     assert "transpose" in told
 
 
-def test_it_is_linked_and_computes_the_same(directory: Path) -> None:
+def test_transposed_results(directory: Path) -> None:
     ids = np.array([[3, 1, 4], [1, 5, 6]])
-    with np.load(numbers_of(directory)) as w:
+    with np.load(convert_to_float64(directory)) as w:
         x = w["words.kernel"].T[ids]
         x = np.maximum(x @ w["up.kernel"] + w["up.bias"], 0) @ w["wide.kernel"][10:]
         x = x + x @ w["mixed"].T
         wanted = x @ w["words.kernel"]
     for how in ("auto", "copy", "inline"):
-        given = compiled(directory, how).run(ids=ids)["y"]
+        given = compile_as(directory, how).run(ids=ids)["y"]
         assert np.abs(given - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_diff_does_not_tell_of_it(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compiled(directory, "copy")
+def test_diff_ignores_transposition(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_as(directory, "copy")
     specc.compile(directory / "m.specc", directory / "drawn.onnx", init=0)
     assert not main(["diff", str(directory / "drawn.onnx"), str(directory / "copy.onnx")])
     assert "→ [" not in capsys.readouterr().out
 
 
-def numbers_of(directory: Path) -> Path:
-    """The same numbers in double precision, read without specc."""
+def convert_to_float64(directory: Path) -> Path:
+    """Write the checkpoint in float64, read without specc."""
     raw = (directory / "w.safetensors").read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     found = {}
@@ -103,6 +104,6 @@ def numbers_of(directory: Path) -> Path:
     return directory / "w.npz"
 
 
-def test_rounded_weights_are_as_the_spec_has_them(directory: Path) -> None:
-    model = compiled(directory, "copy", quantize="int8")
+def test_quantized_weights_have_the_layout_of_the_spec(directory: Path) -> None:
+    model = compile_as(directory, "copy", quantize="int8")
     assert model.weights()["up.weight"].shape == (10, 6)

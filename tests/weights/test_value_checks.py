@@ -1,6 +1,4 @@
-"""Numbers that are none are found by bit patterns as they are one by one, and checkpoints
-are read once.
-"""
+"""NaN and infinity checks by bit patterns agree with NumPy, and a checkpoint is read once."""
 
 import hashlib
 import time
@@ -21,8 +19,8 @@ from specc.weights.value_checks import check_finite
 KINDS = sorted(name for name in FLOAT_DTYPES if name in NUMPY_DTYPES)
 
 
-def patterns(dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
-    """Of eight bits all there are; of more those around every power of the exponent."""
+def list_bit_patterns(dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+    """Return all 8-bit patterns; for wider types, patterns around every power of two."""
     bits = 8 * NUMPY_DTYPES[dtype].itemsize
     if bits == 8:
         return np.arange(256, dtype=np.uint8).view(NUMPY_DTYPES[dtype])
@@ -35,11 +33,11 @@ def patterns(dtype: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_each_value_is_taken_as_numpy_takes_it(dtype: str) -> None:
+def test_finite_check_equals_numpy(dtype: str) -> None:
     with np.errstate(invalid="ignore"):
-        for value in patterns(dtype).reshape(-1, 1):
+        for value in list_bit_patterns(dtype).reshape(-1, 1):
             finite = bool(np.isfinite(value).all())
-            # beside ordinary numbers of either sign, which must not hide it
+            # next to ordinary values of either sign, which must not hide it
             block = (
                 np.concatenate([np.array([1, -1, 0], NUMPY_DTYPES[dtype]), value])
                 if dtype != "f8_e8m0"
@@ -52,7 +50,7 @@ def test_each_value_is_taken_as_numpy_takes_it(dtype: str) -> None:
                     check_finite(block, "w")
 
 
-def test_of_many_values_the_wrong_ones_are_counted() -> None:
+def test_nonfinite_values_are_counted() -> None:
     block = np.ones(1000, ml_dtypes.bfloat16)
     block[[3, 999]] = np.nan, -np.inf
     with pytest.raises(Failed) as failed:
@@ -60,10 +58,9 @@ def test_of_many_values_the_wrong_ones_are_counted() -> None:
     assert "2 of the first 1000" in failed.value.diagnostics[0].notes[0]
 
 
-def test_looking_costs_less_than_hashing() -> None:
-    """Else a checkpoint of 16 bits would take longer than its hash: it once took ten
-    times as long.
-    """
+def test_finite_check_is_faster_than_hashing() -> None:
+    """A slower check would dominate the time for 16-bit checkpoints; it once took ten times as long
+    as the hash."""
     block = np.ones(1 << 23, ml_dtypes.bfloat16)
     took = {}
     for name, work in (
@@ -95,12 +92,11 @@ generate text of ids from logits { start = 1 stop = 2 max_tokens = 4 }
 
 
 @pytest.mark.parametrize("place", ["m.onnx", "elsewhere/m.onnx", "package"])
-def test_a_checkpoint_is_read_once(
+def test_checkpoint_is_read_once(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether weights are linked or copied, for one graph or all of a package: hashed,
-    looked at and copied in one pass.
-    """
+    """Hash, check and copy in one pass, for linked and copied weights of one graph or of a
+    package."""
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     rng = np.random.default_rng(0)
     shapes = {"table.weight": (600, 512), "layer.weight": (512, 512), "layer.bias": (512,)}
@@ -110,18 +106,18 @@ def test_a_checkpoint_is_read_once(
     read = []
     usual = safetensors.TensorFile._fill
 
-    def counted(self: safetensors.TensorFile, offset: int, view: memoryview) -> None:
+    def count_read(self: safetensors.TensorFile, offset: int, view: memoryview) -> None:
         read.append(len(view))
         usual(self, offset, view)
 
-    monkeypatch.setattr(safetensors.TensorFile, "_fill", counted)
+    monkeypatch.setattr(safetensors.TensorFile, "_fill", count_read)
     parts = "all" if place == "package" else ()
     specc.compile(tmp_path / "m.specc", tmp_path / place, weights=weights, graphs=parts)
     assert sum(read) <= weights.stat().st_size
 
 
-def test_a_checkpoint_is_hashed_as_a_whole(tmp_path: Path) -> None:
-    """The hash that is made beside the looking is that of the file."""
+def test_checkpoint_hash(tmp_path: Path) -> None:
+    """The hash computed during the check is that of the whole file."""
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     rng = np.random.default_rng(0)
     shapes = {"table.weight": (600, 512), "layer.weight": (512, 512), "layer.bias": (512,)}

@@ -1,6 +1,5 @@
-"""Weight expressions compute what NumPy does, have the shape they said, and are views
-where they say so.
-"""
+"""Weight expressions compute the values of NumPy, have the inferred shape, and are views where
+possible."""
 
 from collections.abc import Mapping
 
@@ -88,7 +87,7 @@ def test_value_shape_and_text(expr: Expr, value: Array, text: str) -> None:
     assert not text or str(expr) == text
 
 
-def test_the_two_orders_of_rotary_pairs_are_inverse() -> None:
+def test_rotary_pair_permutations_are_inverse() -> None:
     heads = PermutePairsExpr(TensorExpr("rows"), "half", 2)
     rows = {"rows": np.arange(12.0).reshape(12, 1)}
     halves = evaluate_weight_expression(heads, rows.__getitem__)
@@ -99,8 +98,8 @@ def test_the_two_orders_of_rotary_pairs_are_inverse() -> None:
     )
 
 
-def test_fused_projections_of_published_models_come_apart() -> None:
-    """GPT-NeoX stores each head's query, key and value together."""
+def test_fused_projections_are_split() -> None:
+    """GPT-NeoX stores query, key and value of each head together."""
     h, d, i = 2, 3, 4
     parts = np.arange(3 * h * d * i, dtype=np.float32).reshape(3, h, d, i)
     stored = parts.transpose(1, 0, 2, 3).reshape(h * 3 * d, i)
@@ -139,7 +138,7 @@ def test_fused_projections_of_published_models_come_apart() -> None:
         (RearrangeExpr(a, "a [b] -> a b"), "cannot be read"),
     ],
 )
-def test_what_does_not_fit_is_said(expr: Expr, words: str) -> None:
+def test_shape_errors(expr: Expr, words: str) -> None:
     with pytest.raises(PatternMismatch, match=words.replace("(", r"\(")):
         infer_expression_shape(expr, {**SHAPES, "v": (3,)})
 
@@ -158,7 +157,7 @@ def test_element_types() -> None:
     )
 
 
-def entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
+def make_entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
     return {n: TensorEntry(n, "f32", s, 64, 4 * int(np.prod(s))) for n, s in shapes.items()}
 
 
@@ -180,13 +179,13 @@ def entries(**shapes: tuple[int, ...]) -> Mapping[str, TensorEntry]:
         (CastExpr(a, "f16"), None),
     ],
 )
-def test_what_lies_in_the_file_already(expr: Expr, view: TensorView | None) -> None:
-    assert find_stored_view(expr, entries(a=(4, 6), one=(1, 4, 6))) == view
+def test_stored_views(expr: Expr, view: TensorView | None) -> None:
+    assert find_stored_view(expr, make_entries(a=(4, 6), one=(1, 4, 6))) == view
 
 
 def test_a_view_has_the_bytes_of_the_value() -> None:
     expr = PartExpr(SliceExpr(ReshapeExpr(a, (4, 2, 3)), 0, 1, 4), 0, 2, 3)
-    view = find_stored_view(expr, entries(a=(4, 6)))
+    view = find_stored_view(expr, make_entries(a=(4, 6)))
     assert view is not None
     assert (
         evaluate_weight_expression(expr, TENSORS.__getitem__).tobytes()
@@ -194,7 +193,7 @@ def test_a_view_has_the_bytes_of_the_value() -> None:
     )
 
 
-def test_names_can_be_listed_and_changed() -> None:
+def test_list_and_rename_tensors() -> None:
     expr = ConcatExpr((NegateExpr(a), FirstPresentExpr((b, cube))))
     assert list(list_tensors(expr)) == ["a", "b", "cube"]
     assert (
@@ -203,10 +202,9 @@ def test_names_can_be_listed_and_changed() -> None:
     )
 
 
-def test_position_grids_are_resized_as_published_models_do() -> None:
-    """Numbers of PyTorch's bicubic interpolation, corners not aligned, of the values 0
-    to 8 squared.
-    """
+def test_position_grids_are_resized() -> None:
+    """Expected values are PyTorch's bicubic interpolation (align_corners=False) of the squares of 0
+    to 8."""
     table = np.concatenate([[-7.0], np.arange(9.0) ** 2]).astype(np.float32).reshape(1, 10, 1)
     found = evaluate_weight_expression(
         ResizeGridExpr(TensorExpr("t"), 2, 4, 1), {"t": table}.__getitem__
@@ -220,7 +218,7 @@ def test_position_grids_are_resized_as_published_models_do() -> None:
     np.testing.assert_allclose(found[0, 1:, 0], TORCH, rtol=1e-6)
 
 
-def test_a_grid_of_the_same_size_stays_as_it_is() -> None:
+def test_unchanged_grid_size() -> None:
     table = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
     assert np.array_equal(
         evaluate_weight_expression(ResizeGridExpr(TensorExpr("t"), 3, 3), {"t": table}.__getitem__),

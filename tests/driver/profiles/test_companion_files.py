@@ -1,4 +1,4 @@
-"""What other programs want beside the graphs comes along, as it is."""
+"""Files that other programs need next to the graphs are copied unchanged."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return directory
 
 
-def package(checkpoint: Path, names: str, *more: str) -> Path:
+def compile_package(checkpoint: Path, names: str, *more: str) -> Path:
     out = checkpoint.parent / "out"
     words = [
         "compile",
@@ -54,24 +54,24 @@ def package(checkpoint: Path, names: str, *more: str) -> Path:
 
 
 @pytest.mark.parametrize("names", ["hf", "genai"])
-def test_they_come_along_as_they_are(names: str, checkpoint: Path) -> None:
-    out = package(checkpoint, names)
+def test_companion_files_are_copied(names: str, checkpoint: Path) -> None:
+    out = compile_package(checkpoint, names)
     for name, text in FILES.items():
         carried = out / name
         assert carried.exists() == (name != "notes.txt"), name
         if carried.exists():
             assert carried.read_bytes() == text.encode()
-    # the index knows them, so that a package is whole or refused
+    # the index lists the files, so that an incomplete package is rejected
     assert "merges.txt" in (out / "specc.json").read_text(encoding="utf-8")
-    # and a second compilation replaces what the first wrote
-    package(checkpoint, names)
+    # a second compilation replaces the files of the first
+    compile_package(checkpoint, names)
 
 
-def test_our_own_form_needs_none(checkpoint: Path) -> None:
-    assert not [p for p in package(checkpoint, "specc").iterdir() if p.name in FILES]
+def test_specc_profile_copies_no_files(checkpoint: Path) -> None:
+    assert not [p for p in compile_package(checkpoint, "specc").iterdir() if p.name in FILES]
 
 
-def test_a_tokenizer_by_itself_gets_what_is_missing(
+def test_missing_tokenizer_config_is_generated(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokenizers = pytest.importorskip("tokenizers")
@@ -80,14 +80,14 @@ def test_a_tokenizer_by_itself_gets_what_is_missing(
 
     (checkpoint / "tokenizer_config.json").unlink()
     (checkpoint / "tokenizer.json").write_text(train_tokenizer("byte_bpe"), encoding="utf-8")
-    out = package(checkpoint, "genai")
+    out = compile_package(checkpoint, "genai")
     found = json.loads((out / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert found == {"tokenizer_class": "PreTrainedTokenizerFast"}
     assert (out / "tokenizer.json").read_text(encoding="utf-8") == train_tokenizer("byte_bpe")
 
 
 @pytest.mark.parametrize(("names", "lacks"), [("hf", "config.json"), ("genai", "tokenizer.json")])
-def test_what_is_missing_is_said(
+def test_missing_companion_file_is_reported(
     names: str, lacks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
@@ -97,7 +97,7 @@ def test_what_is_missing_is_said(
     assert f"{lacks} next to" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_read(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_companion_file(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoint / "merges.txt").unlink()
     (checkpoint / "merges.txt").mkdir()
     out = str(checkpoint.parent / "out")

@@ -1,6 +1,5 @@
-"""A decoder made by hand: caches of other layouts, masks of new rows, positions, and
-inputs there is no place for.
-"""
+"""A hand-built decoder: caches of other layouts, masks of new positions, position ids, and
+unsupported inputs."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,23 +24,24 @@ CACHES = {
 }
 
 
-def to_heads(b: Builder, x: Value, rank: int, rows: int) -> Value:
-    """A cache as an attention takes it."""
+def convert_cache_to_heads(b: Builder, x: Value, rank: int, rows: int) -> Value:
+    """Convert a cache to the layout of the attention."""
     if rank == 3:
         x = b.one(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
     return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 1 else x
 
 
-def from_features(b: Builder, x: Value, rank: int, rows: int) -> Value:
-    """New rows as the cache has them."""
+def convert_features_to_cache(b: Builder, x: Value, rank: int, rows: int) -> Value:
+    """Convert new positions to the layout of the cache."""
     if rank == 3:
         return x
     x = b.one(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
     return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 2 else x
 
 
-def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> DerivedGraphs:
-    """Words, one attention over all there is, and inputs that are added to the words."""
+def build_step(layout: str = "[batch, heads, rows, features]", *beside: str) -> DerivedGraphs:
+    """Build a decode step: embedding, one attention over all cached positions, and inputs that are
+    added to the embeddings."""
     kept, rows = CACHES[layout]
     b = Builder()
     ids = b.input("ids", Input(Type.of("i64", BATCH, NEW)))
@@ -58,10 +58,16 @@ def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derive
         x = b.one(ops.Arith("mul"), x, b.one(ops.Insert(2), b.one(ops.Cast("f32"), given)))
     past = {n: b.input(f"past.{n}", Input(kept)) for n in ("key", "value")}
     after = {
-        n: b.one(ops.Concat(rows), p, from_features(b, x, kept.rank, rows)) for n, p in past.items()
+        n: b.one(ops.Concat(rows), p, convert_features_to_cache(b, x, kept.rank, rows))
+        for n, p in past.items()
     }
-    k, v = (to_heads(b, a, kept.rank, rows) for a in after.values())
-    y = b.one(ops.Attend(1.0), to_heads(b, from_features(b, x, 4, 1), 4, 1), k, v)
+    k, v = (convert_cache_to_heads(b, a, kept.rank, rows) for a in after.values())
+    y = b.one(
+        ops.Attend(1.0),
+        convert_cache_to_heads(b, convert_features_to_cache(b, x, 4, 1), 4, 1),
+        k,
+        v,
+    )
     logits = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
     graph = b.finish("step", {"scores": logits, **{f"next.{n}": v for n, v in after.items()}})
     states = tuple(
@@ -88,14 +94,14 @@ def step(layout: str = "[batch, heads, rows, features]", *beside: str) -> Derive
     )
 
 
-def run(graph: Graph, **given: Any) -> dict[str, Any]:
+def run_graph(graph: Graph, **given: Any) -> dict[str, Any]:
     table = np.random.default_rng(1).normal(size=(9, 6)).astype(np.float32)
     return specc_numpy.evaluate_graph(graph, given, {"table": table})
 
 
 @pytest.mark.parametrize("layout", CACHES)
-def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> None:
-    derived = step(layout)
+def test_cache_layouts_are_converted(layout: str) -> None:
+    derived = build_step(layout)
     graph, states = build_decoder("hf", derived, "scores")
     heads, features = (1, 6) if layout == "[batch, rows, features]" else (2, 3)
     kind = f"f32[batch_size, {heads}, past_sequence_length, {features}]"
@@ -106,13 +112,16 @@ def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> No
     key, value = np.random.default_rng(0).normal(size=(2, 2, 2, 4, 3))
     ids = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 0, 1]])
 
-    def fitting(cache: Any) -> Any:
-        """Heads side by side in one, or as they are."""
+    def convert_layout(cache: Any) -> Any:
+        """Merge the heads if the layout has one head."""
         return cache.transpose(0, 2, 1, 3).reshape(2, 1, 4, 6) if heads == 1 else cache
 
-    past = {"past_key_values.0.key": fitting(key), "past_key_values.0.value": fitting(value)}
-    made = run(graph, input_ids=ids, **past)
-    plain = run(step().step, ids=ids, **{"past.key": key, "past.value": value})
+    past = {
+        "past_key_values.0.key": convert_layout(key),
+        "past_key_values.0.value": convert_layout(value),
+    }
+    made = run_graph(graph, input_ids=ids, **past)
+    plain = run_graph(build_step().step, ids=ids, **{"past.key": key, "past.value": value})
     np.testing.assert_allclose(made["logits"], plain["scores"], rtol=1e-12)
     for word in ("key", "value"):
         assert str(graph.outputs[f"present.0.{word}"].type).startswith(
@@ -124,23 +133,33 @@ def test_caches_of_any_layout_are_brought_to_the_one_there_is(layout: str) -> No
         np.testing.assert_allclose(made[f"present.0.{word}"], wanted, rtol=1e-12)
 
 
-def test_a_mask_of_which_new_rows_are_wanted_comes_whole_all_the_same() -> None:
-    graph, _ = build_decoder("genai", step("[batch, heads, rows, features]", "keep"), "scores")
+def test_attention_mask_includes_past_positions() -> None:
+    graph, _ = build_decoder(
+        "genai", build_step("[batch, heads, rows, features]", "keep"), "scores"
+    )
     assert (
         str(graph.inputs["attention_mask"].type)
         == "i64[batch_size, past_sequence_length + sequence_length]"
     )
     past = {f"past_key_values.0.{n}": np.ones((1, 2, 2, 3)) for n in ("key", "value")}
     ids = np.array([[4, 5]])
-    seen = run(graph, input_ids=ids, attention_mask=np.array([[0, 0, 1, 1]]), **past)["logits"]
-    hidden = run(graph, input_ids=ids, attention_mask=np.array([[1, 1, 1, 0]]), **past)["logits"]
-    plain = run(build_decoder("genai", step(), "scores")[0], input_ids=ids, **past)["logits"]
+    seen = run_graph(graph, input_ids=ids, attention_mask=np.array([[0, 0, 1, 1]]), **past)[
+        "logits"
+    ]
+    hidden = run_graph(graph, input_ids=ids, attention_mask=np.array([[1, 1, 1, 0]]), **past)[
+        "logits"
+    ]
+    plain = run_graph(build_decoder("genai", build_step(), "scores")[0], input_ids=ids, **past)[
+        "logits"
+    ]
     np.testing.assert_allclose(seen, plain)
     assert not np.allclose(hidden, plain)
 
 
-def test_positions_are_an_input_where_the_spec_has_one() -> None:
-    graph, _ = build_decoder("hf", step("[batch, heads, rows, features]", "position_ids"), "scores")
+def test_position_ids_input() -> None:
+    graph, _ = build_decoder(
+        "hf", build_step("[batch, heads, rows, features]", "position_ids"), "scores"
+    )
     assert str(graph.inputs["position_ids"].type) == "i64[batch_size, sequence_length]"
 
 
@@ -151,25 +170,25 @@ def test_positions_are_an_input_where_the_spec_has_one() -> None:
         (("keep", "keep_too"), "`keep_too` is a second mask"),
     ],
 )
-def test_an_input_there_is_no_place_for_is_named(beside: tuple[str, ...], why: str) -> None:
+def test_unsupported_input(beside: tuple[str, ...], why: str) -> None:
     with pytest.raises(Failed, match=rf"E0752\]: .*: {why}"):
-        build_decoder("hf", step("[batch, heads, rows, features]", *beside), "scores")
+        build_decoder("hf", build_step("[batch, heads, rows, features]", *beside), "scores")
 
 
-def test_keys_that_are_values_too_are_named() -> None:
-    derived = step()
+def test_shared_keys_and_values() -> None:
+    derived = build_step()
     shared = replace(derived, states=derived.states[:1])
     with pytest.raises(Failed, match="`key` caches only keys, without values"):
         build_decoder("hf", shared, "scores")
 
 
-def test_a_step_that_keeps_nothing_has_nothing_to_name() -> None:
+def test_step_without_states() -> None:
     with pytest.raises(Failed, match="a step has no state"):
-        build_decoder("hf", replace(step(), states=()), "scores")
+        build_decoder("hf", replace(build_step(), states=()), "scores")
 
 
-def test_a_layout_of_its_own_is_named() -> None:
-    derived = step()
+def test_unsupported_cache_layout() -> None:
+    derived = build_step()
     odd = tuple(replace(s, time_axis=3) for s in derived.states)
     with pytest.raises(Failed, match=r"`key` has the type f32\[batch, 2, past, 3\]"):
         build_decoder("hf", replace(derived, states=odd), "scores")

@@ -1,6 +1,5 @@
-"""Graphs in the form `hf`, driven as their readers do it, compute what the spec says,
-of padded texts too.
-"""
+"""Graphs of the profile `hf`, called as Optimum calls them, compute the results of the spec, also
+for padded batches."""
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ PIECES = ([6, 1, 1, 1], [1] * 9, [4, 5])
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> None:
+def test_decoder_chunks_equal_the_full_forward_pass(name: str) -> None:
     model = open_profiled_model("hf", name, **DECODERS[name])
     ids = np.random.default_rng(1).integers(1, 29, (3, 9))
     mask = np.arange(9) >= np.array([[0], [2], [5]])
@@ -48,7 +47,7 @@ def test_a_decoder_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> No
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) -> None:
+def test_encoder_decoder_chunks_equal_the_full_forward_pass(name: str) -> None:
     model = open_profiled_model("hf", name, **TRANSLATORS[name])
     rng = np.random.default_rng(1)
     source, target = rng.integers(3, 29, (3, 5)), rng.integers(3, 29, (3, 9))
@@ -70,7 +69,7 @@ def test_a_translator_in_pieces_gives_the_logits_of_the_whole_text(name: str) ->
             )
 
 
-def test_the_projections_of_the_encoders_result_are_made_in_decoder_model_alone() -> None:
+def test_only_decoder_model_projects_the_encoder_output() -> None:
     graphs = open_profiled_model("hf", "transformer", **TRANSLATORS["transformer"]).profiled.graphs
     linear = {
         name: sum(node.op.name == "linear" for node, _ in graph.nodes)

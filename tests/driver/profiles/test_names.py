@@ -1,4 +1,4 @@
-"""What graphs are called, take and give in each form, and what stands in genai_config.json."""
+"""Names, inputs and outputs of graphs in each profile, and the contents of genai_config.json."""
 
 import pytest
 from support.profiled_models import open_profiled_model
@@ -10,18 +10,18 @@ GPT2 = {"layers": 2, "d": 8, "heads": 2, "vocab": 20, "context": 16}
 TRANSFORMER = {"layers": 1, "d": 8, "heads": 2, "vocab": 20, "hidden": 16}
 
 
-def told(graph: Graph) -> tuple[list[str], list[str]]:
-    """Inputs and outputs with their types."""
+def describe_interface(graph: Graph) -> tuple[list[str], list[str]]:
+    """Return the inputs and outputs with their types."""
     find_graph_errors(graph)
     return [f"{n}: {v.type}" for n, v in graph.inputs.items()], [
         f"{n}: {v.type}" for n, v in graph.outputs.items()
     ]
 
 
-def test_a_decoder_has_the_names_of_hf() -> None:
+def test_hf_decoder() -> None:
     made = open_profiled_model("hf", "gpt2", **GPT2).profiled
     assert list(made.graphs) == ["model"]
-    inputs, outputs = told(made.graphs["model"])
+    inputs, outputs = describe_interface(made.graphs["model"])
     assert inputs == [
         "input_ids: i64[batch_size, sequence_length]",
         "attention_mask: i64[batch_size, past_sequence_length + sequence_length]",
@@ -39,17 +39,17 @@ def test_a_decoder_has_the_names_of_hf() -> None:
     assert made.graphs["model"].min_lengths == {"batch_size": 1, "sequence_length": 1}
 
 
-def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:
+def test_hf_encoder_decoder() -> None:
     graphs = open_profiled_model("hf", "transformer", **TRANSFORMER).profiled.graphs
     assert list(graphs) == ["encoder_model", "decoder_model", "decoder_with_past_model"]
-    assert told(graphs["encoder_model"]) == (
+    assert describe_interface(graphs["encoder_model"]) == (
         [
             "input_ids: i64[batch_size, encoder_sequence_length]",
             "attention_mask: i64[batch_size, encoder_sequence_length]",
         ],
         ["last_hidden_state: f32[batch_size, encoder_sequence_length, 8]"],
     )
-    assert told(graphs["decoder_model"]) == (
+    assert describe_interface(graphs["decoder_model"]) == (
         [
             "input_ids: i64[batch_size, sequence_length]",
             "encoder_hidden_states: f32[batch_size, encoder_sequence_length, 8]",
@@ -63,7 +63,7 @@ def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:
             "present.0.encoder.value: f32[batch_size, 2, encoder_sequence_length, 4]",
         ],
     )
-    assert told(graphs["decoder_with_past_model"]) == (
+    assert describe_interface(graphs["decoder_with_past_model"]) == (
         [
             "input_ids: i64[batch_size, sequence_length]",
             "encoder_attention_mask: i64[batch_size, encoder_sequence_length]",
@@ -82,14 +82,14 @@ def test_an_encoder_and_its_decoder_are_three_graphs_of_hf() -> None:
 
 
 @pytest.mark.parametrize("spec", ["gpt2", "transformer"])
-def test_our_own_form_leaves_the_graphs_as_they_are(spec: str) -> None:
+def test_specc_profile_keeps_the_graphs(spec: str) -> None:
     made = open_profiled_model("specc", spec, **(GPT2 if spec == "gpt2" else TRANSFORMER)).profiled
     assert list(made.graphs) == (["step"] if spec == "gpt2" else ["encode", "step"])
     assert {s.name for s in made.states} < made.graphs["step"].inputs.keys()
     assert not made.files
 
 
-def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
+def test_genai_config() -> None:
     made = open_profiled_model("genai", "gpt2", **GPT2, stop=7).profiled
     assert list(made.graphs) == ["model"]
     assert str(made.graphs["model"].outputs["logits"].type) == "f32[batch_size, 1, 20]"
@@ -107,7 +107,7 @@ def test_genai_is_told_what_it_cannot_read_off_the_graph() -> None:
     }
 
 
-def test_a_model_without_a_table_of_positions_says_a_long_context_to_genai() -> None:
+def test_genai_context_length_without_position_embeddings() -> None:
     config = open_profiled_model(
         "genai", "llama", layers=1, d=8, heads=2, hidden=8, vocab=20
     ).profiled.files["genai_config.json"]

@@ -1,6 +1,5 @@
-"""E0751 and E0752: forms there are none of, and models that a form has no place for,
-each with what is in the way.
-"""
+"""E0751 and E0752: unknown profiles, and models that a profile does not support, with the
+reason."""
 
 import pytest
 from support.profiled_models import open_profiled_model
@@ -19,7 +18,7 @@ SMALL: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-def refused(profile: str, spec: str) -> Diagnostic:
+def get_profile_error(profile: str, spec: str) -> Diagnostic:
     with pytest.raises(Failed) as caught:
         open_profiled_model(profile, spec, **SMALL[spec])
     (found,) = caught.value.diagnostics
@@ -45,16 +44,19 @@ def refused(profile: str, spec: str) -> Diagnostic:
         ),
     ],
 )
-def test_what_is_in_the_way_is_named(profile: str, spec: str, why: str) -> None:
-    assert refused(profile, spec).title == f"this model does not fit the profile `{profile}`: {why}"
+def test_reason_of_an_unsupported_model(profile: str, spec: str, why: str) -> None:
+    assert (
+        get_profile_error(profile, spec).title
+        == f"this model does not fit the profile `{profile}`: {why}"
+    )
 
 
-def test_the_note_says_who_cannot_take_it() -> None:
-    assert refused("genai", "lstm_lm").notes[0].startswith("onnxruntime-genai passes")
-    assert "Optimum" in refused("hf", "rnnsearch").notes[0]
+def test_note_names_the_other_program() -> None:
+    assert get_profile_error("genai", "lstm_lm").notes[0].startswith("onnxruntime-genai passes")
+    assert "Optimum" in get_profile_error("hf", "rnnsearch").notes[0]
 
 
-def test_a_form_that_is_not_there_is_met_with_a_guess() -> None:
+def test_unknown_profile_suggests_a_name() -> None:
     with pytest.raises(Failed) as caught:
         check_profile("gen-ai")
     (found,) = caught.value.diagnostics

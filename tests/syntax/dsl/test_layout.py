@@ -1,15 +1,15 @@
-"""Long lines: broken where it hurts least, under the bracket that is open."""
+"""Layout of long lines: break points and alignment with the open bracket."""
 
 from specc.syntax.dsl.expression_printer import SPACE_BREAK, Pieces, break_lines
 
 CALL: Pieces = ["x = f", "(", "first,", SPACE_BREAK, "second", ")"]
 
 
-def test_short_lines_stay() -> None:
+def test_short_lines_are_not_broken() -> None:
     assert break_lines(CALL, 2) == ["  x = f(first, second)"]
 
 
-def test_arguments_stand_under_the_first() -> None:
+def test_arguments_are_aligned() -> None:
     assert break_lines(CALL, 0, width=16) == ["x = f(first,", "      second)"]
 
 
@@ -30,5 +30,5 @@ def test_outer_breaks_are_preferred() -> None:
     assert break_lines(pieces, 0, width=18) == ["return f(a, b) + c", "    + d"]
 
 
-def test_what_cannot_be_broken_stays_long() -> None:
+def test_unbreakable_lines_stay_long() -> None:
     assert break_lines(["a" * 200], 4) == ["    " + "a" * 200]

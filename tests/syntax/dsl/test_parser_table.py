@@ -1,6 +1,5 @@
-"""The shipped table is the grammar's, the grammar has no conflict, and our driver reads
-as lark does.
-"""
+"""The shipped LALR table equals the grammar's, the grammar has no conflict, and the parser agrees
+with lark."""
 
 import inspect
 import subprocess
@@ -27,13 +26,13 @@ def lark() -> Lark:
     return lalr_table.load_grammar()
 
 
-def test_shipped_table_is_that_of_the_grammar() -> None:
+def test_table_is_current() -> None:
     assert (
         lalr_table.GRAMMAR_DIRECTORY / "grammar.json"
     ).read_text() == lalr_table.render_grammar_json(), "run `python -m docs.generators.lalr_table`"
 
 
-def test_strict_mode_would_find_a_conflict() -> None:
+def test_strict_mode_finds_conflicts() -> None:
     with pytest.raises(LarkError):
         Lark("start: a | b\na: X\nb: X\nX: /x/", parser="lalr", strict=True)
 
@@ -49,22 +48,22 @@ def test_every_rule_has_a_callback() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_our_driver_makes_the_reductions_that_lark_makes(
-    path: Path, lark: Lark, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text(encoding="utf-8")
     seen: list[tuple[str, int]] = []
     from specc.syntax.dsl import lalr
 
     value = lalr.ParseRun.build_value
 
-    def noted(self: lalr.ParseRun, rule: LalrRule, parts: list[lalr.StackEntry]) -> lalr.StackEntry:
+    def record_reduction(
+        self: lalr.ParseRun, rule: LalrRule, parts: list[lalr.StackEntry]
+    ) -> lalr.StackEntry:
         whole = value(self, rule, parts)
         if not rule.origin.startswith("_") and not (rule.passes_single_child and rule.length == 1):
             seen.append((rule.callback, whole.last - whole.first + 1))
         return whole
 
-    monkeypatch.setattr(lalr.ParseRun, "build_value", noted)
+    monkeypatch.setattr(lalr.ParseRun, "build_value", record_reduction)
     parse_dsl(Source(path.name, text))
     theirs = [
         node.data
@@ -78,14 +77,14 @@ def test_our_driver_makes_the_reductions_that_lark_makes(
 @pytest.mark.parametrize(
     "text", ["specc 1 model m mask a = i +", "specc 1 model", "specc 1 model m block f() {}"]
 )
-def test_what_lark_refuses_is_refused(text: str, lark: Lark) -> None:
+def test_syntax_errors_equal_lark(text: str, lark: Lark) -> None:
     with pytest.raises(LarkError):
         lark.parse(text, start="file")
     with pytest.raises(Failed):
         parse_dsl(Source("a", text))
 
 
-def test_reading_needs_neither_lark_nor_yaml() -> None:
+def test_parser_imports_neither_lark_nor_yaml() -> None:
     code = (
         "import sys, specc.syntax.dsl.dsl_parser; print([m for m in ('lark', 'yaml', "
         "'pickle') if m in sys.modules])"
@@ -100,8 +99,8 @@ def test_reading_needs_neither_lark_nor_yaml() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
-    """A repetition may be empty; what is behind it in a rule is in `*rest` too."""
+def test_callback_signatures_match_their_rules() -> None:
+    """A repetition may be empty; the children after it are in `*rest` too."""
     for r in load_lalr_table().rules:
         if r.origin.startswith("_") or (r.passes_single_child and r.length == 1):
             continue
@@ -122,14 +121,14 @@ def test_a_callback_takes_as_many_children_as_its_rule_has() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES[:3], ids=lambda p: p.stem)
-def test_what_may_stand_at_a_place_is_what_lark_says(path: Path, lark: Lark) -> None:
+def test_expected_tokens_equal_lark(path: Path, lark: Lark) -> None:
     text = path.read_text(encoding="utf-8")
     tokens = tokenize_fragment(
         make_file_fragment(Source(path.name, text)), load_lalr_table().words
     ).tokens[:-1]
     theirs = lark.parse_interactive("", start="file")
     for n, token in enumerate(tokens):
-        if n % 7 == 0:  # each place takes lark some milliseconds
+        if n % 7 == 0:  # each position takes lark some milliseconds
             ours = find_expected_tokens(text, token.start)
             assert ours is not None
             assert ours.terminals == theirs.accepts(), text[: token.start][-60:]

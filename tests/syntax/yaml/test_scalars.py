@@ -1,6 +1,5 @@
-"""A scalar is its text: quotes and looks never change what it says, and places in it
-are places in the file.
-"""
+"""YAML scalars: quoting never changes a value, and positions inside a scalar are positions in the
+file."""
 
 import pytest
 
@@ -12,8 +11,8 @@ from specc.syntax.yaml.yaml_parser import parse_yaml
 HEAD = "specc: 1\nmodel: m\n"
 
 
-def value(text: str) -> ast.Expr:
-    """What the config value `a` is."""
+def parse_config_value(text: str) -> ast.Expr:
+    """Return the parsed config value `a`."""
     config = parse_yaml(Source("a.yaml", f"{HEAD}config:\n  a: {text}\n")).items[0]
     assert isinstance(config, ast.Config)
     entry = config.entries[0]
@@ -22,20 +21,20 @@ def value(text: str) -> ast.Expr:
 
 
 @pytest.mark.parametrize("text", ["1e-5", "'1e-5'", '"1e-5"', "1\\x65-5", ">-\n    1e-5"])
-def test_numbers_stay_as_written(text: str) -> None:
+def test_numbers_keep_their_text(text: str) -> None:
     given = f'"{text}"' if "\\" in text else text
-    assert value(given) == ast.NumberLiteral("1e-5")
+    assert parse_config_value(given) == ast.NumberLiteral("1e-5")
 
 
-def test_times_and_dates_are_no_values_of_their_own() -> None:
-    assert value("2001 - 1 - 1") == value("'2001 - 1 - 1'")
+def test_dates_are_expressions() -> None:
+    assert parse_config_value("2001 - 1 - 1") == parse_config_value("'2001 - 1 - 1'")
 
 
 @pytest.mark.parametrize(
     "text", ["causal & window(128)", "'causal & window(128)'", '"causal \\x26 window(128)"']
 )
-def test_every_node_points_into_the_file(text: str) -> None:
-    expr = value(text)
+def test_spans_of_nodes(text: str) -> None:
+    expr = parse_config_value(text)
     assert isinstance(expr, ast.Binary)
     call = expr.right
     assert isinstance(call, ast.Call)
@@ -47,7 +46,7 @@ def test_every_node_points_into_the_file(text: str) -> None:
     assert expr.left.span.text == "causal"
 
 
-def test_places_behind_letters_outside_the_basic_plane() -> None:
+def test_spans_after_supplementary_characters() -> None:
     text = f"# \U0001f600 é\n{HEAD}doc: '\U0001f600'\nconfig: {{a: left + right}}\n"
     config = parse_yaml(Source("a.yaml", text)).items[0]
     assert isinstance(config, ast.Config)
@@ -77,19 +76,19 @@ def test_inputs_of_a_call(given: str, meant: str) -> None:
 
 
 def test_values_of_return() -> None:
-    def returns(text: str) -> ast.File:
+    def parse_return(text: str) -> ast.File:
         return parse_yaml(
             Source(
                 "a", f"{HEAD}items:\n  - block: f\n    out: float\n    do: [{{return: {text}}}]\n"
             )
         )
 
-    assert returns("[a, b]") == returns("'[a, b]'")
-    assert returns("[a, b]") != returns("[[a, b]]")
-    assert returns("[a]") == returns("a")
+    assert parse_return("[a, b]") == parse_return("'[a, b]'")
+    assert parse_return("[a, b]") != parse_return("[[a, b]]")
+    assert parse_return("[a]") == parse_return("a")
 
 
-def test_top_keys_keep_their_order_as_items() -> None:
+def test_order_of_top_level_keys() -> None:
     file = parse_yaml(
         Source(
             "a",

@@ -1,6 +1,5 @@
-"""Advice written again as YAML has it: what both syntaxes write alike stays, the rest is
-what a YAML file takes.
-"""
+"""Advice rewritten for YAML files: code that both syntaxes share is unchanged, other code becomes
+YAML."""
 
 import re
 from pathlib import Path
@@ -44,16 +43,16 @@ ALIKE = [
 
 
 @pytest.mark.parametrize("piece", AS_YAML)
-def test_what_yaml_writes_otherwise(piece: str) -> None:
+def test_rewritten_advice(piece: str) -> None:
     assert rewrite_as_yaml(piece) == AS_YAML[piece]
 
 
 @pytest.mark.parametrize("piece", ALIKE)
-def test_what_both_write_alike(piece: str) -> None:
+def test_unchanged_advice(piece: str) -> None:
     assert rewrite_as_yaml(piece) == piece
 
 
-def test_a_call_written_as_text_has_its_options_as_text() -> None:
+def test_options_inside_expressions() -> None:
     assert rewrite_as_yaml("mask=causal", in_map=False) == "mask=causal"
     assert rewrite_as_yaml("@ name", in_map=False) == "@ name"
 
@@ -70,7 +69,7 @@ def test_a_call_written_as_text_has_its_options_as_text() -> None:
         ("block f(x: float[...]) -> float[...] { return relu(x) }", "items"),
     ],
 )
-def test_what_is_written_is_the_same_tree(item: str, key: str | None) -> None:
+def test_rewritten_items_parse_to_the_same_tree(item: str, key: str | None) -> None:
     text = rewrite_as_yaml(item)
     if key:
         text = f"{key}:\n  {text}"
@@ -78,7 +77,7 @@ def test_what_is_written_is_the_same_tree(item: str, key: str | None) -> None:
     assert read == parse_dsl(Source("m.specc", f"specc 1\nmodel m\n{item}\n"))
 
 
-def test_every_piece_of_advice_there_is_can_be_read_as_yaml() -> None:
+def test_all_advice_is_valid_yaml() -> None:
     said = "".join(p.read_text() for p in GOLDEN.glob("errors*/*.txt"))
     pieces = {p for h in re.findall(r"= help: (.*)", said) for p in re.findall(r"`([^`]+)`", h)}
     changed = {p: made for p in pieces if (made := rewrite_as_yaml(p)) != p}
@@ -87,7 +86,7 @@ def test_every_piece_of_advice_there_is_can_be_read_as_yaml() -> None:
         yaml.safe_load(made.replace("…", "x"))
 
 
-def test_the_file_says_which_syntax_is_answered_in() -> None:
+def test_advice_uses_the_syntax_of_the_file() -> None:
     for name, help_ in (("m.specc", "`x = 3`"), ("m.yaml", "`x: 3`")):
         span = Span(Source(name, "x"), 0, 1)
         (said,) = translate_advice([Diagnostic("E0000", "t", Label(span), helps=("`x = 3`",))])

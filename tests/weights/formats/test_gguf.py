@@ -1,4 +1,4 @@
-"""GGUF files: values of blocks, names and permuted heads, damaged and hostile files."""
+"""GGUF files: dequantized blocks, tensor names, permuted heads, and damaged or hostile files."""
 
 import json
 import struct
@@ -41,11 +41,11 @@ from specc.weights.formats.quantized_decoders import QuantizationSettings
 from specc.weights.formats.safetensors import write_safetensors
 
 
-def half(raw: bytes) -> float:
+def decode_float16(raw: bytes) -> float:
     return float(np.frombuffer(raw[:2], "<f2")[0])
 
 
-def scale_and_minimum(raw: bytes, n: int) -> tuple[int, int]:
+def decode_scale_and_minimum(raw: bytes, n: int) -> tuple[int, int]:
     """`get_scale_min_k4` of ggml."""
     if n < 4:
         return raw[n] & 63, raw[n + 4] & 63
@@ -53,44 +53,46 @@ def scale_and_minimum(raw: bytes, n: int) -> tuple[int, int]:
     return (high & 15) | (raw[n - 4] >> 6 << 4), (high >> 4) | (raw[n] >> 6 << 4)
 
 
-def block_value(kind: int, raw: bytes, n: int) -> float:
-    """The n-th value of a block in float64, from the structs and loops of ggml-quants.c."""
+def decode_block_value(kind: int, raw: bytes, n: int) -> float:
+    """Return the n-th value of a block in float64, after the structs and loops of ggml-quants.c."""
     if kind == Q8_0:
-        return half(raw) * struct.unpack_from("<b", raw, 2 + n)[0]
+        return decode_float16(raw) * struct.unpack_from("<b", raw, 2 + n)[0]
     if kind == Q4_0:
         byte = raw[2 + n % 16]
-        return half(raw) * ((byte >> 4 if n >= 16 else byte & 15) - 8)
+        return decode_float16(raw) * ((byte >> 4 if n >= 16 else byte & 15) - 8)
     if kind in (Q4_K, Q5_K):
         group, place = n // 32, n % 32
         byte = raw[(16 if kind == Q4_K else 48) + n // 64 * 32 + place]
         code = byte >> 4 if group % 2 else byte & 15
         if kind == Q5_K:
             code += 16 * (raw[16 + place] >> group & 1)
-        scale, minimum = scale_and_minimum(raw[4:16], group)
-        return half(raw) * scale * code - half(raw[2:]) * minimum
+        scale, minimum = decode_scale_and_minimum(raw[4:16], group)
+        return decode_float16(raw) * scale * code - decode_float16(raw[2:]) * minimum
     part, place = n // 128, n % 128
     low = raw[part * 64 + place % 64]
     low = low >> 4 if place >= 64 else low & 15
     high = raw[128 + part * 32 + place % 32] >> place // 32 * 2 & 3
     scale = struct.unpack_from("<b", raw, 192 + n // 16)[0]
-    return half(raw[208:]) * scale * ((low | high << 4) - 32)
+    return decode_float16(raw[208:]) * scale * ((low | high << 4) - 32)
 
 
-def block_values(stored: StoredTensor) -> Array:
-    """All values of a quantized tensor."""
+def decode_blocks(stored: StoredTensor) -> Array:
+    """Return all values of a quantized tensor."""
     kind, shape, raw = stored
     values, nbytes = BLOCK_SIZES[kind]
     blocks = [raw[at : at + nbytes] for at in range(0, len(raw), nbytes)]
-    return np.array([block_value(kind, b, n) for b in blocks for n in range(values)]).reshape(shape)
+    return np.array(
+        [decode_block_value(kind, b, n) for b in blocks for n in range(values)]
+    ).reshape(shape)
 
 
 @pytest.mark.parametrize("kind", [Q4_0, Q8_0, Q4_K, Q5_K, Q6_K])
-def test_blocks_have_the_values_of_ggml(kind: int, tmp_path: Path) -> None:
+def test_dequantized_blocks_equal_ggml(kind: int, tmp_path: Path) -> None:
     stored = sample_blocks(kind, (5, 512), np.random.default_rng(kind))
     path = write_gguf(tmp_path / "m.gguf", make_llama_metadata(), {"blk.1.ffn_up.weight": stored})
     with open_weights(path) as opened:
         checkpoint = DequantizedCheckpoint(opened, "gguf", QuantizationSettings())
-        name, wanted = "model.layers.1.mlp.up_proj.weight", block_values(stored)
+        name, wanted = "model.layers.1.mlp.up_proj.weight", decode_blocks(stored)
         assert checkpoint.tensors[name].shape == (5, 512)
         np.testing.assert_allclose(checkpoint.read(name), wanted, rtol=1e-5, atol=1e-9)
         np.testing.assert_array_equal(
@@ -98,8 +100,8 @@ def test_blocks_have_the_values_of_ggml(kind: int, tmp_path: Path) -> None:
         )
 
 
-def llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
-    """The same Llama as a GGUF file and as a checkpoint directory with float32 weights."""
+def write_llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
+    """Write one Llama as a GGUF file and as a checkpoint directory with float32 weights."""
     draw, stored, values = np.random.default_rng(0), {}, {}
     theirs = {theirs: ours for ours, theirs in LLAMA_NAMES.items()}
     for name, shape in list_llama_shapes().items():
@@ -108,13 +110,13 @@ def llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
             stored[name], value = make_float_tensor(array), array.astype(np.float32)
         else:
             stored[name] = sample_blocks(kind, shape, draw)
-            value = block_values(stored[name]).astype(np.float32)
+            value = decode_blocks(stored[name]).astype(np.float32)
         layer, number = name.removesuffix(".weight"), name.split(".")[1]
         key = theirs[layer.replace(f"blk.{number}", "blk.{}")].replace("{}", number)
         values[f"{key}.weight"] = value
         for part, heads in (("attn_q", 4), ("attn_k", 2)):
             if part in name:
-                # the file has the rows in another order
+                # the file stores the rows of heads in interleaved order
                 order = interleave_heads(np.arange(shape[0]), heads)
                 values[f"{key}.weight"] = value[np.argsort(order)]
     write_safetensors(directory / "model.safetensors", values)
@@ -127,8 +129,8 @@ def llama_files(directory: Path, kind: int) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("kind", [F16, Q4_0, Q8_0])
-def test_a_file_compiles_to_the_model_of_the_directory(kind: int, tmp_path: Path) -> None:
-    file, directory = llama_files(tmp_path, kind)
+def test_gguf_equals_the_checkpoint_directory(kind: int, tmp_path: Path) -> None:
+    file, directory = write_llama_files(tmp_path, kind)
     made = specc.compile(file, tmp_path / "a.onnx")
     specc.compile(directory, tmp_path / "b.onnx")
     ids = np.array([[3, 1, 4, 1, 5, 9]])
@@ -139,7 +141,7 @@ def test_a_file_compiles_to_the_model_of_the_directory(kind: int, tmp_path: Path
     assert any("takes token ids" in remark for remark in made.remarks)
 
 
-def test_texts_are_read_with_the_tokenizer_of_the_file(tmp_path: Path) -> None:
+def test_tokenizer_of_a_gguf_file(tmp_path: Path) -> None:
     tokens = [
         "<unk>",
         "<s>",
@@ -176,7 +178,7 @@ def test_texts_are_read_with_the_tokenizer_of_the_file(tmp_path: Path) -> None:
     assert found[2] == found[3]
 
 
-def check_refused(data: bytes, directory: Path) -> Failed | None:
+def try_open(data: bytes, directory: Path) -> Failed | None:
     """Return the error of opening a file; None if it can be opened."""
     path = directory / "m.gguf"
     path.write_bytes(data)
@@ -205,10 +207,10 @@ SMALL = encode_gguf(
 )
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    assert check_refused(SMALL, tmp_path) is None
+def test_truncated_file(tmp_path: Path) -> None:
+    assert try_open(SMALL, tmp_path) is None
     for size in range(0, len(SMALL), 5):
-        assert check_refused(SMALL[:size], tmp_path) is not None, size
+        assert try_open(SMALL[:size], tmp_path) is not None, size
 
 
 @settings(max_examples=100, deadline=None)
@@ -217,13 +219,13 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
         st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), min_size=1, max_size=4
     )
 )
-def test_a_damaged_file_is_read_or_refused(
+def test_damaged_file(
     changes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     data = bytearray(SMALL)
     for place, byte in changes:
         data[place] = byte
-    check_refused(bytes(data), tmp_path_factory.mktemp("gguf"))
+    try_open(bytes(data), tmp_path_factory.mktemp("gguf"))
 
 
 HEAD = b"GGUF" + struct.pack("<I", 3)
@@ -231,8 +233,8 @@ ARCHITECTURE = make_llama_metadata()
 NORM = make_float_tensor(np.ones(64, np.float32))
 
 
-def two_tensors(*offsets: int) -> bytes:
-    """Two vectors of 256 bytes at these offsets, in data of 512 bytes."""
+def encode_two_tensors(*offsets: int) -> bytes:
+    """Return a file of two 256-byte vectors at the given offsets, in 512 bytes of data."""
     data = bytearray(
         encode_gguf(ARCHITECTURE, {"output_norm.weight": NORM, "blk.0.attn_norm.weight": NORM})
     )
@@ -254,9 +256,9 @@ def two_tensors(*offsets: int) -> bytes:
         (HEAD + struct.pack("<QQQ", 0, 1, 2**40) + b"key", "E0506", "cut off"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "E0506", "big-endian"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "E0506", "versions 2 and 3"),
-        (two_tensors(0, 128), "E0506", "overlaps"),
-        (two_tensors(0, 2**52), "E0506", "ends after the end of the file"),
-        (two_tensors(0, 250), "E0506", "multiple of 32"),
+        (encode_two_tensors(0, 128), "E0506", "overlaps"),
+        (encode_two_tensors(0, 2**52), "E0506", "ends after the end of the file"),
+        (encode_two_tensors(0, 250), "E0506", "multiple of 32"),
         (encode_gguf({**ARCHITECTURE, "general.alignment": 3}, {}), "E0506", "not a power of 2"),
         (encode_gguf({"general.architecture": "rwkv7"}, {}), "E0419", "`rwkv7`"),
         (encode_gguf({}, {}), "E0419", "architecture"),
@@ -268,13 +270,13 @@ def two_tensors(*offsets: int) -> bytes:
     ],
 )  # fmt: skip
 def test_hostile_files(data: bytes, code: str, what: str, tmp_path: Path) -> None:
-    failed = check_refused(data, tmp_path)
+    failed = try_open(data, tmp_path)
     assert failed is not None
     assert failed.diagnostics[0].code == code
     assert what in str(failed)
 
 
-def test_rows_that_are_not_those_of_heads(tmp_path: Path) -> None:
+def test_rows_not_divisible_by_heads(tmp_path: Path) -> None:
     stored = {"blk.0.attn_q.weight": make_float_tensor(np.ones((6, 64), np.float32))}
     file = open_gguf(write_gguf(tmp_path / "m.gguf", ARCHITECTURE, stored))
     with file, pytest.raises(Failed, match="not those of 4 heads"):

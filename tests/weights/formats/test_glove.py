@@ -1,4 +1,4 @@
-"""GloVe's text format, read strictly: what it holds, and what is refused at which line."""
+"""The GloVe text format: parsed values, and errors with their line."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ from specc.diagnostics.diagnostic import Failed
 from specc.weights.formats.glove import read_glove
 
 
-def written(directory: Path, text: str | bytes) -> Path:
+def write_vectors(directory: Path, text: str | bytes) -> Path:
     path = directory / "vectors.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def test_rows_are_lines(tmp_path: Path) -> None:
+def test_one_vector_per_line(tmp_path: Path) -> None:
     found = read_glove(
-        written(tmp_path, "the 0.418 -2.5e-1\r\n, 1 2\nnaïve .5 -3\n. . 4 5\n1.5 6 7")
+        write_vectors(tmp_path, "the 0.418 -2.5e-1\r\n, 1 2\nnaïve .5 -3\n. . 4 5\n1.5 6 7")
     )
     assert found.words == ("the", ",", "naïve", ". .", "1.5")
     assert found.array.dtype == np.float32
@@ -45,17 +45,15 @@ def test_rows_are_lines(tmp_path: Path) -> None:
         (b"x" * (1 << 20) + b" 1\n", "line 1: at most"),
     ],
 )
-def test_the_first_line_that_is_wrong_is_named(
-    text: str | bytes, wanted: str, tmp_path: Path
-) -> None:
+def test_first_invalid_line_is_reported(text: str | bytes, wanted: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
-        read_glove(written(tmp_path, text))
+        read_glove(write_vectors(tmp_path, text))
     (d,) = failed.value.diagnostics
     assert d.code == "E0524"
     assert wanted in d.notes[0]
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
         read_glove(tmp_path)
     assert failed.value.diagnostics[0].code == "E0802"

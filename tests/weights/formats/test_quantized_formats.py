@@ -1,8 +1,6 @@
-"""Quantized weights decode to the values that the packages of their formats decode.
-
-`tests/kept/quantized` holds weights that those packages wrote, and what they read again:
-torch and transformers (fp8, mxfp4), gptqmodel, autoawq, compressed-tensors, bitsandbytes.
-"""
+"""Quantized weights decode to the values that the reference packages decode. `tests/kept/quantized`
+contains weights written by those packages and the values that they read back: torch and
+transformers (fp8, mxfp4), gptqmodel, autoawq, compressed-tensors, bitsandbytes."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -30,7 +28,7 @@ def read_config(directory: Path, text: str) -> CheckpointQuantization:
     return found
 
 
-def read_kept(name: str, directory: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
+def read_fixture(name: str, directory: Path) -> tuple[CheckpointQuantization, dict[str, Array]]:
     with open_tensors(KEPT / f"{name}.safetensors") as file:
         config = read_config(directory, file.metadata["quantization_config"])
         return config, {tensor: file.read(tensor) for tensor in file.tensors}
@@ -55,10 +53,8 @@ CHANGES: Mapping[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_damaged_tensor_is_an_error_or_has_no_effect(
-    name: str, change: str, tmp_path: Path
-) -> None:
-    config, arrays = read_kept(name, tmp_path)
+def test_damaged_tensor(name: str, change: str, tmp_path: Path) -> None:
+    config, arrays = read_fixture(name, tmp_path)
     stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
     for tensor in stored:
         write_safetensors(
@@ -75,8 +71,8 @@ def test_a_damaged_tensor_is_an_error_or_has_no_effect(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_missing_tensor_is_an_error(name: str, tmp_path: Path) -> None:
-    config, arrays = read_kept(name, tmp_path)
+def test_missing_tensor(name: str, tmp_path: Path) -> None:
+    config, arrays = read_fixture(name, tmp_path)
     stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
     unneeded = (".g_idx", ".weight_format", ".weight_zero_point", ".weight_global_scale")
     for tensor in [n for n in stored if not n.endswith(unneeded)]:
@@ -87,8 +83,8 @@ def test_a_missing_tensor_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_values_are_those_of_the_package(name: str, tmp_path: Path) -> None:
-    config, arrays = read_kept(name, tmp_path)
+def test_values_equal_the_reference_package(name: str, tmp_path: Path) -> None:
+    config, arrays = read_fixture(name, tmp_path)
     stored = {n: a for n, a in arrays.items() if not n.startswith(EXPECTED)}
     write_safetensors(tmp_path / "model.safetensors", stored)
     with open_weights(tmp_path) as base:
@@ -100,6 +96,6 @@ def test_the_values_are_those_of_the_package(name: str, tmp_path: Path) -> None:
             assert found.dtype == np.float32
             assert checkpoint.tensors[weight].shape == expected.shape
             assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
-            # any rows alone are the same values
+            # slices along the first axis have the same values
             for rows in (slice(1, 2), slice(1, len(expected)), slice(0, len(expected) - 1)):
                 assert np.array_equal(checkpoint.read(weight, rows), found[rows])

@@ -1,4 +1,5 @@
-"""The reader trusts nothing a file says; every broken file is told from every other."""
+"""The safetensors reader validates everything in a file; each kind of broken file has its own
+message."""
 
 import json
 import os
@@ -16,7 +17,7 @@ from specc.weights.formats.safetensors import TensorFile, open_tensors, write_sa
 A = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
-def raw_file(
+def write_raw_file(
     path: Path, header: object, data: bytes = bytes(8), *, length: int | None = None
 ) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
@@ -24,15 +25,15 @@ def raw_file(
     return path
 
 
-def fault_of(path: Path) -> str:
-    """The code and the first note (or help) of what opening a file fails with."""
+def get_open_error(path: Path) -> str:
+    """Return the code, title, notes and helps of the error of opening a file."""
     with pytest.raises(Failed) as failed:
         open_tensors(path)
     (diagnostic,) = failed.value.diagnostics
     return " ".join((diagnostic.code, diagnostic.title, *diagnostic.notes, *diagnostic.helps))
 
 
-def test_every_type_comes_back(tmp_path: Path) -> None:
+def test_dtypes_round_trip(tmp_path: Path) -> None:
     tensors: dict[str, NDArray[Any]] = {
         "f32": np.arange(6, dtype=np.float32).reshape(2, 3),
         "big": np.arange(3, dtype=">f8"),
@@ -63,7 +64,7 @@ def test_writing_is_deterministic(tmp_path: Path) -> None:
     assert (tmp_path / "1.safetensors").read_bytes() == (tmp_path / "2.safetensors").read_bytes()
 
 
-def test_a_part_of_a_tensor_is_streamed(tmp_path: Path) -> None:
+def test_byte_range_is_streamed(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "a.safetensors", {"a": np.arange(10, dtype=np.uint8)})
     with open_tensors(tmp_path / "a.safetensors") as file:
         assert b"".join(map(bytes, file.chunks("a", 3, 4))) == bytes([3, 4, 5, 6])
@@ -80,14 +81,14 @@ def test_a_part_of_a_tensor_is_streamed(tmp_path: Path) -> None:
         (b"GGUF\x03\x00\x00\x00\x01\x00\x00\x00", "GGUF"),
     ],
 )
-def test_other_files_under_the_name_are_recognized(tmp_path: Path, head: bytes, words: str) -> None:
+def test_other_file_formats_are_recognized(tmp_path: Path, head: bytes, words: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(head)
-    assert fault_of(path).startswith("E0502")
-    assert words in fault_of(path)
+    assert get_open_error(path).startswith("E0502")
+    assert words in get_open_error(path)
 
 
-def with_a(**changes: object) -> dict[str, object]:
+def make_header(**changes: object) -> dict[str, object]:
     return {"a": {**A, **changes}}
 
 
@@ -107,19 +108,19 @@ def with_a(**changes: object) -> dict[str, object]:
         (b'{"a":{"dtype":"F32","shape":[' + b"1" * 5000 + b'],"data_offsets":[0,8]}}', "not JSON"),
         ({"": A}, "no name"),
         ({"a": 1}, "exactly the fields"),
-        (with_a(extra=1), "exactly the fields"),
-        (with_a(dtype="F31"), "unknown dtype"),
-        (with_a(dtype=3), "unknown dtype"),
-        (with_a(shape=[2.0]), "not a list of at most 64 lengths"),
-        (with_a(shape=[True, 2]), "not a list of at most 64 lengths"),
-        (with_a(shape=[-2]), "not a list of at most 64 lengths"),
-        (with_a(shape=[1 << 53]), "not a list of at most 64 lengths"),
-        (with_a(shape=[1 << 30, 1 << 30, 0]), "more elements"),
-        (with_a(shape=[3]), "takes 12 bytes, but its data_offsets span 8"),
-        (with_a(dtype="F4", shape=[15]), "whole bytes"),
-        (with_a(data_offsets=[8, 0]), "two increasing numbers"),
-        (with_a(data_offsets=[0]), "two increasing numbers"),
-        (with_a(data_offsets=[4, 12]), "unused bytes before it"),
+        (make_header(extra=1), "exactly the fields"),
+        (make_header(dtype="F31"), "unknown dtype"),
+        (make_header(dtype=3), "unknown dtype"),
+        (make_header(shape=[2.0]), "not a list of at most 64 lengths"),
+        (make_header(shape=[True, 2]), "not a list of at most 64 lengths"),
+        (make_header(shape=[-2]), "not a list of at most 64 lengths"),
+        (make_header(shape=[1 << 53]), "not a list of at most 64 lengths"),
+        (make_header(shape=[1 << 30, 1 << 30, 0]), "more elements"),
+        (make_header(shape=[3]), "takes 12 bytes, but its data_offsets span 8"),
+        (make_header(dtype="F4", shape=[15]), "whole bytes"),
+        (make_header(data_offsets=[8, 0]), "two increasing numbers"),
+        (make_header(data_offsets=[0]), "two increasing numbers"),
+        (make_header(data_offsets=[4, 12]), "unused bytes before it"),
         ({"a": A, "b": A}, "overlaps"),
         ({"a": A, "b": {**A, "data_offsets": [8, 16]}}, "truncated"),
         ({}, "8 bytes follow"),
@@ -127,26 +128,32 @@ def with_a(**changes: object) -> dict[str, object]:
     ],
 )
 def test_broken_headers(tmp_path: Path, header: object, words: str) -> None:
-    found = fault_of(raw_file(tmp_path / "a.safetensors", header))
+    found = get_open_error(write_raw_file(tmp_path / "a.safetensors", header))
     assert found.startswith("E0506")
     assert words in found
 
 
-def test_lengths_of_the_header(tmp_path: Path) -> None:
+def test_header_lengths(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"1234567")
-    assert "7 bytes" in fault_of(tmp_path / "short")
-    assert "at most 100000000" in fault_of(raw_file(tmp_path / "c", {"a": A}, length=100_000_001))
-    assert "truncated" in fault_of(raw_file(tmp_path / "d", {"a": A}, length=1000))
+    assert "7 bytes" in get_open_error(tmp_path / "short")
+    assert "at most 100000000" in get_open_error(
+        write_raw_file(tmp_path / "c", {"a": A}, length=100_000_001)
+    )
+    assert "truncated" in get_open_error(write_raw_file(tmp_path / "d", {"a": A}, length=1000))
 
 
-def test_spaces_around_the_header_are_padding(tmp_path: Path) -> None:
-    path = raw_file(tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   ")
+def test_header_padding(tmp_path: Path) -> None:
+    path = write_raw_file(
+        tmp_path / "a.safetensors", b"  " + json.dumps({"a": A}).encode() + b"   "
+    )
     with open_tensors(path) as file:
         assert file.array("a").tolist() == [0, 0]
 
 
 def test_names_are_escaped_in_messages(tmp_path: Path) -> None:
-    assert "\x1b" not in fault_of(raw_file(tmp_path / "a.safetensors", {"\x1b[31m\n": 1}))
+    assert "\x1b" not in get_open_error(
+        write_raw_file(tmp_path / "a.safetensors", {"\x1b[31m\n": 1})
+    )
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
@@ -159,26 +166,26 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
         "loop": "symbolic links",
         "a\0b": "NUL",
     }.items():
-        found = fault_of(tmp_path / name)
+        found = get_open_error(tmp_path / name)
         assert found.startswith("E0802")
         assert words in found
-    assert "a pipe or a device" in fault_of(Path("/dev/zero"))
+    assert "a pipe or a device" in get_open_error(Path("/dev/zero"))
 
 
-def test_a_symlink_that_the_user_named_is_followed(tmp_path: Path) -> None:
-    raw_file(tmp_path / "blob", {"a": A})
+def test_symlink_is_followed(tmp_path: Path) -> None:
+    write_raw_file(tmp_path / "blob", {"a": A})
     (tmp_path / "model.safetensors").symlink_to("blob")
     with open_tensors(tmp_path / "model.safetensors") as file:
         assert file.read("a").tolist() == [0, 0]
 
 
-def test_types_without_an_array(tmp_path: Path) -> None:
-    path = raw_file(tmp_path / "a.safetensors", with_a(dtype="F4", shape=[16]))
+def test_dtypes_without_numpy_equivalent(tmp_path: Path) -> None:
+    path = write_raw_file(tmp_path / "a.safetensors", make_header(dtype="F4", shape=[16]))
     with open_tensors(path) as file, pytest.raises(Failed, match="E0508"):
         file.array("a")
 
 
-def read_all(file: TensorFile, reading: str) -> None:
+def read_tensor(file: TensorFile, reading: str) -> None:
     if reading == "array":
         file.array("a")
     elif reading == "read":
@@ -189,8 +196,8 @@ def read_all(file: TensorFile, reading: str) -> None:
 
 @pytest.mark.parametrize("how", ["truncated", "replaced", "removed", "grown"])
 @pytest.mark.parametrize("reading", ["array", "read", "chunks"])
-def test_a_file_that_changes_is_noticed(tmp_path: Path, how: str, reading: str) -> None:
-    path = raw_file(tmp_path / "a.safetensors", {"a": A})
+def test_concurrent_change_is_detected(tmp_path: Path, how: str, reading: str) -> None:
+    path = write_raw_file(tmp_path / "a.safetensors", {"a": A})
     with open_tensors(path) as file:
         if how == "truncated":
             os.truncate(path, 60)
@@ -200,12 +207,12 @@ def test_a_file_that_changes_is_noticed(tmp_path: Path, how: str, reading: str) 
         elif how == "removed":
             path.unlink()
         else:
-            raw_file(tmp_path / "b", {"a": A}).replace(path)
+            write_raw_file(tmp_path / "b", {"a": A}).replace(path)
         with pytest.raises(Failed, match="E0512"):
-            read_all(file, reading)
+            read_tensor(file, reading)
 
 
-def test_what_others_wrote_is_not_replaced(tmp_path: Path) -> None:
+def test_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     path, one = tmp_path / "w.safetensors", {"a": np.ones(3, np.float32)}
     for name, code in (("w.onnx", "E0816"), ("w.safetensors", "E0833")):
         (tmp_path / name).write_bytes(b"precious")
@@ -213,6 +220,6 @@ def test_what_others_wrote_is_not_replaced(tmp_path: Path) -> None:
             write_safetensors(tmp_path / name, one)
         assert (tmp_path / name).read_bytes() == b"precious"
     write_safetensors(path, one, force=True)
-    write_safetensors(path, {"a": np.zeros(3, np.float32)})  # it is ours by now
+    write_safetensors(path, {"a": np.zeros(3, np.float32)})  # specc wrote the file by now
     with open_tensors(path) as file:
         assert not file.array("a").any()
