@@ -64,8 +64,8 @@ def test_matrices_read_by_products_stay_transposed(directory: Path) -> None:
     shapes = {n: array.shape for n, array in model.weights().items()}
     assert shapes["up.weight"] == (6, 10)
     assert shapes["down.weight"] == (10, 6)
-    # a table of words, and a matrix that is no weight of a linear map, are as the spec
-    # wants them
+    # an embedding, and a matrix that is no weight of a linear layer, have the layout of the
+    # spec
     assert shapes["words.weight"] == (7, 6)
     told = json.dumps(model.manifest.dump())
     assert "transpose" in told
