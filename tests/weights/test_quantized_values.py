@@ -27,7 +27,7 @@ KINDS = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f64"
 class StoredWeight:
     """A weight `w` in a file, streamed in chunks of `step` values. Implements `Values`."""
 
-    sample_weight: Array
+    weight: Array
     dtype: str
     step: int = 101
 
