@@ -1,6 +1,4 @@
-"""config.json: every value knows its place, and what other readers let through is
-refused at its place.
-"""
+"""config.json parser: source spans of all values, and strict errors with spans."""
 
 import json
 import math
@@ -38,14 +36,14 @@ def read(text: str) -> JsonObject:
     return parse_config_json(Source("ck/config.json", text))
 
 
-def fault(text: str) -> Diagnostic:
+def parse_invalid(text: str) -> Diagnostic:
     with pytest.raises(Failed) as failed:
         read(text)
     (found,) = failed.value.diagnostics
     return found
 
 
-def test_values_and_places() -> None:
+def test_values_have_source_spans() -> None:
     config = read(TEXT)
     assert config.to_plain() == json.loads(TEXT)
     member = config.find("n_embd")
@@ -55,7 +53,7 @@ def test_values_and_places() -> None:
     assert member.span.text == '"n_embd": 768'
 
 
-def test_paths() -> None:
+def test_find_resolves_dotted_paths() -> None:
     config = read(TEXT)
     for path, value in {"rope.theta": 10000.0, "rope.a.b": None, "id.x": -3}.items():
         member = config.find(path)
@@ -100,8 +98,8 @@ def test_paths() -> None:
         ('{"a":' + "[" * 100_000, "E0415", "["),
     ],
 )
-def test_what_is_refused_and_where(text: str, code: str, at: str) -> None:
-    found = fault(text)
+def test_invalid_json_is_rejected_at_its_span(text: str, code: str, at: str) -> None:
+    found = parse_invalid(text)
     assert found.code == code
     assert found.primary
     assert found.primary.span.text == at
@@ -113,7 +111,7 @@ WORDS = ("NaN", "Infinity", "-Infinity")
 
 @pytest.mark.parametrize("text", ['{"a": %s}', '{"a": [0.0, {"b": %s}], "c": 1}'])
 @pytest.mark.parametrize("word", WORDS)
-def test_non_finite_numbers_are_read_as_pythons_json_reads_them(text: str, word: str) -> None:
+def test_non_finite_numbers_parse_as_in_python_json(text: str, word: str) -> None:
     # repr, since NaN is not equal to itself
     assert repr(read(text % word).to_plain()) == repr(json.loads(text % word))
 
@@ -146,7 +144,7 @@ def check(text: str, config: Path, capsys: pytest.CaptureFixture[str]) -> tuple[
 @pytest.mark.parametrize(
     "key", ["high", "eps", "rope_theta", "time_step_limit", "unknown", "layers"]
 )
-def test_non_finite_values_matter_only_where_they_are_read(
+def test_non_finite_values_are_rejected_only_if_read(
     word: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An upper bound may be infinite; nothing that is read may be NaN."""
@@ -165,7 +163,7 @@ def test_non_finite_values_matter_only_where_they_are_read(
         assert "E0403" in said
 
 
-def test_a_model_with_an_infinite_bound_can_be_loaded(tmp_path: Path) -> None:
+def test_infinite_bound_in_config_loads(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "mine", "high": Infinity}')
     spec = tmp_path / "m.specc"
@@ -179,21 +177,21 @@ def test_a_model_with_an_infinite_bound_can_be_loaded(tmp_path: Path) -> None:
     np.testing.assert_allclose(specc.load(out).run(x=x)["y"], due, atol=1e-5)
 
 
-def test_limits_are_where_they_are_said_to_be() -> None:
+def test_depth_and_size_limits() -> None:
     deep = '{"a":' * 63 + "1" + "}" * 63
     assert read(deep).to_plain() == json.loads(deep)
-    assert fault('{"a":' * 64 + "1" + "}" * 64).code == "E0415"
+    assert parse_invalid('{"a":' * 64 + "1" + "}" * 64).code == "E0415"
     assert read('{"a": 9007199254740991}').to_plain() == {"a": (1 << 53) - 1}
     assert read('{"a": 1e308}').to_plain() == {"a": 1e308}
 
 
-def test_a_key_given_twice_shows_both_places() -> None:
-    found = fault('{"a": 1,\n "a": 2}')
+def test_duplicate_key_shows_both_spans() -> None:
+    found = parse_invalid('{"a": 1,\n "a": 2}')
     assert found.primary
     assert (found.primary.span.line, found.others[0].span.line) == (2, 1)
 
 
-def test_bytes() -> None:
+def test_undecodable_bytes_are_rejected() -> None:
     assert parse_config_json(
         decode_config_source(b'\xef\xbb\xbf{"a": "\xc3\xa9"}', "c")
     ).to_plain() == {"a": "é"}
@@ -208,7 +206,7 @@ def test_bytes() -> None:
             decode_config_source(data, "config.json")
 
 
-def test_files(tmp_path: Path) -> None:
+def test_config_files_and_directories(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a": 1}')
     assert (
         load_config_json(tmp_path).to_plain()
@@ -237,7 +235,7 @@ plain = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(texts, plain, max_size=4), st.booleans(), st.sampled_from([None, 1, "\t"]))
-def test_what_json_writes_is_read_as_json_reads_it(
+def test_parser_agrees_with_python_json(
     value: object, ascii: bool, indent: "int | str | None"
 ) -> None:
     assert read(json.dumps(value, ensure_ascii=ascii, indent=indent)).to_plain() == value
@@ -245,7 +243,7 @@ def test_what_json_writes_is_read_as_json_reads_it(
 
 @settings(max_examples=200, deadline=None)
 @given(st.text('{}[]",:0123456789.eE+-truefalsn \\u\n/N', max_size=30) | st.text(max_size=10))
-def test_what_is_accepted_is_json(text: str) -> None:
+def test_accepted_texts_are_valid_json(text: str) -> None:
     try:
         found = read(text).to_plain()
     except Failed:
@@ -254,7 +252,7 @@ def test_what_is_accepted_is_json(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "number"), [("Infinity", math.inf), ("-Infinity", -math.inf)])
-def test_a_float_that_transformers_writes_as_an_object(text: str, number: float) -> None:
+def test_float_objects_of_transformers_are_decoded(text: str, number: float) -> None:
     for written in (text, f'{{"__float__": "{text}"}}'):
         value = parse_config_json(Source("config.json", f'{{"limit": [0.0, {written}]}}'))
         items = value.members["limit"].value
@@ -265,6 +263,6 @@ def test_a_float_that_transformers_writes_as_an_object(text: str, number: float)
 @pytest.mark.parametrize(
     "text", ['{"__float__": "true"}', '{"__float__": 1}', '{"__float__": "Infinity", "a": 1}']
 )
-def test_other_objects_stay_objects(text: str) -> None:
+def test_other_objects_are_unchanged(text: str) -> None:
     value = parse_config_json(Source("config.json", f'{{"limit": {text}}}'))
     assert isinstance(value.members["limit"].value, JsonObject)

@@ -1,6 +1,4 @@
-"""Sizes that a spec may ask for: the limit itself works, one past it is refused before
-it costs anything.
-"""
+"""Size limits of elaboration: a spec at the limit elaborates, a larger one is rejected early."""
 
 import time
 
@@ -32,7 +30,9 @@ def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") ->
     )
 
 
-def refused(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> Diagnostic:
+def elaborate_invalid(
+    body: str, before: str = "", inputs: str = "x: float[batch, n, 4]"
+) -> Diagnostic:
     start = time.process_time()
     with pytest.raises(Failed) as failed:
         model(body, before, inputs)
@@ -40,22 +40,22 @@ def refused(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") 
     return failed.value.diagnostics[0]
 
 
-def test_turns_of_a_loop() -> None:
+def test_loop_iterations() -> None:
     assert len(model("repeat i in 4096 { x = relu(x) }").graph.nodes) == 4096
-    assert refused("repeat i in 4097 { x = relu(x) }").code == "E0216"
-    assert refused("repeat i in 9007199254740991 { x = relu(x) }").code == "E0216"
-    assert refused("repeat i in 0 - 1 { x = relu(x) }").code == "E0216"
+    assert elaborate_invalid("repeat i in 4097 { x = relu(x) }").code == "E0216"
+    assert elaborate_invalid("repeat i in 9007199254740991 { x = relu(x) }").code == "E0216"
+    assert elaborate_invalid("repeat i in 0 - 1 { x = relu(x) }").code == "E0216"
     assert not model("repeat i in 0 { x = relu(x) }").graph.nodes
 
 
 @pytest.mark.slow
-def test_operations() -> None:
+def test_operation_count() -> None:
     loops = "repeat i in 100 { repeat j in 100 { repeat k in %d { x = relu(x) } } }"
     assert len(model(loops % 20).graph.nodes) == 200_000
-    assert refused(loops % 21).code == "E0109"
+    assert elaborate_invalid(loops % 21).code == "E0109"
 
 
-def test_blocks_inside_each_other() -> None:
+def test_nested_block_calls() -> None:
     def chain(count: int) -> str:
         inner = [
             f"block b{n}(x: float[...]) -> float[...] {{ return b{n + 1}(x) }}"
@@ -66,22 +66,24 @@ def test_blocks_inside_each_other() -> None:
         )
 
     assert model("x = b0(x)", chain(63)).graph.nodes
-    assert refused("x = b0(x)", chain(64)).code == "E0110"
-    assert refused("x = b0(x)", chain(500)).code == "E0110"
+    assert elaborate_invalid("x = b0(x)", chain(64)).code == "E0110"
+    assert elaborate_invalid("x = b0(x)", chain(500)).code == "E0110"
 
 
-def test_brackets_in_blocks_in_brackets() -> None:
+def test_nested_expressions_in_nested_blocks() -> None:
     deep = "\n".join(
         f"block b{n}(x: float[...]) -> float[...] {{ return {'relu(' * 60}b{n + 1}(x){')' * 60} }}"
         for n in range(60)
     )
     assert (
-        refused("x = b0(x)", f"{deep}\nblock b60(x: float[...]) -> float[...] {{ return x }}").code
+        elaborate_invalid(
+            "x = b0(x)", f"{deep}\nblock b60(x: float[...]) -> float[...] {{ return x }}"
+        ).code
         == "E0110"
     )
 
 
-def test_terms_of_a_length() -> None:
+def test_terms_of_a_symbolic_length() -> None:
     def joined(count: int) -> str:
         return "x = concat([" + ", ".join(f"x{n}" for n in range(count)) + "], axis=0)"
 
@@ -94,14 +96,14 @@ def test_terms_of_a_length() -> None:
     before, given = inputs(64)
     assert model(joined(64), before, f"x: float[a0], {given}").graph
     before, given = inputs(65)
-    assert refused(joined(65), before, f"x: float[a0], {given}").code == "E0309"
+    assert elaborate_invalid(joined(65), before, f"x: float[a0], {given}").code == "E0309"
 
 
-def test_whole_numbers_stay_exact() -> None:
+def test_integers_stay_exact() -> None:
     assert model("n1 = 9007199254740990 + 1").graph
-    assert refused("n1 = 9007199254740991 + 1").code == "E0309"
-    assert refused("n1 = 2 ** 53").code == "E0309"
-    assert refused("repeat i in 100 { x = concat([x, x], axis=1) }").code == "E0309"
+    assert elaborate_invalid("n1 = 9007199254740991 + 1").code == "E0309"
+    assert elaborate_invalid("n1 = 2 ** 53").code == "E0309"
+    assert elaborate_invalid("repeat i in 100 { x = concat([x, x], axis=1) }").code == "E0309"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +121,8 @@ def test_whole_numbers_stay_exact() -> None:
         ("y = embedding(argmax(x, axis=-1), size=9007199254740991, dim=2) @ w", "E0308"),
     ],
 )
-def test_weights_that_no_machine_holds(body: str, code: str) -> None:
-    assert refused(body).code == code
+def test_too_large_weights_are_rejected(body: str, code: str) -> None:
+    assert elaborate_invalid(body).code == code
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,8 @@ def test_weights_that_no_machine_holds(body: str, code: str) -> None:
         ("a = chunk(x, 9007199254740991)", "E0216"),
     ],
 )
-def test_little_text_that_would_take_all_memory(body: str, code: str) -> None:
-    assert refused(body).code == code
+def test_short_specs_that_exhaust_memory_are_rejected(body: str, code: str) -> None:
+    assert elaborate_invalid(body).code == code
 
 
 NO_RESULT = [
@@ -146,8 +148,8 @@ NO_RESULT = [
 
 
 @pytest.mark.parametrize("calculation", NO_RESULT)
-def test_calculations_without_a_result(calculation: str) -> None:
-    assert refused(f"a = {calculation}").code == "E0310"
+def test_undefined_arithmetic_is_rejected(calculation: str) -> None:
+    assert elaborate_invalid(f"a = {calculation}").code == "E0310"
 
 
 @pytest.mark.parametrize(
@@ -161,8 +163,8 @@ def test_calculations_without_a_result(calculation: str) -> None:
     ],
 )
 @pytest.mark.parametrize("word", ["zeros", "ones"])
-def test_constants_too_large(word: str, shape: str) -> None:
-    assert refused(f"y = {word}(shape={shape})").code == "E0224"
+def test_too_large_constants_are_rejected(word: str, shape: str) -> None:
+    assert elaborate_invalid(f"y = {word}(shape={shape})").code == "E0224"
 
 
 @pytest.mark.parametrize(
@@ -175,22 +177,22 @@ def test_constants_too_large(word: str, shape: str) -> None:
         "concat([zeros(shape=[40000000]), ones(shape=[40000000])], axis=0)",
     ],
 )
-def test_what_is_made_of_constants_too_large(made: str) -> None:
-    assert refused(f"y = {made}").code == "E0224"
+def test_too_large_constant_expressions_are_rejected(made: str) -> None:
+    assert elaborate_invalid(f"y = {made}").code == "E0224"
 
 
-def test_the_largest_constant() -> None:
+def test_largest_allowed_constant() -> None:
     assert model("y = zeros(shape=[8192, 8192])").graph
     assert model("y = linear(x, out=100000000, bias=false) @ w").graph, (
         "weights and what follows inputs have no such limit"
     )
 
 
-def test_a_block_of_a_block_of_itself_is_no_recursion() -> None:
+def test_same_block_as_argument_is_not_recursion() -> None:
     block = "block twice(x: float[...]) -> float[...] { return x + x }"
     assert len(model("x = twice(twice(twice(x)))", block).graph.nodes) == 3
     assert (
-        refused(
+        elaborate_invalid(
             "x = b(x)", "block b(x: float[...], y: float[...] = b(x)) -> float[...] { return x }"
         ).code
         == "E0210"

@@ -1,6 +1,4 @@
-"""What people look for who come from elsewhere: every suggestion is itself a piece of
-the language, and is found under every name.
-"""
+"""Suggestions for names of other libraries: the suggested code compiles, for every name."""
 
 import re
 from pathlib import Path
@@ -51,7 +49,7 @@ def checked(tmp_path: Path, statement: str, item: str = "") -> None:
 
 
 @pytest.mark.parametrize(("piece", "name"), PIECES, ids=[f"{n}-{p}" for p, n in PIECES])
-def test_what_is_suggested_compiles(piece: str, name: str, tmp_path: Path) -> None:
+def test_suggested_code_compiles(piece: str, name: str, tmp_path: Path) -> None:
     if piece.startswith("mask "):
         checked(tmp_path, "", item=piece)
     elif piece.startswith("repeat "):
@@ -64,24 +62,24 @@ def test_what_is_suggested_compiles(piece: str, name: str, tmp_path: Path) -> No
         checked(tmp_path, f"z = {piece}")
 
 
-def test_a_wrong_piece_is_noticed(tmp_path: Path) -> None:
+def test_invalid_code_fails_the_check(tmp_path: Path) -> None:
     with pytest.raises(Failed):
         checked(tmp_path, "z = split(x, into=[3, 4], axis=2)")
     with pytest.raises(Failed):
         checked(tmp_path, "z = swish(x)")
 
 
-def test_there_are_many_names_and_no_name_stands_twice() -> None:
+def test_foreign_names_are_unique() -> None:
     names = [name for names in FOREIGN_OPERATIONS for name in names.split()]
     assert len(names) == len(set(names)) == len(REPLACEMENTS_BY_NAME) > 150
 
 
 @pytest.mark.parametrize("names", FOREIGN_OPERATIONS, ids=lambda names: names.split()[0])
-def test_replaced_names_do_not_exist(names: str) -> None:
+def test_foreign_names_are_not_defined_in_specs(names: str) -> None:
     assert not KNOWN.intersection(names.split())
 
 
-def said(tmp_path: Path, value: str) -> str:
+def check_statement(tmp_path: Path, value: str) -> str:
     with pytest.raises(Failed) as failed:
         checked(tmp_path, f"z = {value}")
     found = failed.value.diagnostics[0]
@@ -116,26 +114,26 @@ def said(tmp_path: Path, value: str) -> str:
         ("torch.mystery(x)", "E0204", "no used file"),
     ],
 )
-def test_what_is_said(written: str, code: str, told: str, tmp_path: Path) -> None:
-    text = said(tmp_path, written)
+def test_suggestion_for_a_foreign_name(written: str, code: str, told: str, tmp_path: Path) -> None:
+    text = check_statement(tmp_path, written)
     assert text.startswith(code)
     assert told in text, text
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_STD_DEFINITIONS.items())
-def test_former_std_names_are_answered_with_current_names(
+def test_former_std_names_suggest_current_names(
     old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     help = f"`{old}` is now `{new}`"
     assert new in SpecLibrary().list_standard_names()
-    assert said(tmp_path, f"{old}(x)").startswith("E0204")
-    assert help in said(tmp_path, f"{old}(x)")
-    assert help in said(tmp_path, f"apply({old}, x)")
+    assert check_statement(tmp_path, f"{old}(x)").startswith("E0204")
+    assert help in check_statement(tmp_path, f"{old}(x)")
+    assert help in check_statement(tmp_path, f"apply({old}, x)")
     assert main(["doc", old]) == 1
     assert help in capsys.readouterr().err
 
 
-def test_options_are_those_of_words_and_blocks() -> None:
+def test_suggested_options_exist() -> None:
     library = SpecLibrary()
     takes = {slot.name for word in BUILTINS.values() for slot in word.parameters}
     for name in library.list_standard_names():

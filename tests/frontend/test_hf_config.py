@@ -67,7 +67,7 @@ def warned(tmp_path: Path, path: str) -> list[str]:
         "audio_config.odd",
     ],
 )
-def test_a_key_that_no_path_names_is_reported(path: str, tmp_path: Path) -> None:
+def test_unread_key_is_reported(path: str, tmp_path: Path) -> None:
     assert warned(tmp_path, path) == [f"the spec does not read `{path}`"]
 
 
@@ -80,7 +80,7 @@ def test_a_key_that_no_path_names_is_reported(path: str, tmp_path: Path) -> None
         "rotary.rope_theta",
     ],
 )
-def test_a_key_that_is_read_or_ignored_is_not(path: str, tmp_path: Path) -> None:
+def test_read_or_ignored_key_is_not_reported(path: str, tmp_path: Path) -> None:
     assert warned(tmp_path, path) == []
 
 
@@ -111,7 +111,7 @@ def settings(config: dict[str, Any], spec: str = ROPE_SPEC) -> Rope:
     return found
 
 
-def test_both_forms_say_the_same() -> None:
+def test_rope_parameters_and_rope_scaling_agree() -> None:
     new = settings({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4}})
     old = settings({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}})
     assert new == old == Rope(5e5, "linear", (("factor", 4.0),))
@@ -167,7 +167,7 @@ def test_both_forms_say_the_same() -> None:
     ],
     ids=json.dumps,
 )
-def test_what_cannot_be_used_is_refused(config: dict[str, Any]) -> None:
+def test_invalid_rope_settings_are_rejected(config: dict[str, Any]) -> None:
     with pytest.raises(Failed, match="E0403"):
         settings(config)
 
@@ -180,7 +180,7 @@ def yarn(**more: Any) -> dict[str, Any]:
     return dict(found.parameters)
 
 
-def test_the_length_before_the_scaling_is_that_of_the_model_unless_said() -> None:
+def test_original_length_defaults_to_max_length() -> None:
     """As in transformers: beside the table first, then in it, then the greatest length."""
     assert yarn()["original"] == 64
     assert yarn(original_max_position_embeddings=16)["original"] == 16
@@ -190,7 +190,7 @@ def test_the_length_before_the_scaling_is_that_of_the_model_unless_said() -> Non
     assert yarn(factor=None, original_max_position_embeddings=16)["factor"] == 4.0
 
 
-def test_the_two_scales_of_yarn_count_together_or_not_at_all() -> None:
+def test_yarn_mscale_needs_both_scales() -> None:
     both = (0.1 * 0.7 * math.log(4.0) + 1) / (0.1 * 0.4 * math.log(4.0) + 1)
     assert yarn(mscale=0.7, mscale_all_dim=0.4)["attention_factor"] == pytest.approx(
         both, rel=1e-15
@@ -201,7 +201,7 @@ def test_the_two_scales_of_yarn_count_together_or_not_at_all() -> None:
     assert yarn(mscale=0.7, mscale_all_dim=0.4, attention_factor=1.3)["attention_factor"] == 1.3
 
 
-def test_where_the_passage_begins_and_ends_may_lie_between_pairs() -> None:
+def test_yarn_ramp_without_truncation() -> None:
     """arXiv:2309.00071, eq. 18 to 23: frequencies by hand, with bounds that are not rounded."""
     rope = settings({"max_position_embeddings": 64, "rope_scaling": {**YARN, "truncate": False}})
     found, _ = compute_rope_frequencies(rope, Dim.of(8))
@@ -220,7 +220,7 @@ STRETCHED = ROPE_SPEC.replace(
 )
 
 
-def test_a_file_that_names_no_way_to_scale_has_that_of_the_default() -> None:
+def test_missing_scaling_kind_uses_the_default() -> None:
     usual = settings({}, STRETCHED)
     assert usual.theta == 1e5
     assert usual.kind == "yarn"

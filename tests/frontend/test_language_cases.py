@@ -1,6 +1,4 @@
-"""Small specs that users wrote and that once came out wrong: what they compute, or what
-is said of them.
-"""
+"""Regression tests of small user specs: their results or their error messages."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ def written(directory: Path, text: str, name: str = "spec.specc") -> str:
     return str(path)
 
 
-def refused(directory: Path, text: str, *sets: str) -> Diagnostic:
+def check_invalid(directory: Path, text: str, *sets: str) -> Diagnostic:
     """The first thing that is said of a spec."""
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(written(directory, text), sets=sets))
@@ -65,9 +63,7 @@ graph g(pixels: float[batch, 3, image, image]) -> (y: float[batch, {rows}, 8]) {
         ),
     ],
 )
-def test_a_number_that_follows_from_others_is_what_it_follows_as(
-    require: str, result: str, rows: str, tmp_path: Path
-) -> None:
+def test_derived_field_is_computed(require: str, result: str, rows: str, tmp_path: Path) -> None:
     text = PATCHED.format(side="image / patch", require=require, result=result, rows=rows)
     spec = open_spec(written(tmp_path, text))
     trials = check_spec(spec).trials
@@ -75,14 +71,14 @@ def test_a_number_that_follows_from_others_is_what_it_follows_as(
     assert str(elaborate_spec(spec).graph.outputs["y"].type) == "f32[batch, 36, 8]"
 
 
-def test_a_wrong_one_is_seen_whatever_the_numbers(tmp_path: Path) -> None:
+def test_wrong_derived_field_is_reported_for_all_sizes(tmp_path: Path) -> None:
     """With 12 and 2 both are 6, and only the numbers hide the mistake."""
     text = PATCHED.format(side="image / 2", require="", result="merge(x, axis=1)", rows="side ** 2")
-    assert refused(tmp_path, text).code == "E0301"
+    assert check_invalid(tmp_path, text).code == "E0301"
 
 
 @pytest.mark.parametrize("sets", [("side=6",), ("image=8", "side=4")])
-def test_the_same_value_for_it_is_no_fault(sets: tuple[str, ...], tmp_path: Path) -> None:
+def test_override_equal_to_derived_value_is_allowed(sets: tuple[str, ...], tmp_path: Path) -> None:
     text = PATCHED.format(
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
@@ -92,7 +88,7 @@ def test_the_same_value_for_it_is_no_fault(sets: tuple[str, ...], tmp_path: Path
     assert str(elaborate_spec(spec).graph.outputs["y"].type) == f"f32[batch, {rows}, 8]"
 
 
-def test_what_is_required_of_a_quotient_says_what_its_parts_are(tmp_path: Path) -> None:
+def test_requirement_on_a_quotient_shows_its_operands(tmp_path: Path) -> None:
     """`image` is `patch` times `window` times a whole number, so windows hold `window` rows."""
     text = PATCHED.format(
         side="image / patch",
@@ -116,22 +112,22 @@ require patch < image
 """
 
 
-def test_an_instance_requires_more(tmp_path: Path) -> None:
+def test_instance_adds_a_requirement(tmp_path: Path) -> None:
     text = PATCHED.format(
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
     written(tmp_path, text, "patched.specc")
     check_spec(open_spec(written(tmp_path, INSTANCE.format(image=16))))
-    said = refused(tmp_path, INSTANCE.format(image=18))
+    said = check_invalid(tmp_path, INSTANCE.format(image=18))
     assert said.code == "E0404"
     assert said.title == "as many squares on either side of the middle"
 
 
-def test_another_value_for_it_is_shown_where_it_is_given(tmp_path: Path) -> None:
+def test_conflicting_override_is_shown_at_its_span(tmp_path: Path) -> None:
     text = PATCHED.format(
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
-    said = refused(tmp_path, text, "side=5")
+    said = check_invalid(tmp_path, text, "side=5")
     assert said.primary is not None
     assert said.primary.span.source.name == "--set side"
     assert "left out, `side` is image / patch" in said.primary.text
@@ -151,10 +147,10 @@ graph g(x: float[batch, n, width]) -> (y: float[batch, n, width]) {{
 """
 
 
-def test_a_value_that_is_another_until_it_is_given_stays_free(tmp_path: Path) -> None:
+def test_field_that_defaults_to_another_stays_free(tmp_path: Path) -> None:
     """`kv = heads` is a default: what holds for it alone is a fault."""
     wrong = FREE.replace("heads) @ b", "kv) @ b").format(kv="width")
-    assert refused(tmp_path, wrong).code == "E0302"
+    assert check_invalid(tmp_path, wrong).code == "E0302"
 
 
 # --- scores that read tensors at their rows -------------------------------------------
@@ -183,7 +179,7 @@ X, Y = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(2, 5, 4))
         ("q, k", "c[i, j]", np.s_[None, None, :, :]),
     ],
 )
-def test_a_score_reads_tensors_at_its_rows(
+def test_score_reads_tensors_at_grid_indices(
     c: str, at: str, index: Any, heads: int, tmp_path: Path
 ) -> None:
     """Beside heads and without: one number for each query and key."""
@@ -201,16 +197,16 @@ def test_a_score_reads_tensors_at_its_rows(
     assert np.allclose(found, wanted, rtol=1e-12, atol=0)
 
 
-def test_there_are_no_heads_to_read_at_where_there_are_none(tmp_path: Path) -> None:
+def test_head_index_without_heads_axis_is_rejected(tmp_path: Path) -> None:
     text = SCORED.format(score="dot(q, k) * c[h]", c="2", heads="")
-    said = refused(tmp_path, text)
+    said = check_invalid(tmp_path, text)
     assert (said.code, "there is no heads axis here" in said.title) == ("E0603", True)
 
 
 # --- positions of padded rows ---------------------------------------------------------
 
 
-def test_positions_say_how_many_kept_rows_are_before(tmp_path: Path) -> None:
+def test_positions_count_unmasked_positions(tmp_path: Path) -> None:
     """A row that is not kept has the number of the last kept one, as its page says."""
     text = """\
 specc 1
@@ -267,7 +263,7 @@ def weights_of(text: str, directory: Path, heads: int, m: Array) -> Array:
         ("bool[batch, 1, q, k]", "", lambda m: m),
     ],
 )
-def test_masks_of_every_shape(
+def test_masks_of_all_ranks(
     type: str, definition: str, seen: Any, heads: int, tmp_path: Path
 ) -> None:
     """Read by a definition, or given as they are: [b, q, k] beside scores without heads
@@ -294,7 +290,7 @@ def test_masks_of_every_shape(
         assert ((found > 0) == shown).all(), call
 
 
-def test_heads_are_read_where_there_are_some(tmp_path: Path) -> None:
+def test_head_index_reads_values_per_head(tmp_path: Path) -> None:
     text = MASKED.format(
         definition="mask s(m) = m[h, i, j]",
         heads="2, ",
@@ -306,7 +302,7 @@ def test_heads_are_read_where_there_are_some(tmp_path: Path) -> None:
     assert ((found > 0) == m[None]).all()
 
 
-def test_a_grid_without_heads_is_told_in_that_shape(tmp_path: Path) -> None:
+def test_error_for_grid_without_heads_shows_its_shape(tmp_path: Path) -> None:
     """[b, q, k] scores and a mask beside them, which had to have a heads axis once."""
     text = """\
 specc 1
@@ -351,7 +347,7 @@ graph g(pixels: float[batch, 1, image[0], image[1]]) -> (y: float[batch, image[0
         (("patch=2",), '{"image_size": [4, 8], "patch_size": 4}', (4, 8), (2, 2)),
     ],
 )
-def test_one_number_stands_for_both_of_a_pair(
+def test_single_number_sets_both_values_of_a_pair(
     sets: tuple[str, ...],
     published: str,
     image: tuple[int, int],
@@ -381,7 +377,7 @@ graph g(x: int[n]) -> (y: int[n]) {
 """
 
 
-def test_a_config_has_lists_of_pairs(tmp_path: Path) -> None:
+def test_config_with_lists_of_pairs(tmp_path: Path) -> None:
     config = written(tmp_path, '{"sizes": [[2, 3], 4]}', "config.json")
     graph = elaborate_spec(open_spec(written(tmp_path, LISTED_PAIRS), config=config)).graph
     made = specc_numpy.evaluate_graph(graph, {"x": np.array([1, 2])}, {})
@@ -399,13 +395,15 @@ def test_a_config_has_lists_of_pairs(tmp_path: Path) -> None:
         ((), '{"image_size": "8"}', "E0403"),
     ],
 )
-def test_what_is_no_pair(sets: tuple[str, ...], published: str, code: str, tmp_path: Path) -> None:
+def test_invalid_pairs_are_rejected(
+    sets: tuple[str, ...], published: str, code: str, tmp_path: Path
+) -> None:
     config = written(tmp_path, published, "config.json") if published else ""
     with pytest.raises(Failed, match=code):
         check_spec(open_spec(written(tmp_path, PAIRS), config=config, sets=sets))
 
 
-def test_a_pair_that_decides_structure_is_tried(tmp_path: Path) -> None:
+def test_pair_that_determines_structure_is_tried(tmp_path: Path) -> None:
     text = """\
 specc 1
 model turns

@@ -1,6 +1,4 @@
-"""Mistakes that people bring from other libraries: each message says what to write, and
-what it says is accepted.
-"""
+"""Mistakes from other libraries: messages advise a fix, and the fix is accepted."""
 
 import re
 
@@ -59,13 +57,13 @@ def check(body: str, weights: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_message_advises_is_accepted(name: str) -> None:
+def test_advice_of_a_message_is_accepted(name: str) -> None:
     wrong, advised, fixed = CASES[name]
     assert f"`{advised}" in " ".join(check(wrong))
     assert not check(fixed.format(advised))
 
 
-def test_one_suggestion_covers_every_layer() -> None:
+def test_single_suggestion_covers_all_layers() -> None:
     """Two calls in a layer share a weight: the advice names all layers by a pattern."""
     body = "repeat i in layers under \"layers.{i}\" {\n    x = linear(x, out=d) @ a\n    x = linear(x, out=d) @ a\n  }\n  return x"  # fmt: skip
     helps = check(body)
@@ -75,20 +73,20 @@ def test_one_suggestion_covers_every_layer() -> None:
 
 
 @pytest.mark.parametrize("use", ["sum(taps)", "concat(taps, axis=-1)", "max(taps)", "taps[0]"])
-def test_a_value_with_an_error_gives_no_second_message(use: str) -> None:
+def test_poisoned_value_reports_no_second_error(use: str) -> None:
     body = f'repeat k in 3 collect taps {{\n    taps = conv1d(x, out=8, kernel=3) @ "tap{{k}}"\n  }}\n  return {use}'  # fmt: skip
     assert "write `conv`" in check(body)[0]
 
 
 @pytest.mark.parametrize(("name", "value", "example"), [("layers", "two", "2"), ("d", "big", "8")])
-def test_a_word_for_a_number(name: str, value: str, example: str) -> None:
+def test_name_in_place_of_a_number(name: str, value: str, example: str) -> None:
     spec = Source("m.specc", f"{HEAD}  return x\n}}\n")
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(spec, sets=[f"{name}={value}"]))
     assert failed.value.diagnostics[0].helps == (f"`{name}` takes int, for example {example}",)
 
 
-def test_a_word_for_a_number_in_the_spec() -> None:
+def test_name_in_place_of_a_number_in_the_spec() -> None:
     text = HEAD.replace("layers: int = 2", "layers: int = two")
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(Source("m.specc", f"{text}  return x\n}}\n")))
@@ -98,7 +96,7 @@ def test_a_word_for_a_number_in_the_spec() -> None:
 @pytest.mark.parametrize(
     ("key", "item"), [("graph", "graph"), ("graphs", "graph"), ("blok", "block")]
 )
-def test_a_definition_beside_the_items_of_yaml(key: str, item: str) -> None:
+def test_definition_outside_of_yaml_items(key: str, item: str) -> None:
     text = f"specc: 1\nmodel: m\ndims: [batch]\n{key}: g\n"
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(Source("m.yaml", text)))
@@ -107,7 +105,7 @@ def test_a_definition_beside_the_items_of_yaml(key: str, item: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["m.safetensors", "pytorch_model.bin", "a/b.PT"])
-def test_a_weights_file_is_no_spec(path: str) -> None:
+def test_weights_file_as_spec_is_rejected(path: str) -> None:
     with pytest.raises(Failed) as failed:
         open_spec(path)
     assert failed.value.diagnostics[0].code == "E0222"

@@ -1,6 +1,4 @@
-"""Words that pick, turn and resample rows, as specs say them: compiled they are the sums
-that are written out here.
-"""
+"""Built-in functions that select, shift and resample positions, compared with NumPy."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ NORM = {
 }
 
 
-def given(directory: Path, text: str, inputs: str, weights: dict[str, Array], x: Array) -> Array:
+def run_spec(directory: Path, text: str, inputs: str, weights: dict[str, Array], x: Array) -> Array:
     path = directory / "m.specc"
     path.write_text(
         f"specc 1\nmodel m\nconfig {{ shift: int = 2 }}\ndims batch, n\n"
@@ -41,7 +39,7 @@ def given(directory: Path, text: str, inputs: str, weights: dict[str, Array], x:
     return found
 
 
-def close(found: Array, wanted: Array) -> None:
+def assert_close(found: Array, wanted: Array) -> None:
     assert found.shape == wanted.shape
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
@@ -68,28 +66,28 @@ ROWS = {
 
 
 @pytest.mark.parametrize("text", ROWS)
-def test_rows(text: str, tmp_path: Path) -> None:
-    close(given(tmp_path, text, "x: float[batch, n, 8]", {}, X), ROWS[text])
+def test_axis_functions_match_numpy(text: str, tmp_path: Path) -> None:
+    assert_close(run_spec(tmp_path, text, "x: float[batch, n, 8]", {}, X), ROWS[text])
 
 
-def test_a_group_norm_under_its_names(tmp_path: Path) -> None:
+def test_group_norm_weight_names(tmp_path: Path) -> None:
     grouped = P.astype(np.float64).reshape(2, 2, -1)
     mean, spread = grouped.mean(-1, keepdims=True), grouped.var(-1, keepdims=True)
     wanted = ((grouped - mean) / np.sqrt(spread + 1e-5)).reshape(P.shape)
     weight, bias = (NORM[n][:, None, None] for n in ("t.weight", "t.bias"))
-    found = given(
+    found = run_spec(
         tmp_path, "group_norm(x, groups=2, eps=1e-5) @ t", "x: float[batch, 4, n, 8]",
         {n: NORM[n] for n in ("t.weight", "t.bias")}, P,
     )  # fmt: skip
-    close(found, wanted * weight + bias)
+    assert_close(found, wanted * weight + bias)
 
 
-def test_a_batch_norm_under_its_names(tmp_path: Path) -> None:
+def test_batch_norm_weight_names(tmp_path: Path) -> None:
     """The count of batches, which PyTorch stores too, is nobody's weight."""
     mean, spread, weight, bias = (
         NORM[f"t.{n}"][:, None, None].astype(np.float64)
         for n in ("running_mean", "running_var", "weight", "bias")
     )
     wanted = (P - mean) / np.sqrt(spread + 1e-3) * weight + bias
-    found = given(tmp_path, "batch_norm(x, eps=1e-3) @ t", "x: float[batch, 4, n, 8]", NORM, P)
-    close(found, wanted)
+    found = run_spec(tmp_path, "batch_norm(x, eps=1e-3) @ t", "x: float[batch, 4, n, 8]", NORM, P)
+    assert_close(found, wanted)

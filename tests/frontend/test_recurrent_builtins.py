@@ -1,6 +1,4 @@
-"""The words `rnn`, `gru` and `lstm`: names and sizes of their weights, their results,
-what they refuse.
-"""
+"""Built-in `rnn`, `gru` and `lstm`: weight names and shapes, results, and errors."""
 
 from pathlib import Path
 
@@ -39,7 +37,7 @@ def weights(found: ElaboratedSpec) -> dict[str, str]:
     }
 
 
-def test_weights_are_called_and_laid_out_as_in_pytorch(tmp_path: Path) -> None:
+def test_weight_names_and_shapes_match_pytorch(tmp_path: Path) -> None:
     found = weights(spec(tmp_path, "lstm(x, hidden=hidden, layers=layers, direction=both) @ enc"))
     assert len(found) == 16
     assert found["enc.weight_ih_l0"] == "[20, 3]"
@@ -57,7 +55,7 @@ def test_weights_are_called_and_laid_out_as_in_pytorch(tmp_path: Path) -> None:
     }
 
 
-def test_a_backward_layer_bears_the_names_of_the_backward_half(tmp_path: Path) -> None:
+def test_backward_layer_has_reverse_weight_names(tmp_path: Path) -> None:
     found = weights(spec(tmp_path, "gru(x, hidden=hidden, reset=before, direction=backward) @ enc"))
     assert set(found) == {
         f"enc.{n}_l0_reverse" for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -65,7 +63,7 @@ def test_a_backward_layer_bears_the_names_of_the_backward_half(tmp_path: Path) -
     assert found["enc.weight_ih_l0_reverse"] == "[15, 3]"
 
 
-def test_shapes_hold_for_every_size(tmp_path: Path) -> None:
+def test_shapes_with_symbolic_sizes(tmp_path: Path) -> None:
     call = (
         "gru(x, hidden=hidden, reset=after, layers=layers, direction=both, "
         "keep=keep, start=s) @ enc"
@@ -126,7 +124,7 @@ out, last, cell = lstm(x, hidden=hidden, layers=layers, direction=both, keep=kee
         ("lstm(x, hidden=hidden, start=x) @ e", "E0301", "initial state of 1 layer"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_the_call(
+def test_invalid_operands_are_rejected_at_the_call(
     call: str, code: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Failed) as refused:

@@ -1,6 +1,4 @@
-"""`rope(…)` in a spec says what the same settings in a config.json say, which the parity
-tests hold to the published code.
-"""
+"""`rope(…)` in a spec matches the same settings in a config.json (compared by the parity tests)."""
 
 import json
 import math
@@ -41,19 +39,21 @@ CASES = [
 def angles(
     directory: Path, source: str, usual: str, config: str = "", longest: int = 0
 ) -> ops.RopeAngles:
-    graph = turning(directory, source, usual, config, longest)
+    graph = build_rope_graph(directory, source, usual, config, longest)
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
     return made
 
 
-def turning(directory: Path, source: str, usual: str, config: str = "", longest: int = 0) -> Graph:
+def build_rope_graph(
+    directory: Path, source: str, usual: str, config: str = "", longest: int = 0
+) -> Graph:
     path = directory / "m.specc"
     path.write_text(SPEC.format(source=source, usual=usual))
     return elaborate_spec(open_spec(str(path), config=config, longest=longest)).graph
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)
-def test_the_word_says_what_a_file_says(
+def test_rope_function_matches_config_json(
     kind: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     given = "".join(
@@ -78,11 +78,11 @@ GROWING = "rope(theta=100.0, kind=dynamic, factor=3.0, original=16)"
 
 
 @pytest.mark.parametrize(("longest", "divisors"), [(0, SHORT), (16, SHORT), (9, SHORT), (17, LONG)])
-def test_the_length_of_texts_decides_between_divisors(
+def test_longrope_divisors_depend_on_max_length(
     longest: int, divisors: list[float], tmp_path: Path
 ) -> None:
     """arXiv:2402.13753, eq. 3, and what the model then takes."""
-    graph = turning(tmp_path, "", SWITCHED, longest=longest)
+    graph = build_rope_graph(tmp_path, "", SWITCHED, longest=longest)
     made = angles(tmp_path, "", SWITCHED, longest=longest)
     wanted = [100.0 ** (-n / 8) / by for n, by in enumerate(divisors)]
     assert made.frequencies == pytest.approx(wanted, rel=1e-12)
@@ -93,7 +93,7 @@ def test_the_length_of_texts_decides_between_divisors(
 
 
 @pytest.mark.parametrize(("longest", "grown"), [(0, 1.0), (16, 1.0), (8, 1.0), (40, 5.5)])
-def test_the_length_of_texts_raises_theta(longest: int, grown: float, tmp_path: Path) -> None:
+def test_dynamic_scaling_increases_theta(longest: int, grown: float, tmp_path: Path) -> None:
     """arXiv:2309.00071, sec. 3.3: by factor times the ratio of lengths, less what
     leaves it as it is at the first length.
     """
@@ -103,7 +103,7 @@ def test_the_length_of_texts_raises_theta(longest: int, grown: float, tmp_path: 
     assert made.most == (longest or 16)
 
 
-def test_a_length_that_nothing_hangs_on_is_refused(tmp_path: Path) -> None:
+def test_unused_context_length_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="E0435"):
         angles(tmp_path, "", "rope(theta=100.0)", longest=40)
 
@@ -118,7 +118,7 @@ def test_a_length_that_nothing_hangs_on_is_refused(tmp_path: Path) -> None:
         (GROWING.replace("original=16", "original=0"), "E0203"),
     ],
 )
-def test_what_the_word_refuses(usual: str, code: str, tmp_path: Path) -> None:
+def test_invalid_rope_options_are_rejected(usual: str, code: str, tmp_path: Path) -> None:
     longest = 64 if "beyond" in usual else 0
     with pytest.raises(Failed, match=code):
         angles(tmp_path, "", usual, longest=longest)
@@ -148,7 +148,7 @@ LAYERS = {
         ({}, (10.0, 1.0), 20.0),
     ],
 )
-def test_settings_of_layers(
+def test_settings_per_layer_type(
     config: dict[str, object], far: tuple[float, float], near: float, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -178,7 +178,7 @@ def test_settings_of_layers(
         ("", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "E0403"),
     ],
 )  # fmt: skip
-def test_what_of_a_file_is_refused(
+def test_invalid_config_settings_are_rejected(
     source: str, config: dict[str, object], code: str, tmp_path: Path
 ) -> None:
     lengths = {"max_position_embeddings": 64} if "dynamic" not in str(config) else {}
@@ -237,7 +237,9 @@ def test_position_axes_of_feature_pairs(
         ("[positions(x), x[:, :, 0]]", ", sections=[4, 4], order=contiguous", "E0301"),
     ],
 )
-def test_position_axes_that_are_refused(at: str, options: str, code: str, tmp_path: Path) -> None:
+def test_invalid_position_axes_are_rejected(
+    at: str, options: str, code: str, tmp_path: Path
+) -> None:
     with pytest.raises(Failed, match=code):
         rotation(tmp_path, at, options)
 

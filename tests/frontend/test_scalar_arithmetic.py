@@ -40,9 +40,7 @@ def both(graph: Graph, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_attention_over_rows_as_features_is_scaled_by_their_number(
-    rows: int, tmp_path: Path
-) -> None:
+def test_attention_scale_depends_on_run_time_width(rows: int, tmp_path: Path) -> None:
     body = "xt = transpose(x)\n_, w = attend(xt, xt, xt, mask=all)\nreturn w"
     x = X[:, :rows]
     scores = x.swapaxes(1, 2) @ x / np.sqrt(rows)
@@ -51,7 +49,7 @@ def test_attention_over_rows_as_features_is_scaled_by_their_number(
     np.testing.assert_allclose(both(graph, x), powers / powers.sum(-1, keepdims=True), rtol=1e-10)
 
 
-def test_a_scale_that_the_length_decides(tmp_path: Path) -> None:
+def test_scale_depends_on_run_time_length(tmp_path: Path) -> None:
     body = "return attend(x, x, x, mask=all, scale=log(float(length(x, axis=1))))"
     scores = X @ X.swapaxes(1, 2) * np.log(5)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
@@ -61,7 +59,7 @@ def test_a_scale_that_the_length_decides(tmp_path: Path) -> None:
     )
 
 
-def test_a_whole_number_made_of_lengths_meets_whole_numbers(tmp_path: Path) -> None:
+def test_integer_from_lengths_combines_with_integers(tmp_path: Path) -> None:
     body = (
         "return float(where(positions(x) < int(length(x, axis=1) * 0.5), "
         "positions(x), floor(seq * 0.5)))"
@@ -86,14 +84,14 @@ def test_a_whole_number_made_of_lengths_meets_whole_numbers(tmp_path: Path) -> N
         ("return x * float(positions(x) + seq * 0.5)", "E0206"),
     ],
 )
-def test_what_a_length_of_the_input_cannot_be(body: str, code: str, tmp_path: Path) -> None:
+def test_run_time_lengths_are_rejected_as_attributes(body: str, code: str, tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(spec(tmp_path, body)))
     assert [d.code for d in failed.value.diagnostics] == [code]
     assert failed.value.diagnostics[0].primary
 
 
-def test_a_part_of_a_config_value_is_no_number_while_it_is_a_symbol(tmp_path: Path) -> None:
+def test_fraction_of_symbolic_config_value(tmp_path: Path) -> None:
     config = "config { d: int = 32  part: float = 0.25  whole: float }"
     body = """
 a = rotate(ones(shape=[batch, 2, seq, d]), positions(x), rope(theta=10000.0 * whole), pairs=half, dim=int(part * d))
@@ -121,11 +119,11 @@ return x * (d ** -0.5) * sum(a) / whole"""
         ("config { n: int = 6 }", 'require n > 5, "more"\nreturn x if n > 7 else -x'),
     ],
 )
-def test_sizes_that_a_spec_forbids_are_not_tried(config: str, body: str, tmp_path: Path) -> None:
+def test_forbidden_sizes_are_not_tried(config: str, body: str, tmp_path: Path) -> None:
     assert check_spec(open_spec(spec(tmp_path, body, config=config))).trials
 
 
-def test_a_requirement_that_nothing_meets_is_told_once(tmp_path: Path) -> None:
+def test_unsatisfiable_requirement_is_reported_once(tmp_path: Path) -> None:
     config = 'config { n: int }\nrequire n > 1000000, "more"'
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(spec(tmp_path, "return x if n > 4 else -x", config=config)))
@@ -149,7 +147,7 @@ graph g(x: float[batch, n, 2]) -> (y: float[batch, n, 2], z: float[batch, n, 2],
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_a_length_is_halved_with_its_fraction(n: int, tmp_path: Path) -> None:
+def test_half_of_a_length_keeps_its_fraction(n: int, tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(FLOAT_PARAMETERS)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx")
     x = np.random.default_rng(n).normal(size=(2, n, 2)).astype(np.float32)

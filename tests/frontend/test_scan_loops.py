@@ -65,7 +65,7 @@ CALLS = {**WORDS, **LOOPS}
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_layers_hold_for_every_size_count_and_direction(call: str, tmp_path: Path) -> None:
+def test_layers_for_all_sizes_counts_and_directions(call: str, tmp_path: Path) -> None:
     checked = check_spec(open_spec(written(tmp_path, *CALLS[call])))
     tried = {(k, v) for t in checked.trials for k, v in t.trial_values.items()}
     assert {("way", "forward"), ("way", "backward"), ("layers", "1")} <= tried
@@ -76,7 +76,7 @@ def test_layers_hold_for_every_size_count_and_direction(call: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_padding_changes_nothing(call: str, tmp_path: Path) -> None:
+def test_padding_does_not_change_results(call: str, tmp_path: Path) -> None:
     graph = elaborate_spec(open_spec(written(tmp_path, *CALLS[call]))).graph
     x = np.random.default_rng(0).normal(size=(2, 6, 3))
     together = run(graph, x, [6, 4])
@@ -87,7 +87,7 @@ def test_padding_changes_nothing(call: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_a_loop_over_a_cell_is_the_word_for_its_layers(cell: str, tmp_path: Path) -> None:
+def test_loop_over_cell_equals_builtin_layers(cell: str, tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(3, 5, 3))
     found = [
         run(elaborate_spec(open_spec(written(tmp_path, *calls[name]))).graph, x, [5, 1, 3])
@@ -97,7 +97,7 @@ def test_a_loop_over_a_cell_is_the_word_for_its_layers(cell: str, tmp_path: Path
         np.testing.assert_allclose(found[1][name], expected, rtol=1e-11, atol=1e-13)
 
 
-def test_weights_are_called_as_in_pytorch(tmp_path: Path) -> None:
+def test_weight_names_match_pytorch(tmp_path: Path) -> None:
     kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     expected = {
         f"layers.{k}_l{n}{side}" for k in kinds for n in (0, 1) for side in ("", "_reverse")
@@ -108,19 +108,19 @@ def test_weights_are_called_as_in_pytorch(tmp_path: Path) -> None:
         assert str(graph.parameter_facts["layers.weight_ih_l1_reverse"].type) == "f32[12, 8]"
 
 
-def test_a_gru_must_say_where_its_reset_gate_stands(tmp_path: Path) -> None:
+def test_gru_requires_reset_option(tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
         elaborate_spec(open_spec(written(tmp_path, "gru(x, hidden=hidden)")))
     assert failed.value.diagnostics[0].code == "E0211"
 
 
-def test_a_loop_without_keep_takes_every_row(tmp_path: Path) -> None:
+def test_loop_without_keep_reads_all_positions(tmp_path: Path) -> None:
     graph = elaborate_spec(open_spec(written(tmp_path, "rnn(x, hidden=hidden)"))).graph
     x = np.random.default_rng(0).normal(size=(2, 6, 3))
     np.testing.assert_array_equal(run(graph, x, [6, 1])["out"], run(graph, x, [6, 6])["out"])
 
 
-def test_a_loop_starts_where_it_is_told(tmp_path: Path) -> None:
+def test_loop_starts_from_initial_carry(tmp_path: Path) -> None:
     call = "rnn(x, hidden=hidden, start=ones(shape=[batch, 1, hidden]))"
     graph = elaborate_spec(open_spec(written(tmp_path, call))).graph
     drawn = numbers(graph)
@@ -149,7 +149,7 @@ graph g(x: float[batch, n, d]) -> (y: float[batch, n, d], top: float[batch, d]) 
 """
 
 
-def test_layers_of_one_loop(tmp_path: Path) -> None:
+def test_several_layers_in_one_loop(tmp_path: Path) -> None:
     path = tmp_path / "stack.specc"
     path.write_text(STACK, encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
@@ -188,7 +188,7 @@ def test_layers_of_one_loop(tmp_path: Path) -> None:
         ("y = row", r"states\[0\].*does not set"),
     ],
 )
-def test_a_list_keeps_its_form(body: str, said: str, tmp_path: Path) -> None:
+def test_carried_list_keeps_its_structure(body: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.specc"
     path.write_text(
         "specc 1 model bad dims batch, n graph g(x: float[batch, n, 4]) -> (y: "

@@ -59,7 +59,7 @@ SCORES: dict[str, tuple[Any, dict[str, Array]]] = {
 
 
 @pytest.mark.parametrize("name", SCORES)
-def test_a_score_of_every_query_and_key(name: str, tmp_path: Path) -> None:
+def test_score_grid_of_all_queries_and_keys(name: str, tmp_path: Path) -> None:
     formula, weights = SCORES[name]
     given = {f"a__{k}": v for k, v in weights.items()}
     np.testing.assert_allclose(
@@ -67,32 +67,32 @@ def test_a_score_of_every_query_and_key(name: str, tmp_path: Path) -> None:
     )
 
 
-def test_a_location_is_scored_by_the_query_alone(tmp_path: Path) -> None:
+def test_location_score_depends_only_on_the_query(tmp_path: Path) -> None:
     wide = RNG.normal(size=(8, 4))
     found = computed(tmp_path, "grid(location(8), x, y) @ a", a__W__weight=wide)
     np.testing.assert_allclose(found, (Q @ wide.T)[..., :5], rtol=1e-12)
 
 
-def test_attention_by_a_word_is_attention_by_its_definition(tmp_path: Path) -> None:
+def test_builtin_score_equals_its_definition(tmp_path: Path) -> None:
     made = "float[batch, q, 4]"
     found = computed(tmp_path, "attend_by(dot, x, y, y, mask=visible(keep))", made)
     expected = computed(tmp_path, "attend(x, y, y, mask=visible(keep), scale=1.0)", made)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_a_word_that_needs_more_than_two_vectors_is_no_score(tmp_path: Path) -> None:
+def test_function_of_three_tensors_is_not_a_score(tmp_path: Path) -> None:
     with pytest.raises(Failed) as failed:
         computed(tmp_path, "attend_by(where, x, y, y, mask=all)", "float[batch, q, 4]")
     assert failed.value.diagnostics[0].code == "E0203"
 
 
-def test_a_mask_as_a_grid(tmp_path: Path) -> None:
+def test_mask_as_grid(tmp_path: Path) -> None:
     found = computed(tmp_path, "grid(causal & visible(keep), x, y)", "bool[batch, 1, q, k]")
     kept = (np.arange(5) < np.array([[5], [2]]))[:, None, None]
     np.testing.assert_array_equal(found, kept & (np.arange(5) <= np.arange(3)[:, None]))
 
 
-def test_alibi_falls_with_the_distance_each_head_in_its_own_measure(tmp_path: Path) -> None:
+def test_alibi_slope_per_head(tmp_path: Path) -> None:
     found = computed(tmp_path, "grid(alibi(4), x, y)", "float[1, 4, q, k]")
     slopes = np.array([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8])
     distance = np.abs(np.arange(5) - np.arange(3)[:, None])
@@ -110,7 +110,7 @@ def test_alibi_by_position_ids(tmp_path: Path) -> None:
     )
 
 
-def test_distances_beyond_the_longest_are_alike(tmp_path: Path) -> None:
+def test_distances_are_clipped_at_the_maximum(tmp_path: Path) -> None:
     table = np.arange(5.0)[:, None]
     found = computed(
         tmp_path, "grid(relative_position_bias(2), x, y) @ t", "float[1, 1, q, k]", t__weight=table
@@ -118,7 +118,7 @@ def test_distances_beyond_the_longest_are_alike(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[0, 0], [[2, 1, 0, 0, 0], [3, 2, 1, 0, 0], [4, 3, 2, 1, 0]])
 
 
-def test_distance_buckets_of_one_direction(tmp_path: Path) -> None:
+def test_unidirectional_t5_buckets(tmp_path: Path) -> None:
     table = np.arange(8.0)[:, None]
     bias = "t5_relative_position_bias(1, bidirectional=false, buckets=8, max_distance=16)"
     found = computed(tmp_path, f"grid({bias}, y, y) @ t", "float[1, 1, k, k]", t__weight=table)

@@ -1,4 +1,4 @@
-"""`x[:, -n:]` is the last `n` rows, whatever is known of `n`."""
+"""`x[:, -n:]` selects the last `n` positions, for numeric and symbolic `n`."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def test_lengths_hold_for_every_size(spec: Path) -> None:
+def test_lengths_with_symbolic_sizes(spec: Path) -> None:
     found = check_spec(open_spec(str(spec)))
     for each in found.trials:
         shape = each.model.graph.outputs["both"].type.shape
@@ -35,7 +35,7 @@ def test_lengths_hold_for_every_size(spec: Path) -> None:
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])
-def test_rows_are_those_at_the_end(spec: Path, tmp_path: Path, k: int) -> None:
+def test_slice_selects_the_last_positions(spec: Path, tmp_path: Path, k: int) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set={"k": k})
     x = np.arange(2 * 8 * 4, dtype=np.float32).reshape(2, 8, 4)
     y, z = np.zeros((2, 3, 4), np.float32), np.zeros((2, 5, 4), np.float32)

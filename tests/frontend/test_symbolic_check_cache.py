@@ -1,6 +1,4 @@
-"""A built-in spec is checked with symbols by `check` alone, once in a process, and whatever could
-make the answer another one is checked anew.
-"""
+"""Symbolic checks of built-in specs are cached per process; changed inputs are checked again."""
 
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from specc.frontend import symbolic_check
 from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 
 
-def test_a_shipped_spec_is_checked_once() -> None:
+def test_builtin_spec_is_checked_once() -> None:
     symbolic_check._check_builtin_model.cache_clear()
     first = check_spec(open_spec("gpt2", sets=["d=32", "heads=4"])).model
     made = symbolic_check._check_builtin_model.cache_info().misses
@@ -24,7 +22,7 @@ def test_a_shipped_spec_is_checked_once() -> None:
     assert str(again.graph) == str(first.graph)
 
 
-def test_a_shipped_spec_is_elaborated_without_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the message about an invalid config comes from the check."""
     with pytest.raises(Failed) as checked:
         check_spec(open_spec("gpt2", sets=["heads=5"]))
@@ -35,14 +33,14 @@ def test_a_shipped_spec_is_elaborated_without_symbols(monkeypatch: pytest.Monkey
     assert elaborate_spec(open_spec("gpt2")).graph.name == "decoder"
 
 
-def readings(spec: OpenedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
+def run_trials(spec: OpenedSpec, graph: str = "") -> list[symbolic_check.SymbolicTrial]:
     return symbolic_check.check_spec_symbolically(spec.program, spec.library, graph)
 
 
-def told(spec: OpenedSpec) -> list[str]:
+def list_trials(spec: OpenedSpec) -> list[str]:
     """What was tried, and what was made of it."""
     found = []
-    for trial in readings(spec):
+    for trial in run_trials(spec):
         graph = trial.model.graph
         ops = [str(node.op) for node, _ in graph.nodes]
         found.append(f"{trial.trial_values} {list(graph.parameters)} {ops}")
@@ -57,44 +55,44 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "sets"), OTHERS)
-def test_other_values_are_other_questions(name: str, sets: list[str]) -> None:
+def test_other_config_values_are_checked_again(name: str, sets: list[str]) -> None:
     """As if the one before had never been asked about."""
     symbolic_check._check_builtin_model.cache_clear()
-    alone = told(open_spec(name, sets=sets))
+    alone = list_trials(open_spec(name, sets=sets))
     symbolic_check._check_builtin_model.cache_clear()
-    usual = told(open_spec(name))
-    assert told(open_spec(name, sets=sets)) == alone
+    usual = list_trials(open_spec(name))
+    assert list_trials(open_spec(name, sets=sets)) == alone
     assert alone != usual
 
 
-def test_each_graph_is_a_question_of_its_own() -> None:
+def test_each_graph_is_checked_separately() -> None:
     spec = open_spec("gpt2")
     for name in ("decoder", "sequence_classification", "decoder"):
-        model = readings(spec, name)[0].model
+        model = run_trials(spec, name)[0].model
         assert f"graph {name}:" in repr(model.graph)
 
 
-def test_a_text_in_an_editor_goes_before_what_was_found() -> None:
+def test_open_document_overrides_the_cache() -> None:
     """Also where it is that of a file that the spec uses."""
     name = "vision_encoder_decoder"
-    assert readings(open_spec(name))
+    assert run_trials(open_spec(name))
     used = list_builtin_specs()["vit"].resolve()
     text = used.read_text(encoding="utf-8").replace("patches(", "pathces(")
     library = SpecLibrary(unsaved_texts={used: text})
     with pytest.raises(Failed):
-        readings(open_spec(name, library=library))
+        run_trials(open_spec(name, library=library))
     assert not library.open("vit").is_builtin
     assert not library.open("gpt2").is_builtin
 
 
-def test_files_of_ones_own_are_read_again(tmp_path: Path) -> None:
+def test_user_files_are_read_again(tmp_path: Path) -> None:
     (tmp_path / "other.specc").write_text(OTHER.format("relu"))
     (tmp_path / "m.specc").write_text(MINE)
     path = str(tmp_path / "m.specc")
-    assert readings(open_spec(path))
+    assert run_trials(open_spec(path))
     (tmp_path / "other.specc").write_text(OTHER.format("rleu"))
     with pytest.raises(Failed):
-        readings(open_spec(path))
+        run_trials(open_spec(path))
 
 
 OTHER = """specc 1

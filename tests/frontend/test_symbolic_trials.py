@@ -1,5 +1,5 @@
-"""The sizes that a check tries: a reading that would be the first one again is not made
-again, a fault says with which sizes it was seen, and what a spec forbids is passed over.
+"""Trial sizes of symbolic checks: equal trials are skipped, errors show their sizes, forbidden sizes
+are ignored.
 """
 
 from pathlib import Path
@@ -38,9 +38,7 @@ def trials_of(spec: str) -> list[SymbolicTrial]:
 @pytest.mark.parametrize(
     "spec", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SMALL_CONFIGS]
 )
-def test_what_the_first_reading_takes_is_as_if_it_were_tried(
-    spec: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipped_trials_equal_the_first_trial(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     saving = trials_of(spec)
     monkeypatch.setattr(symbolic_check, "_get_first_choice", lambda entry: None)
     for ours, tried in zip(saving, trials_of(spec), strict=True):
@@ -48,7 +46,7 @@ def test_what_the_first_reading_takes_is_as_if_it_were_tried(
         assert lines(ours.model.graph) == lines(tried.model.graph)
 
 
-def test_much_is_saved() -> None:
+def test_most_trials_are_skipped() -> None:
     saving = trials_of("luong")
     assert sum(t.model is saving[0].model for t in saving) > 2
 
@@ -69,7 +67,7 @@ graph main(x: float[b, n, e]) -> (y: float[b, n, d]) {
 """A spec whose structure hangs on how wide it is: small widths are tried."""
 
 
-def test_a_fault_of_sizes_that_are_tried_says_which(tmp_path: Path) -> None:
+def test_error_of_a_trial_shows_its_sizes(tmp_path: Path) -> None:
     """No number of the spec is 1: only who knows what was tried can mend it."""
     path = tmp_path / "turned.specc"
     path.write_text(TURNED.replace("MORE", ""), encoding="utf-8")
@@ -80,7 +78,7 @@ def test_a_fault_of_sizes_that_are_tried_says_which(tmp_path: Path) -> None:
     assert any(n.startswith("with ") and "d = 2" in n for n in found.notes)
 
 
-def test_what_is_wrong_of_forbidden_sizes_is_no_fault(tmp_path: Path) -> None:
+def test_errors_of_forbidden_sizes_are_ignored(tmp_path: Path) -> None:
     """`d / heads` is no whole number where `d % heads == 0` does not hold."""
     path = tmp_path / "turned.specc"
     path.write_text(TURNED.replace("MORE", "require d / heads % 2 == 0"), encoding="utf-8")
@@ -103,7 +101,7 @@ graph g(x: float[n, a]) -> (y: float[n, b]) { return x if shared else linear(x, 
 @pytest.mark.parametrize(
     "condition", ["not shared | a == b", "a == b | not shared", "a == b | shared == false"]
 )
-def test_what_is_left_of_an_or_is_what_is_required(condition: str, tmp_path: Path) -> None:
+def test_remaining_operand_of_or_is_required(condition: str, tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text(ONE_OF % condition)
     tried = [t.trial_values for t in trials_of(str(path))]
@@ -113,7 +111,7 @@ def test_what_is_left_of_an_or_is_what_is_required(condition: str, tmp_path: Pat
         trials_of(str(path))
 
 
-def test_a_choice_that_is_given_leaves_another_open() -> None:
+def test_assigned_choice_leaves_others_open() -> None:
     """`order=forward` lets `shared` hold, and then the two vocabularies are one."""
     spec = open_spec("seq2seq", sets=["order=forward"])
     tried = [t.trial_values for t in check_spec_symbolically(spec.program, spec.library)]
@@ -134,7 +132,7 @@ graph g(x: float[batch, rows, 4]) -> (y: float[batch, _, 4]) {
 """
 
 
-def test_a_length_that_is_given_fits_the_files_numbers_not_the_defaults(tmp_path: Path) -> None:
+def test_assigned_length_may_match_only_the_config_file(tmp_path: Path) -> None:
     spec, file = tmp_path / "windowed.specc", tmp_path / "config.json"
     spec.write_text(WINDOWED, encoding="utf-8")
     file.write_text('{"sizes": [2, 3]}', encoding="utf-8")

@@ -1,7 +1,6 @@
-"""The ten specs that the language had to be large enough for, in both of its syntaxes.
+"""Ten specs in both syntaxes, which the language was designed to cover.
 
-They parse, round-trip, elaborate with symbols and with numbers, and compute something
-in the reference.
+They parse, round-trip, elaborate with symbols and with numbers, and run in the reference.
 """
 
 from functools import cache
@@ -90,7 +89,7 @@ def parsed(name: str) -> ast.File:
     return parse_spec(decode_spec((SPECS / name).read_bytes(), name))
 
 
-def drawn(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
+def sample_inputs(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     """Inputs of every kind; the last row of what can be padded is padding."""
     rng = np.random.default_rng(0)
     made: dict[str, NDArray[np.generic]] = {}
@@ -116,11 +115,11 @@ def results(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
         )
         for name, facts in model.graph.parameter_facts.items()
     }
-    return specc_numpy.evaluate_graph(model.graph, drawn(model), numbers)
+    return specc_numpy.evaluate_graph(model.graph, sample_inputs(model), numbers)
 
 
 @pytest.mark.parametrize("name", [*TEN, *OTHERS])
-def test_both_syntaxes_are_one_tree(name: str) -> None:
+def test_both_syntaxes_give_equal_trees(name: str) -> None:
     dsl, yaml = parsed(f"{name}.specc"), parsed(f"{name}.yaml")
     assert dsl == yaml
     assert parse_spec(decode_spec(write_dsl(yaml).encode(), "x.specc")) == yaml
@@ -128,7 +127,7 @@ def test_both_syntaxes_are_one_tree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*TEN, *OTHERS])
-def test_every_size_and_choice_has_shapes(name: str) -> None:
+def test_symbolic_check_of_all_choices(name: str) -> None:
     checked = check_spec(opened(f"{name}.specc"))
     assert checked.trials
     assert checked.model is not None
@@ -136,7 +135,7 @@ def test_every_size_and_choice_has_shapes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["luong", "phi3"])
-def test_both_syntaxes_are_one_graph(name: str) -> None:
+def test_both_syntaxes_give_equal_graphs(name: str) -> None:
     """The trees of all are equal already."""
     dsl, yaml = (model_of(f"{name}.{suffix}", TEN[name]) for suffix in ("specc", "yaml"))
     assert format_ir(dsl.graph) == format_ir(yaml.graph)
@@ -147,7 +146,7 @@ def test_both_syntaxes_are_one_graph(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "also"), [(n, v) for n in TEN for v in ("", *VARIANTS.get(n, ()))]
 )
-def test_the_reference_computes_it(name: str, also: str) -> None:
+def test_reference_computes_finite_results(name: str, also: str) -> None:
     model = model_of(f"{name}.specc", f"{TEN[name]} {also}".strip())
     for result in results(model).values():
         assert result.size
@@ -157,14 +156,14 @@ def test_the_reference_computes_it(name: str, also: str) -> None:
 @pytest.mark.parametrize(
     ("name", "place"), [("luong_local_p", "local_p"), ("luong_location", "global")]
 )
-def test_an_instance_in_yaml_sets_what_differs(name: str, place: str) -> None:
+def test_yaml_instance_sets_config_values(name: str, place: str) -> None:
     model = model_of(f"{name}.yaml", TEN["luong"])
     assert model.name == name
     assert model.config["attention_type"] == place
     assert np.isfinite(results(model)["logits"]).all()
 
 
-def test_albert_has_one_set_of_weights_for_each_place_in_a_group() -> None:
+def test_albert_shares_weights_across_groups() -> None:
     names = model_of("albert.specc", TEN["albert"]).graph.parameters
     queries = [n for n in names if n.endswith("attention.query.weight")]
     prefix = "albert.encoder.albert_layer_groups"
@@ -173,7 +172,7 @@ def test_albert_has_one_set_of_weights_for_each_place_in_a_group() -> None:
     ]
 
 
-def test_t5_keeps_the_distances_in_its_first_layers() -> None:
+def test_t5_position_bias_is_in_the_first_layers() -> None:
     names = model_of("t5.specc", TEN["t5"]).graph.parameters
     assert [n for n in names if "relative" in n] == [
         f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -181,14 +180,14 @@ def test_t5_keeps_the_distances_in_its_first_layers() -> None:
     ]
 
 
-def test_local_attention_stays_in_its_window() -> None:
+def test_local_attention_reads_only_its_window() -> None:
     model = elaborate_spec(opened("luong.specc", f"{TEN['luong']} attention_type=local_m reach=1"))
     alignment = results(model)["alignment"]
     step, word = np.indices(alignment.shape[1:])
     assert (alignment[:, np.abs(step - word) > 1] == 0).all()
 
 
-def test_hard_attention_looks_at_one_region() -> None:
+def test_hard_attention_selects_one_region() -> None:
     model = model_of("show_attend_tell.specc", f"{TEN['show_attend_tell']} normalize=hard")
     looked = results(model)["looked"]
     assert (np.sort(looked, axis=-1) == [0, 0, 0, 1]).all()

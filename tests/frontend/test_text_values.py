@@ -1,6 +1,4 @@
-"""Small things the ten specs asked of the language: texts with holes, words of choices,
-used files, results.
-"""
+"""Strings with placeholders, choice words, used files and results, as the ten specs need them."""
 
 from pathlib import Path
 
@@ -27,7 +25,7 @@ def code_of(directory: Path, body: str, **more: str) -> str:
     return failed.value.diagnostics[0].code
 
 
-def test_a_text_has_holes_that_are_filled_where_it_stands(tmp_path: Path) -> None:
+def test_string_placeholders_are_filled_in_scope(tmp_path: Path) -> None:
     body = """
       repeat i in 2 {
         names = ["{part}.{i}" for part in ["up", "down"]]
@@ -38,13 +36,13 @@ def test_a_text_has_holes_that_are_filled_where_it_stands(tmp_path: Path) -> Non
     assert weights == ["up.0.weight", "down.0.weight", "up.1.weight", "down.1.weight"]
 
 
-def test_a_hole_needs_something_known(tmp_path: Path) -> None:
+def test_placeholder_needs_a_known_value(tmp_path: Path) -> None:
     assert (
         code_of(tmp_path, 'return mlp(x, hidden=3, act=relu, names=["{nobody}", "b"])') == "E0202"
     )
 
 
-def test_braces_that_hold_no_name_are_letters(tmp_path: Path) -> None:
+def test_braces_without_a_name_are_literal(tmp_path: Path) -> None:
     items = (
         "block named(x: float[b, n, d], name: text) -> float[b, n, d] { require "
         'name == "{}", "no"  return x }'
@@ -57,13 +55,13 @@ block turned(x: float[b, n, d], way: choice(left | right)) -> float[b, n, d] { r
 """
 
 
-def test_a_word_of_a_choice_is_given_to_a_block(tmp_path: Path) -> None:
+def test_choice_word_as_block_argument(tmp_path: Path) -> None:
     assert len(graph_of(tmp_path, "return turned(x, way=right)", items=CHOICE).nodes) == 1
     assert not graph_of(tmp_path, "return turned(x, way=left)", items=CHOICE).nodes
     assert code_of(tmp_path, "return turned(x, way=up)", items=CHOICE).startswith("E02")
 
 
-def test_weights_by_name_and_maps_that_share_them(tmp_path: Path) -> None:
+def test_parameters_by_name_and_tied_layers(tmp_path: Path) -> None:
     body = (
         "w = parameter(shape=[4, 4]) @ both  return affine(affine(x, w), w, "
         "parameter(shape=[4]) @ shift)"
@@ -71,7 +69,7 @@ def test_weights_by_name_and_maps_that_share_them(tmp_path: Path) -> None:
     assert set(graph_of(tmp_path, body).parameters) == {"both", "shift"}
 
 
-def test_every_result_of_a_call_is_returned(tmp_path: Path) -> None:
+def test_return_of_a_call_returns_all_results(tmp_path: Path) -> None:
     body = "return lstm(x, hidden=2)  @ layer"
     graph = graph_of(
         tmp_path,
@@ -81,7 +79,7 @@ def test_every_result_of_a_call_is_returned(tmp_path: Path) -> None:
     assert list(graph.outputs) == ["a", "b", "c"]
 
 
-def test_lengths_of_a_used_file_are_those_of_what_it_is_given(tmp_path: Path) -> None:
+def test_operands_bind_lengths_of_a_used_file(tmp_path: Path) -> None:
     (tmp_path / "part.specc").write_text("""
 specc 1
 model part
@@ -95,7 +93,7 @@ graph whole(x: float[rows, columns, d]) -> float[rows, columns, out] { return in
     assert set(graph.parameters) == {"part.map.weight", "part.map.bias"}
 
 
-def test_an_instance_extends_the_file_beside_it_by_name(tmp_path: Path) -> None:
+def test_instance_extends_file_in_its_directory(tmp_path: Path) -> None:
     (tmp_path / "base.specc").write_text("""
 specc 1
 model base
@@ -108,14 +106,14 @@ graph f(x: float[batch, d]) -> float[batch, d] { return relu(x) }
     assert model.config == {"d": 5}
 
 
-def test_longrope_needs_a_divisor_for_each_pair(tmp_path: Path) -> None:
+def test_longrope_needs_one_divisor_per_pair(tmp_path: Path) -> None:
     body = """
       turn = rope(theta=10000.0, kind=longrope, divisors=[1.0, 2.0, 3.0], factor=4.0, original=8)
       return merge_heads(rotate(split_heads(x, 1), positions(x), turn, pairs=half))"""
     assert code_of(tmp_path, body) == "E0203"
 
 
-def test_a_bias_by_symbols_is_checked_without_numbers(tmp_path: Path) -> None:
+def test_bias_with_symbolic_lengths_is_checked(tmp_path: Path) -> None:
     (tmp_path / "open.specc").write_text("""
 specc 1
 model open
@@ -132,7 +130,7 @@ graph f(x: float[batch, n, 4]) -> float[1, heads, n, n] {
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_a_word_may_be_decided_where_it_is_given(old: bool, tmp_path: Path) -> None:
+def test_conditional_choice_word_as_argument(old: bool, tmp_path: Path) -> None:
     """To a word of the vocabulary, and to a block whose parameter is a choice."""
     head = f"config {{ old: bool = {str(old).lower()} }}"
     block = """block turned(x: float[b, n, 4], pairs: choice(half | interleaved)) -> float[b, n, 4] {
@@ -146,6 +144,6 @@ def test_a_word_may_be_decided_where_it_is_given(old: bool, tmp_path: Path) -> N
     assert pairs == ["interleaved" if old else "half"]
 
 
-def test_a_word_that_is_decided_is_one_of_those_it_may_be(tmp_path: Path) -> None:
+def test_conditional_choice_word_must_be_valid(tmp_path: Path) -> None:
     block = """block b(x: float[b, n, 4], kind: choice(up | down)) -> float[b, n, 4] { return x }"""
     assert code_of(tmp_path, "return b(x, kind=left if true else up)", items=block) == "E0202"

@@ -1,4 +1,4 @@
-"""Names that nothing uses: no warning in a built-in spec, one for every name made unused."""
+"""Unused names: built-in specs have no warning, and each name made unused gets one."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -48,7 +48,7 @@ def list_titles(file: ast.File, path: Path) -> list[str]:
     return [d.title for _, d in found]
 
 
-def test_built_in_specs_use_every_name() -> None:
+def test_builtin_specs_have_no_unused_names() -> None:
     found = {path.stem: list_titles(file, path) for path, file in read_files().items()}
     assert {name: titles for name, titles in found.items() if titles} == {}
 
@@ -95,7 +95,7 @@ SAMPLE = ("luong", "vit", "whisper", "rwkv", "ntm_read")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_each_name_that_nothing_reads_is_reported(name: str) -> None:
+def test_each_renamed_name_is_reported(name: str) -> None:
     path = MODELS[name]
     count = 0
     for changed in rename_each_name(read_files()[path]):
@@ -134,7 +134,7 @@ USED = {
 
 
 @pytest.mark.parametrize("case", USED)
-def test_no_warning_for_a_name_that_is_read(case: str, tmp_path: Path) -> None:
+def test_no_warning_for_a_used_name(case: str, tmp_path: Path) -> None:
     assert check_titles(tmp_path, USED[case]) == []
 
 
@@ -149,11 +149,11 @@ UNUSED = {
 
 
 @pytest.mark.parametrize("case", UNUSED)
-def test_warning_for_a_value_that_is_not_read(case: str, tmp_path: Path) -> None:
+def test_warning_for_an_unused_value(case: str, tmp_path: Path) -> None:
     assert check_titles(tmp_path, UNUSED[case]) == ["value `a` of `g` is never used"]
 
 
-def test_an_input_that_alone_determines_a_length_is_used(tmp_path: Path) -> None:
+def test_input_that_determines_a_length_is_used(tmp_path: Path) -> None:
     assert (
         check_titles(
             tmp_path,
@@ -173,7 +173,7 @@ block f(x: float[b, n, d], like: float[b, n, d]) -> float[b, n, d] { return x * 
     ) == ["parameter `like` of `f` is never used"]
 
 
-def test_an_instance_uses_what_it_gives_to_the_config(tmp_path: Path) -> None:
+def test_instance_uses_names_in_its_config_values(tmp_path: Path) -> None:
     path = tmp_path / "m.specc"
     path.write_text("""specc 1
 model m extends "vit"

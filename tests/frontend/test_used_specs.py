@@ -92,7 +92,7 @@ def shapes(spec: OpenedSpec) -> dict[str, list[int | None]]:
         ({"hidden_size": 6}, ["text.d=8"], 8),
     ],
 )
-def test_values_come_from_the_part_of_the_file(
+def test_values_come_from_the_config_section(
     text: dict[str, object], sets: list[str], width: int, directory: Path
 ) -> None:
     spec = spec_of(directory, {"model_type": "outer", "text": text, "hidden_size": 3}, sets=sets)
@@ -111,7 +111,7 @@ def test_values_come_from_the_part_of_the_file(
         ("text = small(d=5)", "", ["text=large(d=6)"], 3, 6),
     ],
 )
-def test_a_spec_is_chosen_with_values(
+def test_spec_is_selected_with_values(
     near: str, far: str, sets: list[str], wide: int, width: int, directory: Path
 ) -> None:
     """The nearest word counts, whichever way it is said."""
@@ -125,7 +125,7 @@ def test_a_spec_is_chosen_with_values(
 
 
 @pytest.mark.parametrize("said", ["large(4)", "large(5, d=6)", "huge(d=6)", "large() @ w"])
-def test_what_is_no_spec_with_values_is_refused(said: str, directory: Path) -> None:
+def test_invalid_selection_is_rejected(said: str, directory: Path) -> None:
     text = f'specc 1\nmodel own\nextends "outer.specc"\nconfig {{ text = {said} }}'
     (directory / "own.specc").write_text(text)
     with pytest.raises(Failed) as failed:
@@ -133,7 +133,7 @@ def test_what_is_no_spec_with_values_is_refused(said: str, directory: Path) -> N
     assert failed.value.diagnostics[0].code in ("E0201", "E0203", "E0101")
 
 
-def test_an_instance_says_values_and_which_spec(directory: Path) -> None:
+def test_instance_selects_spec_and_sets_values(directory: Path) -> None:
     (directory / "own.specc").write_text(
         'specc 1\nmodel own\nextends "outer.specc"\nconfig { text = {d = 5  act = gelu} }'
     )
@@ -156,7 +156,7 @@ def test_an_instance_says_values_and_which_spec(directory: Path) -> None:
         (None, ["text.d=3"], False),
     ],
 )
-def test_the_type_of_its_part_says_which_spec_it_is(
+def test_model_type_selects_the_spec(
     config: object, sets: list[str], wide: bool, directory: Path
 ) -> None:
     whole = None if config is None else {"model_type": "outer", "text_config": config}
@@ -174,7 +174,7 @@ def test_the_type_of_its_part_says_which_spec_it_is(
         ({}, "E0227", ""),
     ],
 )
-def test_what_is_wrong_there_is_shown_there(
+def test_section_errors_are_shown_in_the_section(
     config: dict[str, object], code: str, place: str, directory: Path
 ) -> None:
     with pytest.raises(Failed) as failed:
@@ -188,13 +188,13 @@ def test_what_is_wrong_there_is_shown_there(
     assert any(at.span.source.name.endswith("outer.specc") for at in labels)
 
 
-def test_keys_that_nobody_reads_are_told_of_where_they_are(directory: Path) -> None:
+def test_unread_keys_are_reported_in_the_section(directory: Path) -> None:
     config = {"model_type": "outer", "hidden_size": 3, "text_config": {"hiden": 4}}
     names = [w.primary.span.text for w in spec_of(directory, config).warnings if w.primary]
     assert names == ['"hidden_size"', '"hiden"']
 
 
-def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(directory: Path) -> None:
+def test_error_of_second_alternative_is_reported(directory: Path) -> None:
     wrong = LARGE.replace("linear(x, out=d) @ layer\n}", "linear(x, out=wide) @ layer\n}")
     (directory / "large.specc").write_text(wrong)
     with pytest.raises(Failed) as failed:
@@ -202,14 +202,14 @@ def test_a_fault_of_a_spec_that_is_not_the_first_is_seen(directory: Path) -> Non
     assert "with text = large.specc" in failed.value.diagnostics[0].notes
 
 
-def test_values_given_to_one_spec_are_not_tried_with_another(directory: Path) -> None:
+def test_assigned_values_apply_to_one_alternative(directory: Path) -> None:
     (directory / "large.specc").write_text(LARGE.replace("d: int", "e: int").replace("d)", "e)"))
     found = check_spec(spec_of(directory, sets=["text.d=3"]))
     assert found.model is not None
     assert dict(found.model.config["text"])["d"] == 3
 
 
-def test_both_syntaxes_say_it(directory: Path) -> None:
+def test_both_syntaxes_are_equivalent(directory: Path) -> None:
     plain = format_ir(elaborate_spec(spec_of(directory)).graph)
     tree = parse_spec(Source("outer.specc", OUTER))
     again = parse_spec(Source("outer.yaml", print_yaml(tree)))
@@ -245,7 +245,7 @@ def equation(t: dict[str, np.ndarray], ids: np.ndarray, at: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("prefix", ["inner.text.base.", "inner.text.", "inner.text.model.base."])
-def test_its_rules_hold_below_its_path(prefix: str, directory: Path) -> None:
+def test_weight_rules_apply_below_the_weight_path(prefix: str, directory: Path) -> None:
     """Tied, transposed, shared and ignored there, and with the prefix of the base model or
     without one, as in files of its own.
     """
@@ -268,7 +268,7 @@ def test_its_rules_hold_below_its_path(prefix: str, directory: Path) -> None:
         ('ignore "base.old.*"', "E0505"),
     ],
 )
-def test_without_a_rule_of_its_own_it_is_refused(rule: str, code: str, directory: Path) -> None:
+def test_missing_weight_rule_is_rejected(rule: str, code: str, directory: Path) -> None:
     (directory / "small.specc").write_text(SMALL.replace(f"  {rule}\n", ""))
     old = {"inner.text.base.old.x": np.zeros(3, np.float32)}
     write_safetensors(directory / "m.safetensors", {**tensors(), **old})
@@ -281,7 +281,7 @@ def test_without_a_rule_of_its_own_it_is_refused(rule: str, code: str, directory
     assert {d.code for d in failed.value.diagnostics} == {code}
 
 
-def test_used_specs_use_others(directory: Path) -> None:
+def test_nested_used_specs(directory: Path) -> None:
     """Paths and keys add up, and each sees its own config."""
     (directory / "top.specc").write_text(
         """specc 1
@@ -315,7 +315,7 @@ block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
     }
 
 
-def test_it_holds_its_own_requirements(directory: Path) -> None:
+def test_requirements_of_used_spec_are_checked(directory: Path) -> None:
     must = 'require d % 2 == 0, "d is even"\ndims batch'
     (directory / "small.specc").write_text(SMALL.replace("dims batch", must))
     assert check_spec(spec_of(directory)).model is not None
@@ -353,7 +353,7 @@ graph f(x: float[batch, n, 4]) -> float[batch, n, _] {
         ('{"parts": {"vision": 3}}', 2),
     ],
 )
-def test_a_part_of_the_config_file(tmp_path: Path, config: str, wide: int) -> None:
+def test_config_section_as_argument(tmp_path: Path, config: str, wide: int) -> None:
     (tmp_path / "inner.specc").write_text(INNER)
     (tmp_path / "outer.specc").write_text(CONFIG_ARGUMENT)
     (tmp_path / "config.json").write_text(config)

@@ -1,6 +1,4 @@
-"""Weights that several calls use: an error that names both, unless the spec says that
-they are one.
-"""
+"""Weights that several calls use: an error shows both calls unless a `share` rule allows it."""
 
 import random
 from pathlib import Path
@@ -78,7 +76,7 @@ block both(x: float[batch, n, 8], norm: norm) -> float[batch, n, 8] { return app
 
 
 @pytest.mark.parametrize("name", SLIPS)
-def test_two_calls_of_one_name_are_refused(name: str) -> None:
+def test_two_calls_with_one_name_are_rejected(name: str) -> None:
     with pytest.raises(Failed) as failed:
         check_spec(opened(SLIPS[name], BLOCKS))
     (found,) = failed.value.diagnostics
@@ -88,7 +86,7 @@ def test_two_calls_of_one_name_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SLIPS)
-def test_what_is_shared_by_name_is_allowed(name: str) -> None:
+def test_declared_sharing_is_allowed(name: str) -> None:
     shared = 'share "*"'  # every path there is
     assert codes(SLIPS[name], BLOCKS, f"weights {{ {shared} }}") == []
 
@@ -117,11 +115,11 @@ NO_SLIPS = {
 
 
 @pytest.mark.parametrize("name", NO_SLIPS)
-def test_what_is_one_call_needs_no_share(name: str) -> None:
+def test_single_call_needs_no_share_rule(name: str) -> None:
     assert codes(NO_SLIPS[name], BLOCKS) == []
 
 
-def test_calls_inside_are_not_meant_by_the_path_of_those_around_them() -> None:
+def test_share_rule_does_not_cover_inner_calls() -> None:
     body, share = 'repeat i in 2 { x = layer(x) @ "l" }', "weights { share l }"
     assert codes(body, LAYER, share) == []
     assert names(body, LAYER, share) == ["l.up.weight", "l.up.bias", "l.down.weight", "l.down.bias"]
@@ -130,7 +128,7 @@ def test_calls_inside_are_not_meant_by_the_path_of_those_around_them() -> None:
     assert codes(body, slip, "weights { share l  share l.up }") == []
 
 
-def test_patterns_conditions_and_rules_that_do_nothing() -> None:
+def test_patterns_conditions_and_useless_rules() -> None:
     two = "x = linear(x, out=8) @ a.0\nx = linear(x, out=8) @ a.0"
     assert codes(two, after='weights { share "a.{i}" }') == []
     assert codes(two, after='weights { share "a.{i}" when 1 < 2 }') == []
@@ -141,7 +139,7 @@ def test_patterns_conditions_and_rules_that_do_nothing() -> None:
     assert codes("x = linear(x, out=8) @ a", after="weights { share b when 1 > 2 }") == []
 
 
-def test_a_rule_may_speak_of_another_graph_and_graphs_have_their_weights_in_common() -> None:
+def test_rule_may_apply_to_another_graph() -> None:
     other = (
         "graph h(x: float[batch, n, 8]) -> (y: float[...]) {\n return "
         "linear(linear(x, out=8) @ a, out=8) @ a\n}\n"
@@ -150,7 +148,7 @@ def test_a_rule_may_speak_of_another_graph_and_graphs_have_their_weights_in_comm
     assert codes("x = linear(x, out=8) @ a", after=f"{other} weights {{ share b }}") == ["E0527"]
 
 
-def test_a_used_file_says_what_it_shares(tmp_path: Path) -> None:
+def test_share_rule_of_a_used_file(tmp_path: Path) -> None:
     inner = (
         "specc 1\nmodel inner\ndims batch, n\n"
         + LAYER
@@ -174,7 +172,7 @@ def test_a_used_file_says_what_it_shares(tmp_path: Path) -> None:
         elaborate_spec(open_spec(str(tmp_path / "two.specc")))
 
 
-def one_of_many(seed: int) -> tuple[str, list[str]]:
+def make_random_spec(seed: int) -> tuple[str, list[str]]:
     """A chain of linear calls, some in blocks and loops, under random names; and the
     paths they have.
     """
@@ -201,11 +199,11 @@ def one_of_many(seed: int) -> tuple[str, list[str]]:
     return "\n".join(lines), paths
 
 
-def hold(seeds: range) -> None:
+def check_random_specs(seeds: range) -> None:
     """As many weights as calls, or refused; with every path said to be shared, as many as names."""
     refused = 0
     for seed in seeds:
-        body, paths = one_of_many(seed)
+        body, paths = make_random_spec(seed)
         distinct = len(set(paths)) == len(paths)
         found = codes(body, LAYER)
         assert (found == []) == distinct, (body, found)
@@ -219,13 +217,13 @@ def hold(seeds: range) -> None:
     assert refused > len(seeds) // 10
 
 
-def test_as_many_weights_as_calls() -> None:
-    hold(range(60))
+def test_random_specs_have_one_weight_per_call() -> None:
+    check_random_specs(range(60))
 
 
 @pytest.mark.slow
-def test_as_many_weights_as_calls_in_many_specs() -> None:
-    hold(range(60, 2000))
+def test_many_random_specs_have_one_weight_per_call() -> None:
+    check_random_specs(range(60, 2000))
 
 
 YAML = """specc: 1
@@ -248,7 +246,7 @@ WEIGHTS
 @pytest.mark.parametrize(
     ("under", "weights"), [("under: 'layers.{i}'", ""), ("", "weights: [{share: inner}]")]
 )
-def test_what_is_advised_in_yaml_is_right(under: str, weights: str, tmp_path: Path) -> None:
+def test_advice_for_yaml_is_accepted(under: str, weights: str, tmp_path: Path) -> None:
     path = tmp_path / "m.yaml"
     path.write_text(YAML.replace("UNDER", "").replace("WEIGHTS", ""))
     with pytest.raises(Failed) as failed:
