@@ -1,5 +1,5 @@
-"""What rounding does to the trained demos: how many answers on data that training never
-saw are right, and how large the files are; and what a small Llama loses.
+"""Measure the effect of quantization on the trained demos: correct answers on validation data and
+file sizes; and the loss of a small Llama.
 
     python docs/demos/rounded.py
 """

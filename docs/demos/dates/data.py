@@ -1,11 +1,10 @@
-"""Dates as people write them, in English, French and German, with what they mean: pairs
-to train and to test on.
+"""Generate dates in text form in English, French and German with their ISO 8601 form: training and
+validation pairs.
 
-Everything is made from the calendar; nothing is collected. A form is used only where it
-has one reading: `03/05/79` is in no pair, because it is the third of May to some and
-the fifth of March to others, while `25/12/79` can only be Christmas. Years of two
-digits lie between 1930 and 2029. The days of the test are days that training never
-sees, in no form.
+All pairs are generated from the calendar. A format is used only for dates for which it is
+unambiguous: `03/05/79` is in no pair, since day and month can be confused, while `25/12/79` has
+only one meaning. Two-digit years denote 1930 to 2029. Validation days are in no training pair, in
+any format.
 
     python docs/demos/dates/data.py        # prints a few pairs
 """

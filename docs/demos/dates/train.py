@@ -1,11 +1,9 @@
-"""Trains the dates model: the spec itself, as a PyTorch module, on pairs made from the
-calendar.
+"""Train the dates model, the spec as a PyTorch module, on pairs generated from the calendar.
 
-There is no model in this file. `specs/models/dates.yaml` says what is computed and how
-a text is read; `specc_torch` makes a module of it, and batches of texts by the same code
-that `specc run` reads them with (docs/training.md). The model learns to continue the true
-beginning of an answer; the report at the end is on answers that it writes alone, as it is
-compiled, for days that it has never seen in any form.
+This file contains no model: `specs/models/dates.yaml` defines the computation and the
+preprocessing. `specc_torch` makes a module of the spec and batches texts with the preprocessing
+code of `specc run` (docs/training.md). Training uses teacher forcing; the final report evaluates
+answers that the compiled model generates for validation days.
 
     python docs/demos/dates/train.py
 """

@@ -1,12 +1,11 @@
-"""Writes PNG pictures of handwritten digits that the digits model has never seen.
+"""Write PNG images of handwritten digits from the validation set of the digits model.
 
-The pictures are scikit-learn's bundled 8×8 digits (UCI, Alpaydin and Kaynak 1998),
-whose values from 0 to 16 count the inked dots in blocks of 4×4 dots of a scan. Every
-fifth picture (index % 5 == 0) is held out: training never sees it, and the samples are
-taken from there. Here the counting is undone: each value becomes that share of ink in a
-block of 8×8 pixels, placed so that strokes hang together. Averaging the blocks again
-(`resize=box`) gives back the values, to half of a gray level. The paper is light and
-the ink dark, as in any photo: `invert=auto` turns it.
+The images are scikit-learn's bundled 8×8 digits (UCI, Alpaydin and Kaynak 1998). Their values
+from 0 to 16 count the inked dots in blocks of 4×4 dots of a scan. Every fifth image
+(index % 5 == 0) belongs to the validation set, from which the samples are taken. This script
+inverts the counting: each value becomes the share of ink in a block of 8×8 pixels, arranged so
+that strokes are connected. Averaging the blocks (`resize=box`) returns the values within half a
+gray level. The ink is dark on light paper, as in a photo; `invert=auto` inverts it.
 
     python docs/demos/digits/make_samples.py
 """

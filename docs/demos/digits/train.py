@@ -1,11 +1,10 @@
-"""Trains the digits model: the spec itself, as a PyTorch module, on scikit-learn's
-bundled 8×8 digits.
+"""Train the digits model, the spec as a PyTorch module, on scikit-learn's bundled 8×8 digits.
 
-There is no model in this file. `specs/models/digits.yaml` says what is computed and how
-a picture is read; `specc_torch` makes a module of it, and batches of pictures by the
-same code that `specc run` reads files with, so that training and use cannot differ
-(docs/training.md). Every fifth picture (index % 5 == 0) is held out and
-never trained on; the settings below were chosen on other fifths.
+This file contains no model: `specs/models/digits.yaml` defines the computation and the
+preprocessing. `specc_torch` makes a module of the spec and batches images with the preprocessing
+code of `specc run`, so that training and inference cannot differ (docs/training.md). Every fifth
+image (index % 5 == 0) belongs to the validation set; the hyperparameters were chosen on other
+splits.
 
     python docs/demos/digits/train.py
 """

@@ -1,13 +1,13 @@
-"""Trains a small Llama on the help texts of Python, from its spec, and saves it as a
-checkpoint that transformers wrote: learned weights have scales that random ones lack.
+"""Train a small Llama from its spec on Python's help texts, and save it with transformers as a
+checkpoint with trained weights, whose magnitudes differ from those of random weights.
 
-There is no model in this file. `specs/models/llama.specc` says what is computed;
-`specc_torch` makes a module of it, whose parameters bear the names of published files.
-So what is learned is read by transformers as it stands, and saved by its own
-`save_pretrained`; `tests/parity/test_parity_trained_weights.py` reads that back and compares.
+This file contains no model: `specs/models/llama.specc` defines the computation. The parameters of
+the module that `specc_torch` makes have the names of published checkpoints, so transformers loads
+them directly and saves them with `save_pretrained`;
+`tests/parity/test_parity_trained_weights.py` loads the checkpoint and compares.
 
-    python docs/demos/learned/train.py --steps 800     # what is shipped: one core, 6 minutes
-    python docs/demos/learned/train.py --steps 50 --out /tmp/learned     # to see it work
+    python docs/demos/learned/train.py --steps 800     # the included weights: one core, 6 minutes
+    python docs/demos/learned/train.py --steps 50 --out /tmp/learned     # a quick test
 """
 
 import argparse

@@ -1,9 +1,7 @@
-"""Training pairs as arrays of ids, made ahead by other processes. The same seed gives
-the same arrays, always.
+"""Generate training pairs as arrays of token ids in worker processes, deterministically for a seed.
 
-A step of training sees two halves: words to be read as digits (long texts in, short
-ones out) and digits to be written as words (the reverse). Kept apart, neither is mostly
-padding. Several steps are made together.
+A training step has two half batches: words to digits (long sources, short targets) and digits to
+words (the reverse). Separate batches need little padding. A job contains several steps.
 """
 
 import random

@@ -1,10 +1,10 @@
-"""Numbers from 0 to 999 999 as digits and as English and German words: pairs to train
-and to test on.
+"""Generate numbers from 0 to 999 999 as digits and as English and German words: training and
+validation pairs.
 
-Everything is made from the rules of the two languages; nothing is collected. Words are
-read in every usual form and written in one, so that each question has one right answer.
-A number that is held out is in no training pair, in no language and in neither
-direction; numbers below 100 are the words themselves and never held out.
+All pairs are generated from the rules of the languages. Words are read in every usual style and
+written in one style, so that each source has exactly one correct target. A validation number is
+in no training pair, in any language or direction; numbers below 100 are never in the validation
+set.
 
     three hundred and five  ->  305            en 305  ->  three hundred and five
     dreihundertfünf         ->  305            de 305  ->  dreihundertfünf

@@ -1,15 +1,16 @@
-"""Trains the numbers model: the spec itself, as a PyTorch module, on pairs made from the rules
-of two languages.
+"""Train the numbers model, the spec as a PyTorch module, on pairs generated from the rules of two
+languages.
 
-There is no model in this file. `specs/models/numbers.yaml` says what is computed and how a text
-is read; `specc_torch` makes a module of it whose parameters bear the spec's names. The model
-learns to continue the true beginning of an answer; the report at the end is on answers that it
-writes alone, for numbers that it has never seen in any language. The same seed and number of
-steps give the same file on the same machine.
+This file contains no model: `specs/models/numbers.yaml` defines the computation and the
+preprocessing. The parameters of the module that `specc_torch` makes have the names of the spec.
+Training uses teacher forcing; the final report evaluates generated answers for validation numbers.
+The same seed and number of steps give the same file on the same machine.
 
-python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32 # what is shipped: one
-core, 13 minutes python docs/demos/numbers/train.py --device cuda --minutes 8 python
-docs/demos/numbers/train.py --minutes 2 --warmup 100 --batch 64 --out /tmp # to see it work
+    # the included weights: one core, 13 minutes
+    python docs/demos/numbers/train.py --steps 4000 --warmup 200 --batch 32
+    python docs/demos/numbers/train.py --device cuda --minutes 8
+    # a quick test
+    python docs/demos/numbers/train.py --minutes 2 --warmup 100 --batch 64 --out /tmp
 """
 
 import argparse
