@@ -1,6 +1,6 @@
 """Rounds of `specc verify`: their lengths and random inputs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -9,7 +9,7 @@ import numpy as np
 from specc.analysis.value_ranges import get_viewed_op
 from specc.ir import ops
 from specc.ir.array import Array
-from specc.ir.graph import Graph
+from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import iterate_nested_nodes
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
@@ -34,6 +34,13 @@ BOUNDS = (2.0, 64.0)
 """Constants of this size bound values, as 6 in `relu6`; larger ones are infinite for their use."""
 BEYOND_BOUND = 2.0
 """The floating-point inputs of a round are this multiple of the largest bound."""
+
+INTEGER_DTYPES = ("i64", "i32")
+SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
+LARGE_BATCH = 200
+"""Batch size for indices computed from several integers: few combinations of small integers make a
+difference, such as two zeros.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,12 +99,18 @@ def _plan_decisions(
     graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
 ) -> Iterator[_PlannedRound]:
     """Yield a round of many positions if results or inputs other than ids are integers or values
-    are selected, and one of large inputs if values are compared with constants or bounded by them.
+    are selected, one of a large batch if ids are computed from integers, and one of large inputs
+    if values are compared with constants or bounded by them.
     """
     near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
     many = next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
-    if _has_decisions(graph, usual):
+    scaled = _find_scaled_inputs(graph, usual)
+    if scaled or _has_decisions(graph, usual):
         yield _PlannedRound(many)
+    batch = {s: LARGE_BATCH for v in scaled for d in v.type.shape[:1] for s in d.symbols()}
+    large = sizes_near(graph, usual | batch, 1, most) if batch else None
+    if large and is_affordable(large, graph):
+        yield _PlannedRound(large)
     if not half_format_of(graph) and (bound := _find_largest_bound(graph)):
         yield _PlannedRound(many, scale=BEYOND_BOUND * bound)
 
@@ -108,14 +121,33 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
-    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
-    looked_up = shortest_tables(graph, env)
+    looked_up = _find_looked_up(graph, sizes)
     plain = [
         value
         for name, value in graph.inputs.items()
         if value not in looked_up and graph.input_facts[name].below is None
     ]
-    return any(v.type.dtype in ("i64", "i32") for v in (*plain, *graph.outputs.values()))
+    return any(v.type.dtype in INTEGER_DTYPES for v in (*plain, *graph.outputs.values()))
+
+
+def _find_looked_up(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
+    """Return the integer inputs from which indices of tables are computed."""
+    env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
+    return shortest_tables(graph, env).keys()
+
+
+def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
+    """Return the integer inputs that are multiplied or divided before they index a table: the sizes
+    of an image, for example.
+    """
+    reached = {v: {v} for v in graph.inputs.values() if v.type.dtype in INTEGER_DTYPES}
+    scaled = set[Value]()
+    for node, results in graph.nodes:
+        sources = set[Value]().union(*(reached.get(a, ()) for a in node.args if a))
+        if isinstance(node.op, ops.Arith) and node.op.fn in SCALING_FUNCTIONS:
+            scaled |= sources
+        reached |= {r: sources for r in results if r.type.dtype in INTEGER_DTYPES}
+    return scaled & _find_looked_up(graph, sizes)
 
 
 def _has_boolean_input(graph: Graph) -> bool:

@@ -75,6 +75,32 @@ graph g(x: float[batch, n, 4], shapes: int[batch, 2]) -> (y: float[batch, n, 4])
   return x * insert(float(shapes[:, 0:1] - row) / (1.0 + float(row)), axis=2)
 }
 """,
+    "a table indexed by the padding of an image": """specc 1
+model m
+dims batch >= 1
+graph g(sizes: int[batch, 2]) -> (y: float[batch, 1, 4]) {
+  height = sizes[:, 0:1]
+  width = sizes[:, 1:2]
+  scaled = where(width > height, height * 6 // max(width, 1), 6)
+  return embedding(min(max((8 - scaled) // 2, 0), 8), size=9, dim=4) @ e
+}
+""",
+    "a table indexed by row and column": """specc 1
+model m
+dims batch >= 1
+graph g(index: int[batch], columns: int[batch]) -> (y: float[batch, 4]) {
+  row = index // max(columns, 1)
+  place = where(row < 3, 3 * row + min(index % max(columns, 1), 2), 9)
+  return embedding(min(place, 9), size=10, dim=4) @ e
+}
+""",
+    "a table indexed by a product": """specc 1
+model m
+dims batch >= 1
+graph g(rows: int[batch], columns: int[batch]) -> (y: float[batch, 4]) {
+  return embedding(min(max(rows * columns - where(columns >= 7, 1, 0), 0), 30), size=31, dim=4) @ e
+}
+""",
     "values beyond a bound": """specc 1
 model m
 dims batch >= 1
