@@ -26,7 +26,7 @@ from specc.huggingface.tokenizer_settings import list_token_ids
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import TEXT_READINGS, TextReading
+from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading
 from specc.preprocessing.task_kinds import TASKS, Task, find_task
 from specc.preprocessing.text_batches import TOKEN_TYPES
 from specc.preprocessing.tokenizer_files import TextTokenizer
@@ -71,6 +71,9 @@ def with_task(
     if text is None or not kind:
         return reading
     name, record = text
+    has_image = any(isinstance(r, ImageRecord) for _, r in reading.inputs)
+    if "image" in [slot.name for slot in TASKS[kind].slots] and not has_image:
+        return reading  # its patches are computed elsewhere
     if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
         return reading
     whole: Fields = raw.to_plain() if raw is not None else {}

@@ -44,7 +44,7 @@ class Predictions(dict[str, Array]):
     """The results of a run by name, and what the task makes of them.
 
     `task` is its name as in `transformers.pipeline`, `predictions` one JSON value for
-    each text: the same as `specc run --format json` prints. `truncate_encoding` counts texts
+    each text: the same as `specc run --format json` prints. `truncated` counts texts
     that were longer than the model reads.
     """
 

@@ -192,6 +192,29 @@ def test_errors(
     assert f"error[{code}]" in capsys.readouterr().err
 
 
+def test_a_model_that_takes_patches_has_no_task_for_images(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SigLIP 2 takes the patches of an image: an image file is refused, and arrays are taken."""
+    side = {k: SMALL[k] for k in SMALL if k != "max_position_embeddings"}
+    text = {**side, "max_position_embeddings": 40, "projection_size": side["hidden_size"]}
+    vision = {k: v for k, v in side.items() if k != "vocab_size"} | {"patch_size": 4}
+    config = {"model_type": "siglip2", "architectures": ["Siglip2Model"]}
+    config |= {"text_config": text, "vision_config": vision | {"num_patches": 16}}
+    path = str(directory / "siglip2.onnx")
+    source = str(checkpoint(directory / "siglip2", config))
+    assert main(["compile", source, "--init", "0", "-o", path, "-q"]) == 0
+    assert main(["run", path, "image=a.png", "candidate_labels=fox"]) == 1
+    message = capsys.readouterr().err
+    assert "error[E0906]: the input `pixel_values` takes numbers" in message
+    model = specc.load(path)
+    with pytest.raises(specc.Failed, match="E0910"):
+        model.run(image=Path("a.png"), candidate_labels=["fox"])
+    patches = np.ones((1, 4, 48), np.float32)
+    made = model.run(input_ids=["fox", "dog"], pixel_values=patches, spatial_shapes=[[2, 2]])
+    assert made["logits_per_image"].shape == (1, 2)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_choices_of_a_model_without_a_padding_mask(seed: int, directory: Path) -> None:
     """The logits of a choice do not depend on the length of the other choices."""
