@@ -71,15 +71,22 @@ def with_task(
     if text is None or not kind:
         return reading
     name, record = text
-    has_image = any(isinstance(r, ImageRecord) for _, r in reading.inputs)
-    if "image" in [slot.name for slot in TASKS[kind].slots] and not has_image:
-        return reading  # its patches are computed elsewhere
-    if TASKS[kind].needs_tokenizer and not isinstance(record, TextTokenizer):
+    if not _can_preprocess(kind, record, reading):
         return reading
     whole: Fields = raw.to_plain() if raw is not None else {}
     part = whole.get(ENCODER_PART)
     config = part if isinstance(part, dict) else whole
     return reading.with_task(_find_task(kind, name, record, config, directories))
+
+
+def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:
+    """Return whether the model preprocesses what the task takes. SigLIP 2, for example, takes
+    patches that the caller computes from the image.
+    """
+    if TASKS[kind].needs_tokenizer and not isinstance(text, TextTokenizer):
+        return False
+    takes_image = any(slot.name == "image" for slot in TASKS[kind].slots)
+    return not takes_image or any(isinstance(r, ImageRecord) for _, r in reading.inputs)
 
 
 def _find_task(

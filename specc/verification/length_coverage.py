@@ -143,7 +143,7 @@ def find_skipped_lengths(
     constants, blocks = find_length_thresholds(graph), _find_block_thresholds(graph)
     for symbol in sorted({*constants, *blocks} & longest.keys()):
         for threshold in sorted([*constants.get(symbol, ()), *blocks.get(symbol, ())]):
-            least = threshold.beyond(1)
+            least = threshold.compute_length_beyond(1)
             if longest[symbol] >= least:
                 continue
             near = sizes_near(graph, {symbol: least}, SHORT_AXIS_LENGTH, most)
