@@ -202,7 +202,7 @@ def test_a_model_that_takes_patches_has_no_task_for_images(
     config = {"model_type": "siglip2", "architectures": ["Siglip2Model"]}
     config |= {"text_config": text, "vision_config": vision | {"num_patches": 16}}
     path = str(directory / "siglip2.onnx")
-    source = str(checkpoint(directory / "siglip2", config))
+    source = str(write_checkpoint(directory / "siglip2", config))
     assert main(["compile", source, "--init", "0", "-o", path, "-q"]) == 0
     assert main(["run", path, "image=a.png", "candidate_labels=fox"]) == 1
     message = capsys.readouterr().err
