@@ -267,8 +267,8 @@ def _encoders(
 
     def ours(shape: tuple[int, ...]) -> Callable[[], object]:
         # inputs and results stay on the GPU, as with PyTorch
-        held = {n: session.tensor(v) for n, v in wanted.inputs(shape).items()}
-        return lambda: session.tensors(held)
+        held = {n: session.copy_to_device(v) for n, v in wanted.inputs(shape).items()}
+        return lambda: session.run_on_device(held)
 
     yield "specc", ours
     model = published.load_published_model(name, checkpoint).to(plan.device, TORCH[dtype])

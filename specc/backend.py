@@ -22,7 +22,7 @@ from specc.ir.model import DecodeState, KVCache, ModelSource
 from specc.ir.target import Target
 
 if TYPE_CHECKING:
-    # for annotations only: running a model needs no weights package, and importing this no NumPy
+    # for annotations only: running a model does not import the weights package or NumPy
     import numpy as np
 
     from specc.artifact.package_index import WeightFileFacts
@@ -30,35 +30,37 @@ if TYPE_CHECKING:
     from specc.weights.external_data import ExternalDataPlan
     from specc.weights.parameter_values import ParameterValues
 
-# ---- What the compiler passes to a backend
+# ---- Inputs and results of compiler backends
 
 WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
-"""Weight storage: in the checkpoint, a separate file, inside the model, or automatic."""
+"""Where weights are stored: in the checkpoint (link), in a separate file (copy), or in the
+model.
+"""
 Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedModel:
-    """Facts of a built model that only the backend knows, for the metadata that the model has.
+    """Facts about a built model that only the backend knows, for the metadata of the model.
 
-    `held` maps each parameter to its initializer. `attentions` says, per attention, where its
-    weights can be read: `scope` and `dtype`, then `weights` (a value) or `node` (the result of an
-    `Attention`), with `guard` if it is inside an `If`. `beside` are the weight files, by path
-    relative to the model's directory.
+    `initializer_names` maps each parameter to its initializer. `attention_notes` state where the
+    weights of each attention can be read: `scope` and `dtype`, then `weights` (a value) or `node`
+    (the result of an `Attention`), with `guard` if the node is inside an `If`. `weight_files` are
+    the weight files by path relative to the directory of the model.
     """
 
-    held: Mapping[str, str]
-    attentions: tuple[Mapping[str, str], ...]
-    beside: Mapping[str, "WeightFileFacts"]
+    initializer_names: Mapping[str, str]
+    attention_notes: tuple[Mapping[str, str], ...]
+    weight_files: Mapping[str, "WeightFileFacts"]
 
 
 MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
-"""The metadata texts of a model, by key."""
+"""Returns the metadata of a built model by key."""
 
 
 @dataclass(frozen=True)
 class PackageGraph:
-    """A graph of a package, and its file name, such as `decoder_model.onnx`."""
+    """A graph of a package, its file name, such as `decoder_model.onnx`, and its metadata."""
 
     graph: ModelSource
     file: str
@@ -67,8 +69,9 @@ class PackageGraph:
 
 @dataclass(frozen=True)
 class ExtraFile:
-    """A further file of a package, such as `tokenizer.json`. If `hashed`, its file name gets a
-    content hash before the first dot. Programs find it by `role`, by default its name.
+    """An additional file of a package, such as `tokenizer.json`. If `hashed`, a content hash is
+    inserted into the file name before the first dot. Programs look the file up by `role`, which
+    defaults to its name.
     """
 
     name: str
@@ -77,16 +80,16 @@ class ExtraFile:
     hashed: bool = False
 
     @classmethod
-    def of_data(cls, name: str, data: object, role: str = "") -> "ExtraFile":
-        """Format a JSON file, such as `genai_config.json`, indented by two spaces."""
+    def from_json(cls, name: str, data: object, role: str = "") -> "ExtraFile":
+        """Return a JSON file, such as `genai_config.json`, indented by two spaces."""
         text = json.dumps(data, ensure_ascii=False, indent=2)
         return cls(name, text.encode() + b"\n", role)
 
 
 @dataclass(frozen=True)
 class PackageMetadata:
-    """Contents of `specc.json` besides the files: `facts` are any JSON, `sources` the spec
-    files by name.
+    """Contents of `specc.json` besides the files: the name of the model, `facts` as JSON values,
+    and the spec files (`sources`) by name.
     """
 
     model: str
@@ -96,9 +99,9 @@ class PackageMetadata:
 
 @dataclass(frozen=True)
 class WrittenModel:
-    """A written model or package: `path` is the file or directory, `data` the weights file, if any.
-    `plan.linked` are the weights that stayed in the checkpoint, `plan.reasons` why others did not.
-    `files` are all files with their sizes.
+    """A written model or package. `path` is the file or directory, `data` the weight file, if any.
+    `plan.linked` are the weights that stay in the checkpoint; `plan.reasons` explain why others do
+    not. `files` are all written files with their sizes.
     """
 
     path: Path
@@ -135,36 +138,38 @@ class CompilerBackend(Protocol):
         dtype: str,
         metadata: MetadataTexts | None,
         load: bool,
-        beside: Sequence[tuple[str, bytes]],
+        side_files: Sequence[tuple[str, bytes]],
     ) -> WrittenModel:
         """Write `graph` as the model `path`; see `specc_onnx.write.model_writer`."""
 
     def write_package(
         self,
-        parts: Mapping[str, PackageGraph],
+        graphs: Mapping[str, PackageGraph],
         directory: Path,
         values: "ParameterValues",
         *,
         target: Target,
-        about: PackageMetadata,
+        metadata: PackageMetadata,
         opset: int,
         weights_as: WeightStorage,
         dtype: str,
-        extras: Sequence[ExtraFile],
+        extra_files: Sequence[ExtraFile],
         load: bool,
-        inputs: Sequence[Path],
+        input_paths: Sequence[Path],
         force: bool,
-        every_load: bool,
+        hash_on_every_load: bool,
     ) -> WrittenModel:
-        """Write graphs by role to `directory`; see `specc_onnx.write.package_writer`."""
+        """Write `graphs` by role to `directory`; see `specc_onnx.write.package_writer`."""
 
 
-# ---- What the runtime gets from a backend
+# ---- Models and sessions of runner backends
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """An input or output. A length is a number, a formula as text, or None."""
+    """An input or output of a model. Each length of its shape is a number, a formula, or None if
+    unknown.
+    """
 
     name: str
     dtype: "np.dtype[np.generic]"
@@ -173,26 +178,28 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """A quantized matrix product of an open model, or the activation quantization before one: its
-    operator, values (results of the model by role: `x`, `w`, `scales`, `y`) and attributes.
+    """A quantized matrix product of an open model, or the activation quantization before it: the
+    operator, the names of its values by role (`x`, `w`, `scales`, `y`), and its integer attributes.
     """
 
-    kind: str
-    values: Mapping[str, str]
-    numbers: Mapping[str, int]
+    operator: str
+    value_names: Mapping[str, str]
+    attributes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Subgraphs:
-    """The branches and loop bodies of a compiled model."""
+    """The branches and loop bodies of a compiled model, and the output that counts their
+    executions.
+    """
 
-    output: str  # i64[n], the executions that a copy counts
+    counts_output: str  # i64[n]: the number of executions of each subgraph
     names: tuple[str, ...]
-    constants: tuple[int, ...]  # integers that branch conditions compare with
+    compared_constants: tuple[int, ...]  # integers that branch conditions compare lengths with
 
 
 class DeviceTensor(Protocol):
-    """A tensor in memory of the runtime, on the device of its model."""
+    """A tensor in runtime memory, on the device of its model."""
 
     def numpy(self) -> "Array":
         """Return the values, copied to the host."""
@@ -205,10 +212,10 @@ DeviceTensors: TypeAlias = dict[str, DeviceTensor]
 
 
 class BoundRun(Protocol):
-    """A run with some inputs and outputs bound to device tensors."""
+    """A repeatable run with some inputs and outputs bound to device tensors."""
 
     def run(self, inputs: "Mapping[str, Array | DeviceTensor]") -> DeviceTensors:
-        """Run with these inputs and the bound ones; return all outputs. Raise E0924."""
+        """Run with these and the bound inputs; return all outputs. Raise E0924 if the run fails."""
 
 
 class Computation(Protocol):
@@ -223,55 +230,55 @@ class Computation(Protocol):
 
 
 class Session(Computation, Protocol):
-    """An open model. Inputs that are `optional` have a default in the model."""
+    """An open model. Its optional inputs have a default value inside the model."""
 
     @property
     def inputs(self) -> Mapping[str, TensorSlot]:
         """The required inputs."""
 
     @property
-    def optional(self) -> Mapping[str, TensorSlot]:
+    def optional_inputs(self) -> Mapping[str, TensorSlot]:
         """The optional inputs."""
 
     def run_interruptibly(self, inputs: Mapping[str, "Array"]) -> dict[str, "Array"]:
-        """Run a model that may take long, so that Ctrl-C interrupts it; return all outputs."""
+        """Run a model that may take long so that Ctrl-C stops it; return all outputs."""
 
-    def tensor(self, array: "Array") -> DeviceTensor:
-        """Copy an array to the device."""
+    def copy_to_device(self, array: "Array") -> DeviceTensor:
+        """Copy an array to the device of the model."""
 
-    def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
+    def concat(self, tensors: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
         """Concatenate tensors along an axis, on the device of the model."""
 
-    def numbers(self, held: DeviceTensor) -> "Array":
-        """Return the values of a tensor of any dtype, on the host."""
+    def copy_to_host(self, tensor: DeviceTensor) -> "Array":
+        """Copy the values of a tensor of any dtype to the host."""
 
-    def rows_of(self, held: DeviceTensor, axis: int, rows: "Array") -> DeviceTensor:
-        """Select indices `rows` along an axis, on the device of the model."""
+    def gather(self, tensor: DeviceTensor, axis: int, indices: "Array") -> DeviceTensor:
+        """Gather `indices` along an axis, on the device of the model."""
 
-    def tensors(
+    def run_on_device(
         self,
         inputs: Mapping[str, "Array | DeviceTensor"],
-        into: "Mapping[str, DeviceTensor] | None" = None,
+        output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
-        """Run without checks; return all outputs as device tensors, those in `into` written in
-        place. Raise E0924.
+        """Run without input checks and return all outputs as device tensors; outputs named in
+        `output_buffers` are written to these tensors. Raise E0924 if the run fails.
         """
 
     def bind(
-        self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
+        self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
     ) -> BoundRun:
         """Bind inputs and outputs to device tensors for repeated runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFootprint:
-    """The size of a model's weights: the number of elements (`numbers`), and the bytes on disk
-    (`stored`) and in memory (`held`).
+    """The size of the weights of a model: the number of elements, and the bytes on disk and in
+    memory.
     """
 
-    numbers: int
-    stored: int
-    held: int
+    element_count: int
+    stored_bytes: int
+    memory_bytes: int
 
 
 class ModelFile(Protocol):
@@ -285,20 +292,24 @@ class ModelFile(Protocol):
     def metadata(self) -> dict[str, str]:
         """Return the metadata of the model."""
 
-    def outside(self) -> list[tuple[str, int]]:
-        """Return the external data files of the model, with the minimum size of each or -1."""
+    def list_external_files(self) -> list[tuple[str, int]]:
+        """Return the external data files of the model with the minimum size of each, -1 if
+        invalid.
+        """
 
     def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
 
-    def shares_scales(self) -> bool:
+    def has_per_tensor_scales(self) -> bool:
         """Return True if batch elements share activation scales."""
 
-    def room(self) -> WeightFootprint:
+    def measure_weights(self) -> WeightFootprint:
         """Return the size of the weights."""
 
-    def weights(self, names: Mapping[str, str]) -> dict[str, "Array"]:
-        """Return the values of each parameter; `names` maps it to its initializer. Raise E0925."""
+    def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, "Array"]:
+        """Return the values of each parameter, read from its initializer. Raise E0925 if it is
+        unreadable.
+        """
 
     def open(self, provider: str, threads: int = 0) -> Session:
         """Open the model for running. Raise E0921 to E0923."""
@@ -308,22 +319,28 @@ class ModelFile(Protocol):
     ) -> Computation:
         """Open the model for fixed lengths and input shapes."""
 
-    def open_exact(self, provider: str, threads: int = 0) -> Session:
-        """Return a copy with weight-only quantization."""
+    def open_without_rounding(self, provider: str, threads: int = 0) -> Session:
+        """Open a copy of the model that does not quantize activations (weight-only
+        quantization).
+        """
 
-    def open_with_products(self, provider: str) -> tuple[Session, tuple[QuantizedProduct, ...]]:
-        """Return a copy that also outputs operands and results of its quantized products."""
+    def open_with_quantized_products(
+        self, provider: str
+    ) -> tuple[Session, tuple[QuantizedProduct, ...]]:
+        """Open a copy that also outputs operands and results of its quantized products."""
 
-    def subgraphs(self) -> Subgraphs:
+    def list_subgraphs(self) -> Subgraphs:
         """Return the branches and loop bodies of the model."""
 
-    def open_counting(self, provider: str) -> Session:
-        """Open a copy as `open_exact` does that also counts executions of subgraphs."""
+    def open_with_execution_counts(self, provider: str) -> Session:
+        """Open a copy without activation rounding that also counts executions of subgraphs."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that also outputs attention weights; return it and output names by scope."""
+        """Open a copy that also outputs attention weights; return the session and output names by
+        scope.
+        """
 
 
 @runtime_checkable
@@ -339,7 +356,7 @@ class RunnerBackend(Protocol):
 
 @runtime_checkable
 class ReferenceBackend(Protocol):
-    """A backend that evaluates graphs: the reference."""
+    """The reference backend, which evaluates graphs in float64."""
 
     def evaluate_graph(
         self,
@@ -347,11 +364,11 @@ class ReferenceBackend(Protocol):
         inputs: Mapping[str, "Array"],
         parameters: Mapping[str, "Array"],
         *,
-        wanted: tuple[str, ...] | None = None,
-        after: Callable[[Value, "Array"], "Array"] | None = None,
+        value_names: tuple[str, ...] | None = None,
+        result_hook: Callable[[Value, "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """Evaluate a graph in float64; return all outputs or the `wanted` values, with `after`
-        applied to each value.
+        """Evaluate a graph in float64; return the values `value_names`, by default all outputs.
+        `result_hook` may replace each computed value.
         """
 
 
@@ -360,29 +377,29 @@ class ReferenceBackend(Protocol):
 
 def load_compiler() -> CompilerBackend:
     """Return the backend that compiles models. Raise E0801 if it cannot be loaded."""
-    package = _package("onnx")
-    assert isinstance(package, CompilerBackend), f"{package} builds no models"
+    package = _import_backend("onnx")
+    assert isinstance(package, CompilerBackend), f"{package} cannot compile models"
     return package
 
 
 def load_runner() -> RunnerBackend:
     """Return the backend that runs models. Raise E0801 if it cannot be loaded."""
-    package = _package("onnx")
-    assert isinstance(package, RunnerBackend), f"{package} runs no models"
+    package = _import_backend("onnx")
+    assert isinstance(package, RunnerBackend), f"{package} cannot run models"
     return package
 
 
 def load_reference() -> ReferenceBackend:
     """Return the reference backend. Raise E0801 if it cannot be loaded."""
-    package = _package("numpy")
-    assert isinstance(package, ReferenceBackend), f"{package} computes no graphs"
+    package = _import_backend("numpy")
+    assert isinstance(package, ReferenceBackend), f"{package} cannot evaluate graphs"
     return package
 
 
-def _package(name: str) -> ModuleType:
+def _import_backend(name: str) -> ModuleType:
     """Return the package registered as backend `name`, e.g. `onnx`."""
     try:
-        return import_module(_announced().get(name, f"specc_{name}"))
+        return import_module(_find_registered_packages().get(name, f"specc_{name}"))
     except ModuleNotFoundError as error:
         raise_error(
             "E0801",
@@ -392,8 +409,8 @@ def _package(name: str) -> ModuleType:
 
 
 @cache
-def _announced() -> dict[str, str]:
-    """Return the registered package of each backend by name. Cached: it searches all installed
-    packages.
+def _find_registered_packages() -> dict[str, str]:
+    """Return the registered package of each backend by name. The result is cached, because the
+    search reads the entry points of all installed packages.
     """
     return {e.name: e.value for e in entry_points(group="specc.backends")}

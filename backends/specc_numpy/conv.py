@@ -27,16 +27,16 @@ def conv(
     count = prod(counts)
     batch = x.shape[0]
     out, channels = weight.shape[:2]
-    own = out // groups
+    group_outputs = out // groups
     padded = _pad_window_axes(op, x, 0.0)
     padded = padded.reshape(batch, groups, channels, *padded.shape[2:])
-    y: Array = np.zeros((batch, groups, own, count))
-    # A window is a sum over kernel positions: one product per position, for all windows at once.
-    for place in np.ndindex(*op.kernel):
-        seen = _select_window_place(op, padded, place, counts)
-        seen = seen.reshape(batch, groups, channels, count)
-        here = weight[(..., *place)].reshape(groups, own, channels)
-        y += here @ seen
+    y: Array = np.zeros((batch, groups, group_outputs, count))
+    # Sum over kernel offsets: one matrix product per offset computes all windows.
+    for offset in np.ndindex(*op.kernel):
+        window_inputs = _select_window_offset(op, padded, offset, counts)
+        window_inputs = window_inputs.reshape(batch, groups, channels, count)
+        kernel_slice = weight[(..., *offset)].reshape(groups, group_outputs, channels)
+        y += kernel_slice @ window_inputs
     return swap_channels(op.kernel, _add_bias(y.reshape(batch, out, *counts), bias))
 
 
@@ -49,25 +49,27 @@ def conv_transpose(
     batch, channels, *sizes = x.shape
     out = weight.shape[1] * groups
     counts = count_transposed_positions(op, sizes)
-    given = x.reshape(batch, groups, channels // groups, prod(sizes))
+    grouped_input = x.reshape(batch, groups, channels // groups, prod(sizes))
     kernels = weight.reshape(groups, channels // groups, weight.shape[1], *op.kernel)
-    room = [_count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)]
-    y: Array = np.zeros((batch, out, *room))
-    # Transposed: for each kernel position, all input positions are scattered at once.
-    for place in np.ndindex(*op.kernel):
-        added = kernels[(..., *place)].swapaxes(1, 2) @ given
-        steps = zip(place, op.dilation, op.stride, sizes, strict=True)
-        here = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
-        y[:, :, *here] += added.reshape(batch, out, *sizes)
-    kept = [slice(a, a + n) for a, n in zip(op.padding_before, counts, strict=True)]
-    return swap_channels(op.kernel, _add_bias(y[:, :, *kept], bias))
+    scattered_sizes = [
+        _count_scattered_positions(op, n, sizes[n], count) for n, count in enumerate(counts)
+    ]
+    y: Array = np.zeros((batch, out, *scattered_sizes))
+    # For each kernel offset, all input positions are scattered at once.
+    for offset in np.ndindex(*op.kernel):
+        products = kernels[(..., *offset)].swapaxes(1, 2) @ grouped_input
+        steps = zip(offset, op.dilation, op.stride, sizes, strict=True)
+        slices = [slice(n * d, n * d + size * s, s) for n, d, s, size in steps]
+        y[:, :, *slices] += products.reshape(batch, out, *sizes)
+    cropped = [slice(a, a + n) for a, n in zip(op.padding_before, counts, strict=True)]
+    return swap_channels(op.kernel, _add_bias(y[:, :, *cropped], bias))
 
 
-def _count_scattered_positions(op: ops.ConvTranspose, n: int, size: int, count: int) -> int:
-    """Return the length that holds every kernel of every position, before cropping."""
-    last = max(size - 1, 0) * op.stride[n]
-    reach = op.dilation[n] * (op.kernel[n] - 1)
-    return max(count + op.padding_before[n], last + reach + 1)
+def _count_scattered_positions(op: ops.ConvTranspose, axis: int, size: int, count: int) -> int:
+    """Return the length that contains the kernels of all positions, before cropping."""
+    last_start = max(size - 1, 0) * op.stride[axis]
+    kernel_span = op.dilation[axis] * (op.kernel[axis] - 1)
+    return max(count + op.padding_before[axis], last_start + kernel_span + 1)
 
 
 @evaluate
@@ -82,24 +84,24 @@ def average_pool(op: ops.AveragePool, env: LengthValues, x: Array) -> Array:
     """f[b t c] -> f[b t c]"""
     x = swap_channels(op.kernel, x)
     total = _combine_windows(op, x, 0.0, np.add)
-    number: Array = np.ones(())
+    element_counts: Array = np.ones(())
     for elements in count_window_elements(op, x.shape[2:], total.shape[2:]):
-        number = number[..., None] * np.array(elements)
-    return swap_channels(op.kernel, total / number)
+        element_counts = element_counts[..., None] * np.array(elements)
+    return swap_channels(op.kernel, total / element_counts)
 
 
 def _combine_windows(
     op: ops.MaxPool | ops.AveragePool,
     x: Array,
-    start: float,
+    initial: float,
     combine: Callable[[Array, Array], Array],
 ) -> Array:
-    """Return the elements of each window combined, from `start`, which is also the padding."""
+    """Return the combined elements of each window; `initial` is also the padding value."""
     counts = count_windows(op, x.shape[2:])
-    padded = _pad_window_axes(op, x, start)
-    y: Array = np.full((*x.shape[:2], *counts), start)
-    for place in np.ndindex(*op.kernel):
-        y = combine(y, _select_window_place(op, padded, place, counts))
+    padded = _pad_window_axes(op, x, initial)
+    y: Array = np.full((*x.shape[:2], *counts), initial)
+    for offset in np.ndindex(*op.kernel):
+        y = combine(y, _select_window_offset(op, padded, offset, counts))
     return y
 
 
@@ -108,18 +110,18 @@ def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
     count = count_kept_rows(op, size)
-    made: Array = np.zeros((keep.shape[0], count), bool)
+    result: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
-        # All positions from an offset on ahead or, with a negative lag, all from a lag on behind.
-        at = t * op.stride
-        first, last = sorted((at, at + op.lag))
-        there = keep[:, max(first, 0) : last + 1]
-        made[:, t] = there.all(1) if op.lag >= 0 else there.any(1)
-    return made
+        # The window ends `lag` positions later or, with a negative lag, begins that much earlier.
+        position = t * op.stride
+        first, last = sorted((position, position + op.lag))
+        window = keep[:, max(first, 0) : last + 1]
+        result[:, t] = window.all(1) if op.lag >= 0 else window.any(1)
+    return result
 
 
 def swap_channels(kernel: Sequence[int], x: Array) -> Array:
-    """Return [b, t, c] as [b, c, t], and back; an image unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back; images are unchanged."""
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 
@@ -128,14 +130,14 @@ def _pad_window_axes(op: ops.Sliding, x: Array, value: float) -> Array:
     return np.pad(x, [(0, 0), (0, 0), *sides], constant_values=value)
 
 
-def _select_window_place(
-    op: ops.Sliding, padded: Array, place: Sequence[int], counts: Sequence[int]
+def _select_window_offset(
+    op: ops.Sliding, padded: Array, offset: Sequence[int], counts: Sequence[int]
 ) -> Array:
-    """Return the element at one offset of every window."""
-    steps = zip(place, op.dilations, op.stride, counts, strict=True)
-    here = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
-    before = [slice(None)] * (padded.ndim - len(here))
-    return padded[*before, *here]
+    """Return the element at one kernel offset of every window."""
+    steps = zip(offset, op.dilations, op.stride, counts, strict=True)
+    slices = [slice(n * d, n * d + c * s, s) for n, d, s, c in steps]
+    leading = [slice(None)] * (padded.ndim - len(slices))
+    return padded[*leading, *slices]
 
 
 def _add_bias(y: Array, b: Array | None) -> Array:

@@ -85,29 +85,33 @@ def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, gain: Array | None = 
 
 
 def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
-    """Softmax of visible `scores` along `axis`, zeros if none is; `sinks` has length 1 there."""
+    """Return the softmax of visible `scores` along `axis`, zeros if no score is visible; `sinks`
+    has length 1 along `axis`.
+    """
     # Masked scores are set to -inf before the maximum: a masked score may be larger than all
     # visible ones, and every exponential would underflow to 0.
-    seen = np.where(visible, scores, -np.inf)
-    maximum = seen.max(axis, keepdims=True, initial=-np.inf)
+    visible_scores = np.where(visible, scores, -np.inf)
+    maximum = visible_scores.max(axis, keepdims=True, initial=-np.inf)
     if sinks is not None:
-        # The maximum includes the sink, whose own exponential could overflow otherwise.
+        # The maximum includes the sink; otherwise its exponential could overflow.
         maximum = np.maximum(maximum, sinks)
     # If nothing is visible, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)
-    powers = np.exp(seen - maximum)
-    total = powers.sum(axis, keepdims=True)
+    exponentials = np.exp(visible_scores - maximum)
+    total = exponentials.sum(axis, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks - maximum)
-    result: Array = np.divide(powers, total, out=np.zeros_like(powers), where=total != 0)
+    result: Array = np.divide(
+        exponentials, total, out=np.zeros_like(exponentials), where=total != 0
+    )
     return result
 
 
 @evaluate
 def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
     """f[*a t *b] -> f[*a t *b]"""
-    powers = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
-    result: Array = powers / powers.sum(op.axis, keepdims=True)
+    exponentials = np.exp(x - x.max(op.axis, keepdims=True, initial=-np.inf))
+    result: Array = exponentials / exponentials.sum(op.axis, keepdims=True)
     return result
 
 
@@ -118,10 +122,10 @@ def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
     # first of equal scores wins.
     visible = np.broadcast_to(mask, scores.shape) & ~np.isneginf(scores)
     chosen: Array = np.zeros_like(scores)
-    for row in np.ndindex(*scores.shape[:-1]):
-        (keys,) = np.nonzero(visible[row])
-        if keys.size:
-            chosen[(*row, keys[np.argmax(scores[row][keys])])] = 1.0
+    for index in np.ndindex(*scores.shape[:-1]):
+        (visible_keys,) = np.nonzero(visible[index])
+        if visible_keys.size:
+            chosen[(*index, visible_keys[np.argmax(scores[index][visible_keys])])] = 1.0
     return chosen
 
 
@@ -129,9 +133,11 @@ def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
 def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # A kernel is nonnegative (Nadaraya, 1964); masked keys do not count in the sum either.
-    seen = np.where(mask, np.maximum(scores, 0.0), 0.0)
-    total = seen.sum(-1, keepdims=True)
-    result: Array = np.divide(seen, total, out=np.zeros_like(seen), where=total != 0)
+    visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
+    total = visible_scores.sum(-1, keepdims=True)
+    result: Array = np.divide(
+        visible_scores, total, out=np.zeros_like(visible_scores), where=total != 0
+    )
     return result
 
 
@@ -149,10 +155,13 @@ def attend(
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
-    # Query heads that share keys are adjacent: of 4 heads over 2, heads 0 and 1 read the first.
-    # With no heads, divide by 1.
-    served = query.shape[1] // max(key.shape[1], 1)
-    key, values = np.repeat(key, served, axis=1), np.repeat(values, served, axis=1)
+    # Query heads of one group are adjacent: with 4 query and 2 key heads, heads 0 and 1 read key 0.
+    # Divide by 1 if there are no heads.
+    heads_per_group = query.shape[1] // max(key.shape[1], 1)
+    key, values = (
+        np.repeat(key, heads_per_group, axis=1),
+        np.repeat(values, heads_per_group, axis=1),
+    )
     scores = op.scale * (query @ key.swapaxes(-1, -2))
     # Softcap applies to the products, before bias and mask.
     if op.cap > 0:
@@ -173,8 +182,8 @@ def patches(
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order; within a patch the channel comes first, as in convolution
     # weights.
-    cut = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
-    flat = cut.reshape(batch, rows * columns, channels * p * r)
+    split = image.reshape(batch, channels, rows, p, columns, r).transpose(0, 2, 4, 1, 3, 5)
+    flat = split.reshape(batch, rows * columns, channels * p * r)
     return apply_linear(flat, w.reshape(w.shape[0], -1), b)
 
 
@@ -182,8 +191,8 @@ def patches(
 def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
     """i[*s] -> f[*s d]"""
     pairs = evaluate_length(op.dim, env) // 2
-    # fairseq divides by one pair less, so that its last frequency is 1 / base; in the paper
-    # (arXiv:1706.03762, 3.5) it is one step larger.
+    # fairseq divides by `pairs - 1`, so that its last frequency is 1 / base; in the paper
+    # (arXiv:1706.03762, sec. 3.5) the last frequency is one step larger.
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
     angles = positions[..., None] * np.exp(-step * np.arange(pairs))
@@ -195,14 +204,14 @@ def sinusoid(op: ops.Sinusoid, env: LengthValues, positions: Array) -> Array:
 
 
 @evaluate
-def rope_angles(op: ops.RopeAngles, env: LengthValues, *rows: Array) -> tuple[Array, Array]:
+def rope_angles(op: ops.RopeAngles, env: LengthValues, *positions: Array) -> tuple[Array, Array]:
     """i[*s]... -> f[*s r], f[*s r]"""
     dim = evaluate_length(op.dim, env)
     if op.frequencies:
         frequencies = np.array(op.frequencies, np.float64)
     else:
         frequencies = op.theta ** (-2.0 * np.arange(dim // 2) / max(dim, 1))
-    angles = np.stack(rows, axis=-1)[..., list(op.axes or [0])] * frequencies
+    angles = np.stack(positions, axis=-1)[..., list(op.axes or [0])] * frequencies
     return np.cos(angles) * op.factor, np.sin(angles) * op.factor
 
 
@@ -226,26 +235,28 @@ def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) 
 @evaluate
 def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
-    given = op.split_operands(operands)
-    *lead, width = given.x.shape
-    count = int(np.prod(lead))
+    inputs = op.split_operands(operands)
+    *lead, width = inputs.x.shape
+    token_count = int(np.prod(lead))
     # tokens are flattened to one axis
-    rows = given.x.reshape(*[1] * (len(lead) - 1), count, width)
-    inside = {**env, op.token_count_symbol: count}
-    made_by = op.get_body_output()
-    result = np.zeros((*lead, evaluate_length(made_by.type.shape[-1], env)))
-    theirs = (given.ids >= 0) & (given.ids < evaluate_length(op.experts, env))
-    if given.keep is not None:
-        theirs &= given.keep[..., None]
+    tokens = inputs.x.reshape(*[1] * (len(lead) - 1), token_count, width)
+    body_lengths = {**env, op.token_count_symbol: token_count}
+    body_output = op.get_body_output()
+    result = np.zeros((*lead, evaluate_length(body_output.type.shape[-1], env)))
+    is_routed = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.experts, env))
+    if inputs.keep is not None:
+        is_routed &= inputs.keep[..., None]
     # an expert that no token chose contributes nothing
-    for expert in np.unique(given.ids[theirs]):
-        chosen = theirs & (given.ids == expert)
-        own = (w[expert] for w in given.stacked)
-        body = dict(zip(op.get_body_inputs(), (rows, *own, *given.captured), strict=True))
-        made = evaluate_nodes(op.body, body, inside, [made_by])[made_by]
-        weighted = np.where(chosen, given.gates, 0).sum(-1, keepdims=True) * made.reshape(
+    for expert in np.unique(inputs.ids[is_routed]):
+        is_chosen = is_routed & (inputs.ids == expert)
+        expert_weights = (w[expert] for w in inputs.stacked)
+        body_values = dict(
+            zip(op.get_body_inputs(), (tokens, *expert_weights, *inputs.captured), strict=True)
+        )
+        output = evaluate_nodes(op.body, body_values, body_lengths, [body_output])[body_output]
+        weighted = np.where(is_chosen, inputs.gates, 0).sum(-1, keepdims=True) * output.reshape(
             result.shape
         )
-        # results of an expert for tokens that did not choose it are not computed
-        result += np.where(chosen.any(-1, keepdims=True), weighted, 0)
+        # outputs for tokens that did not choose the expert may be NaN, so they are not added
+        result += np.where(is_chosen.any(-1, keepdims=True), weighted, 0)
     return result

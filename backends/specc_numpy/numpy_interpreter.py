@@ -1,7 +1,7 @@
 """Evaluate a graph: check inputs, bind lengths, run the rule of each op in order.
 
-A rule is called as `rule(op, env, *operands)`: `env` is the length of each symbol, an absent
-operand is None. Floats are float64 whatever their declared type; integers and booleans keep it.
+A rule is called as `rule(op, env, *operands)`. `env` maps each symbol to its length; an absent
+operand is None. All floats are computed in float64; integers and booleans keep their type.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,29 +40,29 @@ def get_numpy_dtype(dtype: str) -> type[np.generic]:
     return NUMPY_DTYPES.get(dtype, np.float64)
 
 
-def check_indices(ids: Array, below: int, what: str) -> None:
-    """Raise E0913 unless every id is an index of a table of `below` rows."""
+def check_indices(ids: Array, size: int, table_name: str) -> None:
+    """Raise E0913 unless every id is an index of a table of `size` rows."""
     if ids.size:
-        check_index_range(int(ids.min()), int(ids.max()), below, what)
+        check_index_range(int(ids.min()), int(ids.max()), size, table_name)
 
 
 ResultHook: TypeAlias = Callable[[Value, Array], Array]
 
 _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("after", default=None)
-"""The `after` callback of the running evaluation; it also applies inside bodies."""
+"""The result hook of the current evaluation; it also applies inside bodies."""
 
 
 def evaluate_nodes(
     graph: Graph,
-    given: Mapping[Value, Array],
+    known: Mapping[Value, Array],
     env: LengthValues,
-    wanted: Iterable[Value],
-    after: ResultHook | None = None,
+    requested: Iterable[Value],
+    result_hook: ResultHook | None = None,
 ) -> dict[Value, Array]:
-    """Return the `wanted` values; parameters are converted when first read. `after` may replace
-    each result of a node, inside loops too.
+    """Return the `requested` values. Parameters are converted when they are first read.
+    `result_hook` may replace each node result, also inside loops.
     """
-    hook = after or _CURRENT_HOOK.get()
+    active_hook = result_hook or _CURRENT_HOOK.get()
 
     def convert(value: Value, array: Array) -> Array:
         return np.asarray(array).astype(get_numpy_dtype(value.type.dtype), copy=False)
@@ -75,18 +75,18 @@ def evaluate_nodes(
             return evaluate[node.op](node.op, env, *converted)
 
     def replace_result(value: Value, array: Array) -> Array:
-        return np.asarray(array) if hook is None else hook(value, np.asarray(array))
+        return np.asarray(array) if active_hook is None else active_hook(value, np.asarray(array))
 
-    token = _CURRENT_HOOK.set(hook)
+    token = _CURRENT_HOOK.set(active_hook)
     try:
-        found = evaluate_live_nodes(graph, given, wanted, evaluate_node, replace_result)
-        return {value: convert(value, array) for value, array in found.items()}
+        results = evaluate_live_nodes(graph, known, requested, evaluate_node, replace_result)
+        return {value: convert(value, array) for value, array in results.items()}
     finally:
         _CURRENT_HOOK.reset(token)
 
 
 NUMERIC_KINDS = {"u": "i", "V": "f"}
-"""The IR kind of NumPy kinds that have another letter; `V` is bfloat16."""
+"""The IR kind of NumPy dtype kinds that have another letter; `V` is bfloat16."""
 
 
 def evaluate_graph(
@@ -94,18 +94,18 @@ def evaluate_graph(
     inputs: Mapping[str, Array],
     parameters: Mapping[str, Array],
     *,
-    wanted: tuple[str, ...] | None = None,
-    after: ResultHook | None = None,
+    value_names: tuple[str, ...] | None = None,
+    result_hook: ResultHook | None = None,
 ) -> dict[str, Array]:
-    """Return the outputs of `graph`, or the named values `wanted`, floats in float64; `after` may
-    replace each node's result. Raise E0907 and E0910 to E0913 for inputs that do not fit.
+    """Return the values `value_names`, by default all outputs, with floats in float64.
+    `result_hook` may replace each node result. Raise E0907 and E0910 to E0913 for invalid inputs.
     """
     for name, array in inputs.items():
         dtype = np.asarray(array).dtype
         check_input_kind(graph, name, NUMERIC_KINDS.get(dtype.kind, dtype.kind), dtype)
     arrays = {name: np.asarray(array) for name, array in inputs.items()}
     named = {**graph.names, **graph.outputs}
-    requested = {n: named[n] for n in (graph.outputs if wanted is None else wanted)}
-    given, env = bind_inputs(graph, arrays, parameters, requested.values())
-    found = evaluate_nodes(graph, given, env, requested.values(), after)
-    return {name: found[value] for name, value in requested.items()}
+    requested = {n: named[n] for n in (graph.outputs if value_names is None else value_names)}
+    known, env = bind_inputs(graph, arrays, parameters, requested.values())
+    results = evaluate_nodes(graph, known, env, requested.values(), result_hook)
+    return {name: results[value] for name, value in requested.items()}

@@ -9,8 +9,8 @@ from specc.ir.ops.quantized import WeightLayout
 from specc_numpy.numpy_interpreter import LengthValues, check_indices, evaluate
 from specc_numpy.recurrent import apply_lstm_gates
 
-MIN_ROW_MAXIMUM = np.float32(1e-30)
-"""Minimum absolute maximum of a row, so that the scale of a zero row is not 0."""
+MIN_TOKEN_MAXIMUM = np.float32(1e-30)
+"""Lower bound of the absolute maximum of a token, so that the scale of zeros is not 0."""
 
 
 @evaluate
@@ -23,13 +23,13 @@ def linear_q(
     bias: Array | None = None,
 ) -> Array:
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
-    whole = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.block, op.layout)
+    matrix = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.block, op.layout)
     if op.rounding == "tensor":
         x = round_per_tensor(x)
     elif op.rounding != "none":
         size = x.shape[-1] if op.rounding == "row" else op.block
         x = round_per_group(x, size, op.rounding)
-    y: Array = x @ whole.T
+    y: Array = x @ matrix.T
     return y if bias is None else y + bias
 
 
@@ -38,33 +38,41 @@ def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
-    given = ops.RecurrentOperands.from_operands(args, quantized=True)
-    scales = given.scales
+    operands = ops.RecurrentOperands.from_operands(args, quantized=True)
+    scales = operands.scales
     assert scales is not None
-    batch, size = len(given.sequence), len(given.state_weights)
-    there = np.ones(given.sequence.shape[:2], bool) if given.keep is None else given.keep
+    batch, size = len(operands.sequence), len(operands.state_weights)
+    is_valid = (
+        np.ones(operands.sequence.shape[:2], bool) if operands.keep is None else operands.keep
+    )
     # valid positions first, reversed for the backward direction
-    places = np.where(there, np.arange(given.sequence.shape[1]), given.sequence.shape[1])
+    sort_keys = np.where(
+        is_valid, np.arange(operands.sequence.shape[1]), operands.sequence.shape[1]
+    )
     if op.reverse:
-        places = np.where(there, -1 - np.arange(given.sequence.shape[1]), 1)
-    order = np.argsort(places, 1, kind="stable")
-    clean = np.where(there[..., None], given.sequence, 0.0)
-    x = np.take_along_axis(clean, order[..., None], 1)
-    counts = there.sum(1, keepdims=True)
-    sums = round_per_tensor(x) @ (given.weights * scales[0])
-    for b in (given.bias, given.state_bias):
+        sort_keys = np.where(is_valid, -1 - np.arange(operands.sequence.shape[1]), 1)
+    order = np.argsort(sort_keys, 1, kind="stable")
+    masked_input = np.where(is_valid[..., None], operands.sequence, 0.0)
+    x = np.take_along_axis(masked_input, order[..., None], 1)
+    counts = is_valid.sum(1, keepdims=True)
+    sums = round_per_tensor(x) @ (operands.weights * scales[0])
+    for b in (operands.bias, operands.state_bias):
         sums = sums if b is None else sums + b
-    fed = h = np.zeros((batch, size)) if given.initial_state is None else given.initial_state
-    c = np.zeros((batch, size)) if given.initial_cell is None else given.initial_cell
-    out = np.zeros((*given.sequence.shape[:2], size))
-    for n in range(counts.max(initial=0)):
-        gates = sums[:, n] + round_per_tensor(fed) @ (given.state_weights * scales[1])
-        after, new = apply_lstm_gates(gates, c, given.peepholes)
+    previous_output = h = (
+        np.zeros((batch, size)) if operands.initial_state is None else operands.initial_state
+    )
+    c = np.zeros((batch, size)) if operands.initial_cell is None else operands.initial_cell
+    hidden_states = np.zeros((*operands.sequence.shape[:2], size))
+    for step in range(counts.max(initial=0)):
+        gates = sums[:, step] + round_per_tensor(previous_output) @ (
+            operands.state_weights * scales[1]
+        )
+        output, new_cell = apply_lstm_gates(gates, c, operands.peepholes)
         # a finished sequence keeps its state and contributes zeros
-        fed = np.where(n < counts, after, 0.0)
-        h, c = np.where(n < counts, after, h), np.where(n < counts, new, c)
-        np.put_along_axis(out, order[:, n, None, None], fed[:, None], 1)
-    return out, h, c
+        previous_output = np.where(step < counts, output, 0.0)
+        h, c = np.where(step < counts, output, h), np.where(step < counts, new_cell, c)
+        np.put_along_axis(hidden_states, order[:, step, None, None], previous_output[:, None], 1)
+    return hidden_states, h, c
 
 
 @evaluate
@@ -73,9 +81,9 @@ def embedding_q(
 ) -> Array:
     """i[*s], q[v d], f[v] -> f[*s d]"""
     width = evaluate_length(op.width, env)
-    whole = dequantize_matrix(table, scales, width, op.bits, op.block, op.layout)
-    check_indices(ids, len(whole), "an embedding table")
-    return whole[ids]
+    matrix = dequantize_matrix(table, scales, width, op.bits, op.block, op.layout)
+    check_indices(ids, len(matrix), "an embedding table")
+    return matrix[ids]
 
 
 evaluate.add_rules(
@@ -89,48 +97,53 @@ evaluate.add_rules(
 
 
 def dequantize_matrix(
-    w: Array, scales: Array, wide: int, bits: int, block: int, layout: WeightLayout
+    w: Array, scales: Array, width: int, bits: int, group_size: int, layout: WeightLayout
 ) -> Array:
-    """Dequantize to the matrix `[out, in]` in float64."""
+    """Return the matrix `[out, in]`, dequantized to float64."""
     if layout == "columns":
         w, scales = w.T, scales.T
-    elif block:
+    elif group_size:
         # block-quantized codes are unsigned, two 4-bit codes per byte, the first in the low nibble;
         # the last block is padded
         if bits == 4:
             w = np.stack([w % 16, w // 16], -1)
-        flat = w.reshape(len(w), -1)[:, :wide]
+        flat = w.reshape(len(w), -1)[:, :width]
         w = flat.astype(np.float64) - 2 ** (bits - 1)
-    each = np.repeat(scales, block, -1)[:, :wide] if block else scales[:, None]
-    made: Array = w.astype(np.float64) * each
-    return made
+    expanded_scales = (
+        np.repeat(scales, group_size, -1)[:, :width] if group_size else scales[:, None]
+    )
+    matrix: Array = w.astype(np.float64) * expanded_scales
+    return matrix
 
 
 def round_per_tensor(x: Array) -> Array:
-    """Quantize to 256 steps with one scale and zero point, decided in float32."""
-    single = x.astype(np.float32)
-    low, high = single.min(initial=0.0), single.max(initial=0.0)
+    """Quantize and dequantize to 256 steps with one scale and zero point, computed in float32."""
+    x32 = x.astype(np.float32)
+    low, high = x32.min(initial=0.0), x32.max(initial=0.0)
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
-    middle = np.clip(np.rint(-low / scale), 0, 255)
-    whole = np.clip(np.rint(single / scale) + middle, 0, 255) - middle
-    result: Array = whole.astype(np.float64) * np.float64(scale)
+    zero_point = np.clip(np.rint(-low / scale), 0, 255)
+    codes = np.clip(np.rint(x32 / scale) + zero_point, 0, 255) - zero_point
+    result: Array = codes.astype(np.float64) * np.float64(scale)
     return result
 
 
-def round_per_group(x: Array, size: int, rounding: str) -> Array:
-    """Quantize each `size` elements with a scale of their own, decided in float32: a row by `x /
-    scale`, a group, as kernels do, by `x · (127 / maximum)`.
+def round_per_group(x: Array, group_size: int, rounding: str) -> Array:
+    """Quantize and dequantize groups of `group_size` elements with one scale each, computed in
+    float32. Rows are divided by the scale; groups are multiplied by `127 / maximum`, as kernels do.
     """
-    wide = x.shape[-1]
-    pieces = [x[..., at : at + size].astype(np.float32) for at in range(0, wide, size)]
-    made = []
-    for piece in pieces:
-        most = np.maximum(np.abs(piece).max(-1, keepdims=True, initial=0.0), MIN_ROW_MAXIMUM)
-        scale = most / np.float32(127)
+    width = x.shape[-1]
+    groups = [
+        x[..., start : start + group_size].astype(np.float32)
+        for start in range(0, width, group_size)
+    ]
+    results = []
+    for group in groups:
+        maximum = np.maximum(np.abs(group).max(-1, keepdims=True, initial=0.0), MIN_TOKEN_MAXIMUM)
+        scale = maximum / np.float32(127)
         if rounding == "row":
-            whole = np.clip(np.rint(piece / scale), -128, 127)
+            codes = np.clip(np.rint(group / scale), -128, 127)
         else:
-            whole = np.rint(piece * (np.float32(127) / most))
-        made.append(whole.astype(np.float64) * scale)
-    result: Array = np.concatenate(made, -1) if made else x
+            codes = np.rint(group * (np.float32(127) / maximum))
+        results.append(codes.astype(np.float64) * scale)
+    result: Array = np.concatenate(results, -1) if results else x
     return result

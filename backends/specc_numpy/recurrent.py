@@ -13,7 +13,7 @@ from specc_numpy.numpy_interpreter import LengthValues, evaluate, evaluate_nodes
 from specc_numpy.tensor import POINTWISE_FUNCTIONS, sigmoid
 
 CellStep = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""The states after one time step; the first is the output."""
+"""Returns the states after one time step; the first state is the output."""
 
 
 @evaluate
@@ -21,8 +21,8 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (POINTWISE_FUNCTIONS[op.activation](_sum_products(x, row, states[0])),)
+    def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
+        return (POINTWISE_FUNCTIONS[op.activation](_sum_products(x, inputs, states[0])),)
 
     return _run_cell(step, x, x.state_weights.shape[1:], op.reverse)
 
@@ -34,16 +34,18 @@ def gru(op: ops.Gru, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     size = x.state_weights.shape[1]
     b_n = None if x.state_bias is None else x.state_bias[2 * size :]
 
-    def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         (h,) = states
-        r_x, z_x, n_x = np.split(apply_linear(row, x.weights, x.bias), 3, axis=1)
+        r_x, z_x, n_x = np.split(apply_linear(inputs, x.weights, x.bias), 3, axis=1)
         r_h, z_h, n_h = np.split(apply_linear(h, x.state_weights, x.state_bias), 3, axis=1)
         r, z = sigmoid(r_x + r_h), sigmoid(z_x + z_h)
         # Implementations differ in where the reset gate applies: before the product in
         # arXiv:1406.1078, after it in cuDNN.
-        after = op.reset == "after"
-        past = r * n_h if after else apply_linear(r * h, x.state_weights[2 * size :], b_n)
-        n = np.tanh(n_x + past)
+        resets_after = op.reset == "after"
+        state_term = (
+            r * n_h if resets_after else apply_linear(r * h, x.state_weights[2 * size :], b_n)
+        )
+        n = np.tanh(n_x + state_term)
         return ((1 - z) * n + z * h if op.update == "old" else (1 - z) * h + z * n,)
 
     return _run_cell(step, x, [size], op.reverse)
@@ -56,17 +58,19 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
     """
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(row: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
+    def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        out, new = apply_lstm_gates(_sum_products(x, row, h), c, x.peepholes)
+        out, new = apply_lstm_gates(_sum_products(x, inputs, h), c, x.peepholes)
         return out if x.projection is None else apply_linear(out, x.projection, None), new
 
     return _run_cell(step, x, [x.state_weights.shape[1], len(x.weights) // 4], op.reverse)
 
 
-def _sum_products(x: ops.RecurrentOperands[Array], row: Array, state: Array) -> Array:
-    """`W x + b + U h + c`."""
-    return apply_linear(row, x.weights, x.bias) + apply_linear(state, x.state_weights, x.state_bias)
+def _sum_products(x: ops.RecurrentOperands[Array], inputs: Array, state: Array) -> Array:
+    """Return `W x + b + U h + c`."""
+    return apply_linear(inputs, x.weights, x.bias) + apply_linear(
+        state, x.state_weights, x.state_bias
+    )
 
 
 def apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
@@ -85,16 +89,18 @@ def _run_cell(
     """Return all outputs and the final states, of `sizes`; masked positions change no state."""
     batch, steps, _ = x.sequence.shape
     states = tuple(
-        np.zeros((batch, size)) if start is None else start
-        for size, start in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
+        np.zeros((batch, size)) if initial is None else initial
+        for size, initial in zip(sizes, (x.initial_state, x.initial_cell), strict=False)
     )
     out: Array = np.zeros((batch, steps, sizes[0]))
     for t in reversed(range(steps)) if reverse else range(steps):
-        kept = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
-        after = step(x.sequence[:, t], states)
+        is_valid = np.ones((batch, 1), bool) if x.keep is None else x.keep[:, t, None]
+        new_states = step(x.sequence[:, t], states)
         # A padded position leaves all states unchanged and outputs zeros.
-        states = tuple(np.where(kept, new, old) for new, old in zip(after, states, strict=True))
-        out[:, t] = np.where(kept, after[0], 0.0)
+        states = tuple(
+            np.where(is_valid, new, old) for new, old in zip(new_states, states, strict=True)
+        )
+        out[:, t] = np.where(is_valid, new_states[0], 0.0)
     return (out, *states)
 
 
@@ -107,13 +113,13 @@ def scan(op: ops.Scan, env: LengthValues, *operands: Array) -> tuple[Array, ...]
         # A padded position leaves the state unchanged and outputs zeros.
         if keep is None:
             return new
-        kept = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
-        return np.where(kept, new, np.zeros_like(new) if old is None else old)
+        is_valid = keep[:, t].reshape(-1, *[1] * (new.ndim - 1))
+        return np.where(is_valid, new, np.zeros_like(new) if old is None else old)
 
-    def stack(made: list[Array], type: Type) -> Array:
+    def stack(values: list[Array], type: Type) -> Array:
         shape = [evaluate_length(d, env) for d in type.shape]
         out: Array = np.zeros((steps, *shape), get_numpy_dtype(type.dtype))
-        for n, x in enumerate(made):
+        for n, x in enumerate(values):
             out[steps - 1 - n if op.reverse else n] = x
         return np.moveaxis(out, 0, op.axis)
 

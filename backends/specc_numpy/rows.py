@@ -19,7 +19,7 @@ def sort(op: ops.Sort, env: LengthValues, x: Array) -> tuple[Array, Array]:
 
 
 def _sort_indices(x: Array, axis: int, descending: bool) -> Array:
-    """Return the indices that sort an axis; of equal elements the lower index comes first."""
+    """Return the indices that sort an axis; equal elements are ordered by index."""
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     # A stable sort of the reversed axis, reversed back.
@@ -33,8 +33,8 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
     """n[*a t *b] -> n[*a u *b], i[*a u *b]"""
     k = evaluate_top_k(op, x.shape[op.axis], env)
     order = _sort_indices(x, op.axis, op.largest)
-    places = np.take(order, np.arange(k), axis=op.axis)
-    return np.take_along_axis(x, places, axis=op.axis), places
+    indices = np.take(order, np.arange(k), axis=op.axis)
+    return np.take_along_axis(x, indices, axis=op.axis), indices
 
 
 evaluate.add_rules(
@@ -63,89 +63,95 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a u *b]"""
     for n, dim in enumerate(op.sizes):
         axis, size = op.axis + n, evaluate_length(dim, env)
-        rows = x.shape[axis]
-        if rows < 1 or size < 1:
-            raise_error("E0912", f"cannot resize an axis of length {rows} to {size}")
+        length = x.shape[axis]
+        if length < 1 or size < 1:
+            raise_error("E0912", f"cannot resize an axis of length {length} to {size}")
         # An explicit scale factor is used as given, not the ratio of rounded lengths.
-        step = 1 / op.factors[n] if op.factors else rows / size
+        step = 1 / op.factors[n] if op.factors else length / size
         if not op.interpolates:
-            x = np.take(x, find_nearest_indices(op.mode, rows, size, step), axis=axis)
+            x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
         elif op.antialias:
-            x = _sum_weighted_positions(x, axis, _weigh_antialiased(op.mode, rows, size, step))
+            x = _sum_weighted_positions(x, axis, _weigh_antialiased(op.mode, length, size, step))
         else:
-            at = _compute_source_coordinates(rows, size, step, corners=op.align_corners)
-            x = _sum_weighted_positions(x, axis, INTERPOLATION_RULES[op.mode](at))
+            coordinates = _compute_source_coordinates(
+                length, size, step, align_corners=op.align_corners
+            )
+            x = _sum_weighted_positions(x, axis, INTERPOLATION_RULES[op.mode](coordinates))
     return x
 
 
-def _compute_source_coordinates(rows: int, size: int, step: float, *, corners: bool) -> Array:
-    """Map output positions to input coordinates: corner to corner, or by pixel centers."""
-    points = np.arange(size)
-    if corners:
-        return points * ((rows - 1) / (size - 1) if size > 1 else 0.0)
-    places: Array = (points + 0.5) * step - 0.5
-    return places
+def _compute_source_coordinates(
+    length: int, size: int, step: float, *, align_corners: bool
+) -> Array:
+    """Map output positions to source coordinates: by corners or by pixel centers."""
+    positions = np.arange(size)
+    if align_corners:
+        return positions * ((length - 1) / (size - 1) if size > 1 else 0.0)
+    coordinates: Array = (positions + 0.5) * step - 0.5
+    return coordinates
 
 
-def _sum_weighted_positions(x: Array, axis: int, around: list[tuple[Array, Array]]) -> Array:
-    """Return the weighted sum of indexed positions, clamped to the border."""
-    behind = [1] * (x.ndim - 1 - axis)
+def _sum_weighted_positions(x: Array, axis: int, neighbors: list[tuple[Array, Array]]) -> Array:
+    """Return the weighted sum of neighboring positions; indices are clamped to the border."""
+    trailing_axes = [1] * (x.ndim - 1 - axis)
     total: Array = np.zeros(())
-    for row, weight in around:
-        taken = np.take(x, np.clip(row, 0, x.shape[axis] - 1), axis=axis)
-        total = total + taken * weight.reshape(-1, *behind)
+    for index, weight in neighbors:
+        values = np.take(x, np.clip(index, 0, x.shape[axis] - 1), axis=axis)
+        total = total + values * weight.reshape(-1, *trailing_axes)
     return total
 
 
-def find_nearest_indices(mode: str, rows: int, size: int, step: float) -> Array:
-    """Return the source pixel of each point, computed in float32 as PyTorch does."""
+def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Array:
+    """Return the nearest source position of each output position, computed in float32 as in
+    PyTorch.
+    """
     offset = np.float32(0.5 if mode == "nearest_exact" else 0)
-    points = np.arange(size).astype(np.float32) + offset
-    taken: Array = np.minimum(np.floor(points * np.float32(step)).astype(np.int64), rows - 1)
-    return taken
+    positions = np.arange(size).astype(np.float32) + offset
+    indices: Array = np.minimum(np.floor(positions * np.float32(step)).astype(np.int64), length - 1)
+    return indices
 
 
-def _weigh_linear(at: Array) -> list[tuple[Array, Array]]:
+def _weigh_linear(coordinates: Array) -> list[tuple[Array, Array]]:
     """Return the two positions around each coordinate, with their weights."""
-    at = np.maximum(at, 0.0)
-    low = np.floor(at).astype(np.int64)
-    return [(low, 1 - (at - low)), (low + 1, at - low)]
+    coordinates = np.maximum(coordinates, 0.0)
+    low = np.floor(coordinates).astype(np.int64)
+    return [(low, 1 - (coordinates - low)), (low + 1, coordinates - low)]
 
 
-def _weigh_cubic(at: Array) -> list[tuple[Array, Array]]:
+def _weigh_cubic(coordinates: Array) -> list[tuple[Array, Array]]:
     """Return the four positions around each coordinate, with their weights (Keys 1981,
     a = -0.75).
     """
-    a, low = -0.75, np.floor(at).astype(np.int64)
-    found = []
-    for step in (-1, 0, 1, 2):
-        far = np.abs(at - low - step)
-        near = ((a + 2) * far - (a + 3)) * far * far + 1
-        beyond = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
-        found.append((low + step, near if step in (0, 1) else beyond))
-    return found
+    a, low = -0.75, np.floor(coordinates).astype(np.int64)
+    neighbors = []
+    for offset in (-1, 0, 1, 2):
+        distance = np.abs(coordinates - low - offset)
+        inner = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+        outer = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+        neighbors.append((low + offset, inner if offset in (0, 1) else outer))
+    return neighbors
 
 
-def _weigh_antialiased(mode: str, rows: int, size: int, step: float) -> list[tuple[Array, Array]]:
-    """Return the positions that a triangle or cubic filter covers, with their weights."""
-    wide = max(step, 1.0)
+def _weigh_antialiased(mode: str, length: int, size: int, step: float) -> list[tuple[Array, Array]]:
+    """Return the positions under a triangle or cubic filter, with their weights."""
+    filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
-    reach = wide * (1 if mode == "bilinear" else 2)
-    first = np.floor(centers - reach + 0.5).astype(np.int64)
-    found = []
-    for n in range(math.ceil(2 * reach) + 1):
-        far = np.abs(first + n + 0.5 - centers) / wide
+    radius = filter_scale * (1 if mode == "bilinear" else 2)
+    first = np.floor(centers - radius + 0.5).astype(np.int64)
+    neighbors = []
+    for n in range(math.ceil(2 * radius) + 1):
+        distance = np.abs(first + n + 0.5 - centers) / filter_scale
         if mode == "bilinear":
-            weight = np.maximum(1 - far, 0)
+            weight = np.maximum(1 - distance, 0)
         else:
             # Keys 1981, with a = -0.5
-            near = (1.5 * far - 2.5) * far * far + 1
-            beyond = ((-0.5 * far + 2.5) * far - 4) * far + 2
-            weight = np.where(far < 1, near, np.where(far < 2, beyond, 0))
-        there = (first + n >= 0) & (first + n < rows)
-        found.append((first + n, np.where(there, weight, 0.0)))
-    total = sum(weight for _, weight in found)
-    return [(row, weight / total) for row, weight in found]
+            inner = (1.5 * distance - 2.5) * distance * distance + 1
+            outer = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
+            weight = np.where(distance < 1, inner, np.where(distance < 2, outer, 0))
+        is_inside = (first + n >= 0) & (first + n < length)
+        neighbors.append((first + n, np.where(is_inside, weight, 0.0)))
+    total = sum(weight for _, weight in neighbors)
+    return [(index, weight / total) for index, weight in neighbors]
 
 
 INTERPOLATION_RULES = {"bilinear": _weigh_linear, "bicubic": _weigh_cubic}
@@ -167,22 +173,28 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
     return np.moveaxis(total, 2, 1).reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
-def _weigh_pixels(op: ops.GridSample, at: Array, size: int) -> list[tuple[Array, Array]]:
-    """Return the pixels of one axis that points in -1 to 1 read, with their weights; NaN is -1."""
-    at = np.where(np.isnan(at), -1.0, at)
-    at = (at + 1) / 2 * (size - 1) if op.align_corners else ((at + 1) * size - 1) / 2
+def _weigh_pixels(op: ops.GridSample, coordinates: Array, size: int) -> list[tuple[Array, Array]]:
+    """Return the pixels of one axis that points in [-1, 1] read, with their weights; NaN is treated
+    as -1.
+    """
+    coordinates = np.where(np.isnan(coordinates), -1.0, coordinates)
+    coordinates = (
+        (coordinates + 1) / 2 * (size - 1)
+        if op.align_corners
+        else ((coordinates + 1) * size - 1) / 2
+    )
     if op.padding_mode == "reflection":
         edge = 0.0 if op.align_corners else 0.5
         span = max(size - 1 + 2 * edge, 1.0)
-        at = span - np.abs((at + edge) % (2 * span) - span) - edge
+        coordinates = span - np.abs((coordinates + edge) % (2 * span) - span) - edge
     if op.padding_mode != "zeros":
-        at = np.clip(at, 0, size - 1)
-    low = np.floor(at) if op.mode == "bilinear" else np.round(at)
-    found = [(low, 1 - (at - low)), (low + 1, at - low)]
+        coordinates = np.clip(coordinates, 0, size - 1)
+    low = np.floor(coordinates) if op.mode == "bilinear" else np.round(coordinates)
+    neighbors = [(low, 1 - (coordinates - low)), (low + 1, coordinates - low)]
     if op.mode == "nearest":
-        found = [(low, np.ones(at.shape))]
+        neighbors = [(low, np.ones(coordinates.shape))]
     return [
         # a point that is NaN reads some pixel with the weight NaN
         (np.clip(np.nan_to_num(n), 0, size - 1).astype(np.int64), weight * ((n >= 0) & (n < size)))
-        for n, weight in found
+        for n, weight in neighbors
     ]

@@ -56,7 +56,9 @@ POINTWISE_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def _power(a: Array, b: Array) -> Array:
-    """`a ** b` element by element: NumPy treats -inf differently for a scalar exponent."""
+    """Compute `a ** b` with a broadcast exponent: NumPy treats -inf differently for a scalar
+    one.
+    """
     shape = np.broadcast_shapes(a.shape, b.shape)
     result: Array = np.power(a, np.broadcast_to(b, shape).copy())
     return result
@@ -123,8 +125,10 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
     """a[*s] -> n[*s]"""
     if op.to not in FLOAT32_INTEGER_RANGES or x.dtype.kind != "f":
         return x.astype(get_numpy_dtype(op.to))
-    least, most = FLOAT32_INTEGER_RANGES[op.to]
-    clipped: Array = np.clip(np.nan_to_num(x, nan=0.0, posinf=most, neginf=least), least, most)
+    lowest, highest = FLOAT32_INTEGER_RANGES[op.to]
+    clipped: Array = np.clip(
+        np.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest), lowest, highest
+    )
     return np.trunc(clipped).astype(get_numpy_dtype(op.to))
 
 
@@ -132,22 +136,22 @@ def cast(op: ops.Cast, env: LengthValues, x: Array) -> Array:
 def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
     check_indices(ids, table.shape[op.axis], "the axis that is gathered from")
-    taken: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
+    result: Array = np.empty((*ids.shape, *table.shape[op.axis + 1 :]), table.dtype)
     for lead in np.ndindex(*ids.shape[:-1]):
-        taken[lead] = table[lead][ids[lead]]
-    return taken
+        result[lead] = table[lead][ids[lead]]
+    return result
 
 
 @evaluate
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
-    rows = x.shape[op.axis]
-    first = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
-    return np.take(np.concatenate([first, x], axis=op.axis), np.arange(rows), axis=op.axis)
+    length = x.shape[op.axis]
+    padding = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
+    return np.take(np.concatenate([padding, x], axis=op.axis), np.arange(length), axis=op.axis)
 
 
 def _get_dtype_bounds(x: Array) -> tuple[float, float]:
-    """Return the minimum and maximum of a type."""
+    """Return the minimum and maximum of the dtype of `x`."""
     if x.dtype.kind == "f":
         return -np.inf, np.inf
     return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
@@ -176,5 +180,5 @@ def arg_max(op: ops.ArgMax, env: LengthValues, x: Array) -> Array:
 def einsum(op: ops.Einsum, env: LengthValues, *xs: Array) -> Array:
     """f[*s] -> f[*t]"""
     terms, result = number_einsum_axes(op)
-    given = [part for pair in zip(xs, terms, strict=True) for part in pair]
-    return np.asarray(np.einsum(*given, result))
+    operands = [part for pair in zip(xs, terms, strict=True) for part in pair]
+    return np.asarray(np.einsum(*operands, result))

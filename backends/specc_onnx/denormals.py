@@ -26,7 +26,7 @@ FLUSH_DENORMALS_OPTION = "session.set_denormal_as_zero"
 
 
 class FloatMode:
-    """Flush-to-zero mode of the calling thread, set in C's `fenv_t`."""
+    """Control of the flush-to-zero mode of the calling thread through C's `fenv_t`."""
 
     def __init__(self, offset: int, bits: int) -> None:
         library = ctypes.PyDLL(None)
@@ -35,34 +35,34 @@ class FloatMode:
 
     def flush(self) -> ctypes.Array[ctypes.c_char]:
         """Flush denormals to zero; return the former mode."""
-        before = ctypes.create_string_buffer(FENV_BYTES)
-        self._get(before)
-        after = ctypes.create_string_buffer(before.raw, FENV_BYTES)
-        at = ctypes.c_uint32.from_buffer(after, self._offset)
-        at.value |= self._bits
-        self._set(after)
-        return before
+        former = ctypes.create_string_buffer(FENV_BYTES)
+        self._get(former)
+        flushed = ctypes.create_string_buffer(former.raw, FENV_BYTES)
+        register = ctypes.c_uint32.from_buffer(flushed, self._offset)
+        register.value |= self._bits
+        self._set(flushed)
+        return former
 
-    def restore(self, before: ctypes.Array[ctypes.c_char]) -> None:
+    def restore(self, former: ctypes.Array[ctypes.c_char]) -> None:
         """Restore the former mode."""
-        self._set(before)
+        self._set(former)
 
 
 @cache
 def get_float_mode() -> FloatMode | None:
     """Return the flush-to-zero mode of this platform, tested once; None if unsupported."""
-    place = FLUSH_CONTROL_BITS.get(platform.machine())
-    if place is None or not sys.platform.startswith("linux"):
+    control = FLUSH_CONTROL_BITS.get(platform.machine())
+    if control is None or not sys.platform.startswith("linux"):
         return None
     try:
-        found = FloatMode(*place)
+        mode = FloatMode(*control)
     except (OSError, AttributeError):
         # A C library without `fenv.h`.
         return None
-    before = found.flush()
+    former = mode.flush()
     works = compute_half_min_normal() == 0
-    found.restore(before)
-    return found if works and compute_half_min_normal() > 0 else None
+    mode.restore(former)
+    return mode if works and compute_half_min_normal() > 0 else None
 
 
 def compute_half_min_normal() -> float:
@@ -73,11 +73,11 @@ def compute_half_min_normal() -> float:
 @contextmanager
 def flush_denormals() -> Iterator[None]:
     """Flush denormals on this thread inside the context."""
-    if (found := get_float_mode()) is None:
+    if (mode := get_float_mode()) is None:
         yield
         return
-    before = found.flush()
+    former = mode.flush()
     try:
         yield
     finally:
-        found.restore(before)
+        mode.restore(former)

@@ -31,16 +31,16 @@ HELPER_OPSET, HELPER_IR_VERSION = 17, 8
 def gather_on_device(
     tensor: onnxruntime.OrtValue, axis: int, rows: Array, provider: str
 ) -> onnxruntime.OrtValue:
-    """Gather positions `rows` of an axis of `tensor` on the provider's device."""
+    """Gather positions `rows` of an axis of `tensor` on the device of the provider."""
     indices = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows, np.int64))
     return _run_operator("Gather", (tensor, indices), provider, axis=axis)
 
 
 def concat_on_device(
-    parts: Sequence[onnxruntime.OrtValue], axis: int, provider: str
+    tensors: Sequence[onnxruntime.OrtValue], axis: int, provider: str
 ) -> onnxruntime.OrtValue:
-    """Concatenate tensors of one type along an axis, on the provider's device."""
-    return _run_operator("Concat", parts, provider, axis=axis)
+    """Concatenate tensors of one type along an axis, on the device of the provider."""
+    return _run_operator("Concat", tensors, provider, axis=axis)
 
 
 def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
@@ -48,14 +48,14 @@ def copy_to_host(tensor: onnxruntime.OrtValue, provider: str) -> Array:
     if tensor.element_type() != TensorProto.BFLOAT16:
         array: Array = tensor.numpy()
         return array
-    wide: Array = _run_operator("Cast", (tensor,), provider, to=TensorProto.FLOAT).numpy()
-    return wide.astype(ml_dtypes.bfloat16)
+    float_array: Array = _run_operator("Cast", (tensor,), provider, to=TensorProto.FLOAT).numpy()
+    return float_array.astype(ml_dtypes.bfloat16)
 
 
 def _run_operator(
     operator: str, inputs: Sequence[onnxruntime.OrtValue], provider: str, **attributes: Any
 ) -> onnxruntime.OrtValue:
-    """Run one operator; a `Cast` returns its result on the host, others on the device."""
+    """Run one operator. The result of a `Cast` is on the host, other results on the device."""
     types = tuple((x.element_type(), len(x.shape())) for x in inputs)
     session = _make_operator_session(operator, types, provider, **attributes)
     binding = session.io_binding()
@@ -77,8 +77,8 @@ def _make_operator_session(
     names = [f"x{n}" for n in range(len(types))]
     node = helper.make_node(operator, names, ["y"], name="one", **attributes)
     infos = [
-        helper.make_tensor_value_info(name, kind, [f"{name}{n}" for n in range(rank)])
-        for name, (kind, rank) in zip(names, types, strict=True)
+        helper.make_tensor_value_info(name, type_code, [f"{name}{n}" for n in range(rank)])
+        for name, (type_code, rank) in zip(names, types, strict=True)
     ]
     result = helper.make_tensor_value_info("y", attributes.get("to", types[0][0]), None)
     model = ModelProto(
@@ -105,28 +105,29 @@ NodeKey = tuple[str, str]
 
 
 def find_computing_nodes(model: ModelProto, cpu_nodes: Iterable[NodeKey]) -> list[NodeKey]:
-    """Return the distinct nodes among `cpu_nodes` that compute more than lengths, in order. A node
-    that ONNX Runtime inserted counts as computing.
+    """Return the distinct nodes among `cpu_nodes` that compute more than lengths, in order. Nodes
+    that ONNX Runtime inserted count as computing.
     """
     is_shape_node: dict[NodeKey, bool] = {}
-    for key, lengths_only in _classify_nodes(model.graph, {}):
-        is_shape_node[key] = is_shape_node.get(key, True) and lengths_only
+    for key, computes_lengths in _classify_nodes(model.graph, {}):
+        is_shape_node[key] = is_shape_node.get(key, True) and computes_lengths
     return [key for key in dict.fromkeys(cpu_nodes) if not is_shape_node.get(key, False)]
 
 
 def _classify_nodes(
     graph: GraphProto, outer_scalars: Mapping[str, bool]
 ) -> Iterator[tuple[NodeKey, bool]]:
-    """Yield every node, also in bodies, and whether it computes only lengths and scalars. Outer
-    values by name are scalars if they are lengths, constants, or computed from these.
+    """Yield every node, also inside bodies, and whether it computes only lengths and scalars.
+    `outer_scalars` states for each outer value whether it is a scalar: a length, a constant, or
+    computed from these.
     """
     is_scalar = {**outer_scalars, **_find_scalar_sources(graph)}
     for node in graph.node:
         bodies = [b for a in node.attribute for b in ((a.g,) if a.HasField("g") else a.graphs)]
         reads_scalars = not bodies and all(is_scalar.get(n, False) for n in node.input if n)
-        lengths_only = reads_scalars or node.op_type in LENGTH_OPERATORS
-        is_scalar.update(dict.fromkeys(node.output, lengths_only))
-        yield (node.op_type, node.name), lengths_only
+        computes_lengths = reads_scalars or node.op_type in LENGTH_OPERATORS
+        is_scalar.update(dict.fromkeys(node.output, computes_lengths))
+        yield (node.op_type, node.name), computes_lengths
         for body in bodies:
             yield from _classify_nodes(body, is_scalar)
 
@@ -173,7 +174,7 @@ PROVIDER_DEVICES = {"cuda": "cuda"}
 """The device on which a provider stores tensors, if not the host."""
 
 SILENT_LOG_LEVEL, DEFAULT_LOG_LEVEL = 4, 2
-"""Log level that logs only fatal errors (others are exceptions), and ONNX Runtime's default."""
+"""The log level for fatal errors only (other errors are exceptions), and ONNX Runtime's default."""
 
 MAX_NAMED_NODES = 6
 """Maximum number of nodes that a message names."""
@@ -188,13 +189,13 @@ RECORD_PLACEMENT_OPTION, FORBID_CPU_FALLBACK_OPTION = (
 
 def get_ort_provider(provider: str) -> str:
     """Return ONNX Runtime's provider name. Raise E0921 if unknown, E0922 if not installed."""
-    known = ORT_PROVIDER_NAMES.get(provider)
+    ort_provider_name = ORT_PROVIDER_NAMES.get(provider)
     installed = [
         name
         for name, ort_name in ORT_PROVIDER_NAMES.items()
         if ort_name in onnxruntime.get_available_providers()
     ]
-    if known is None:
+    if ort_provider_name is None:
         is_gpu = provider.lower() in ("gpu", "nvidia")
         suggestion = "cuda" if is_gpu else find_similar_name(provider, ORT_PROVIDER_NAMES)
         known_names = f"known are {format_quoted_names(ORT_PROVIDER_NAMES)}"
@@ -204,9 +205,11 @@ def get_ort_provider(provider: str) -> str:
             helps=[format_suggestion(suggestion) if suggestion else known_names],
         )
     if provider not in installed:
-        has = f"it has {format_quoted_names(installed)}"
-        raise_missing_provider(provider, [f"the installed ONNX Runtime does not include it; {has}"])
-    return known
+        contents = f"it has {format_quoted_names(installed)}"
+        raise_missing_provider(
+            provider, [f"the installed ONNX Runtime does not include it; {contents}"]
+        )
+    return ort_provider_name
 
 
 def raise_missing_provider(provider: str, notes: list[str]) -> NoReturn:
@@ -251,27 +254,32 @@ def check_node_placement(
     session: onnxruntime.InferenceSession, model: str | bytes, name: str, provider: str
 ) -> None:
     """Raise E0923 if a node other than shape computations was assigned to the CPU."""
-    places = session.get_provider_graph_assignment_info()
+    assignments = session.get_provider_graph_assignment_info()
     cpu_nodes = [
         (n.op_type, n.name)
-        for p in places
-        if p.ep_name == ORT_PROVIDER_NAMES["cpu"]
-        for n in p.get_nodes()
+        for assignment in assignments
+        if assignment.ep_name == ORT_PROVIDER_NAMES["cpu"]
+        for n in assignment.get_nodes()
     ]
     if isinstance(model, bytes):
         proto = onnx.ModelProto.FromString(model)
     else:
         proto = onnx.load_model(model, load_external_data=False)
-    if found := find_computing_nodes(proto, cpu_nodes):
+    if computing := find_computing_nodes(proto, cpu_nodes):
         nodes = ", ".join(
-            f"`{escape_text(node)}` ({escape_text(kind)})" for kind, node in found[:MAX_NAMED_NODES]
+            f"`{escape_text(node)}` ({escape_text(kind)})"
+            for kind, node in computing[:MAX_NAMED_NODES]
         )
-        more = f", and {len(found) - MAX_NAMED_NODES} more" if len(found) > MAX_NAMED_NODES else ""
+        omitted = (
+            f", and {len(computing) - MAX_NAMED_NODES} more"
+            if len(computing) > MAX_NAMED_NODES
+            else ""
+        )
         raise_error(
             "E0923",
             f"{provider} cannot compute all of `{escape_text(name)}`, and specc does not fall back "
             "to the CPU",
-            notes=[f"assigned to the CPU: {nodes}{more}"],
+            notes=[f"assigned to the CPU: {nodes}{omitted}"],
             helps=[
                 *(
                     [f"compile it with `--target {PROVIDER_TARGETS[provider]}`"]

@@ -23,13 +23,13 @@ CONTROL_FLOW_OPS = frozenset({"If", "Loop", "Scan"})
 
 def can_record_run(model: ModelProto, provider: str) -> bool:
     """Return True if runs of this model can be recorded as a CUDA graph."""
-    branches = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
-    return provider == "cuda" and not branches
+    has_control_flow = any(node.op_type in CONTROL_FLOW_OPS for node in model.graph.node)
+    return provider == "cuda" and not has_control_flow
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShapeModel:
-    """A model with preallocated input and output buffers; `lock` allows one run at a time."""
+    """A model with preallocated input and output buffers; `lock` serializes its runs."""
 
     model: OrtModel
     binding: onnxruntime.IOBinding
@@ -60,9 +60,9 @@ class FixedShapeModel:
         """Run the model and return its outputs by name. Raise E0907 and E0910 to E0912 for
         invalid inputs, E0924 if the run fails.
         """
-        given = self.model.prepare_inputs(inputs)
-        with self.lock, self.model.running():
-            for name, array in given.items():
+        arrays = self.model.prepare_inputs(inputs)
+        with self.lock, self.model.guard_run():
+            for name, array in arrays.items():
                 self.input_buffers[name].update_inplace(array)
             self.model.session.run_with_iobinding(self.binding)
             return {n: np.array(v.numpy()) for n, v in self.output_buffers.items()}

@@ -13,17 +13,24 @@ from specc_onnx.execution_providers import format_quoted_names
 
 
 def prepare_ort_input(
-    name: str, slot: TensorSlot | None, known: Mapping[str, TensorSlot], inputs: Mapping[str, Array]
+    name: str,
+    slot: TensorSlot | None,
+    required: Mapping[str, TensorSlot],
+    inputs: Mapping[str, Array],
 ) -> Array:
-    """Return input `name` as a contiguous native array; `known` inputs are required. Raise E0907 or
-    E0910 for a wrong element type or name.
+    """Return input `name` as a contiguous array in native byte order. All inputs in `required` must
+    be present. Raise E0907 for a wrong element type, E0910 for an unknown or missing input.
     """
     if slot is None:
-        helps = suggest_similar_name(name, known, f"its inputs are {format_quoted_names(known)}")
+        helps = suggest_similar_name(
+            name, required, f"its inputs are {format_quoted_names(required)}"
+        )
         raise_error("E0910", f"the model has no input called `{escape_text(name)}`", helps=helps)
     if name not in inputs:
         raise_error(
-            "E0910", f"the input `{name}` is missing", helps=[f"pass {format_quoted_names(known)}"]
+            "E0910",
+            f"the input `{name}` is missing",
+            helps=[f"pass {format_quoted_names(required)}"],
         )
     array = np.asarray(inputs[name])
     # big-endian arrays are valid and converted below
@@ -37,34 +44,34 @@ def prepare_ort_input(
     return np.asarray(array, dtype=slot.dtype, order="C")
 
 
-def check_input_lengths(slots: Mapping[str, TensorSlot], given: Mapping[str, Array]) -> None:
-    """Raise E0911 or E0912 if shapes contradict the declared ones or each other."""
-    found: dict[str, tuple[int, str, int]] = {}
+def check_input_lengths(slots: Mapping[str, TensorSlot], arrays: Mapping[str, Array]) -> None:
+    """Raise E0911 or E0912 if shapes contradict the declared shapes or each other."""
+    bound: dict[str, tuple[int, str, int]] = {}
     for name, slot in slots.items():
-        if name not in given:
+        if name not in arrays:
             continue
-        shape = given[name].shape
+        shape = arrays[name].shape
         if len(shape) != len(slot.shape):
             raise_error(
                 "E0911",
                 f"`{name}` has {len(shape)} axes, expected {len(slot.shape)}",
                 notes=[_format_declared_type(slot)],
             )
-        for axis, (wanted, length) in enumerate(zip(slot.shape, shape, strict=True)):
-            if isinstance(wanted, int) and wanted != length:
+        for axis, (declared, length) in enumerate(zip(slot.shape, shape, strict=True)):
+            if isinstance(declared, int) and declared != length:
                 raise_error(
                     "E0912",
-                    f"`{name}` has length {length} along axis {axis + 1}, expected {wanted}",
+                    f"`{name}` has length {length} along axis {axis + 1}, expected {declared}",
                     notes=[_format_declared_type(slot)],
                 )
-            if isinstance(wanted, str):
-                first, where, at = found.setdefault(wanted, (length, name, axis))
-                if first != length:
+            if isinstance(declared, str):
+                expected, other, other_axis = bound.setdefault(declared, (length, name, axis))
+                if expected != length:
                     raise_error(
                         "E0912",
-                        f"`{wanted}` is {first} in `{where}` but {length} in `{name}`",
+                        f"`{declared}` is {expected} in `{other}` but {length} in `{name}`",
                         notes=[
-                            f"axis {at + 1} of `{where}` and axis {axis + 1} of "
+                            f"axis {other_axis + 1} of `{other}` and axis {axis + 1} of "
                             f"`{name}` must be equally long"
                         ],
                     )

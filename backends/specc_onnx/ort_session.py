@@ -62,31 +62,35 @@ CUDA_GRAPH_OPTION = {"enable_cuda_graph": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class OrtModel:
-    """An open ONNX Runtime session; `name` is for messages, `optional` inputs have defaults."""
+    """An open ONNX Runtime session. Messages contain its `name`; `optional_inputs` have default
+    values.
+    """
 
     session: onnxruntime.InferenceSession
     name: str
     provider: str
     inputs: Mapping[str, TensorSlot]
     outputs: Mapping[str, TensorSlot]
-    optional: Mapping[str, TensorSlot] = field(default_factory=dict)
+    optional_inputs: Mapping[str, TensorSlot] = field(default_factory=dict)
 
-    def run(self, inputs: Mapping[str, Array], wanted: tuple[str, ...] = ()) -> dict[str, Array]:
-        """Return all outputs, or those `wanted`. Raise E0907, E0910 to E0912, E0924."""
-        given = self.prepare_inputs(inputs)
-        names = list(wanted or self.outputs)
+    def run(
+        self, inputs: Mapping[str, Array], output_names: tuple[str, ...] = ()
+    ) -> dict[str, Array]:
+        """Return all outputs, or those in `output_names`. Raise E0907, E0910 to E0912, E0924."""
+        arrays = self.prepare_inputs(inputs)
+        names = list(output_names or self.outputs)
         # sessions do not support bfloat16 arrays
         slots = (*self.inputs.values(), *self.outputs.values())
         if any(s.dtype == ml_dtypes.bfloat16 for s in slots):
-            held = self.tensors(given)
-            return {name: self.numbers(held[name]) for name in names}
-        with self.running():
-            results = self.session.run(names, given)
+            tensors = self.run_on_device(arrays)
+            return {name: self.copy_to_host(tensors[name]) for name in names}
+        with self.guard_run():
+            results = self.session.run(names, arrays)
         return dict(zip(names, results, strict=True))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Flush denormals inside the context; raise E0924 if the run fails."""
+    def guard_run(self) -> Iterator[None]:
+        """Flush denormals and turn exceptions of a run into E0924 inside the context."""
         try:
             with flush_denormals():
                 yield
@@ -95,10 +99,10 @@ class OrtModel:
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
-        given = self.prepare_inputs(inputs)
+        arrays = self.prepare_inputs(inputs)
         options = onnxruntime.RunOptions()
         with ThreadPoolExecutor(1) as executor:
-            running = executor.submit(self._run_session, given, options)
+            running = executor.submit(self._run_session, arrays, options)
             try:
                 results = running.result()
             except KeyboardInterrupt:
@@ -106,75 +110,77 @@ class OrtModel:
                 raise
         return dict(zip(self.outputs, results, strict=True))
 
-    def tensor(self, array: Array) -> DeviceTensor:
+    def copy_to_device(self, array: Array) -> DeviceTensor:
         """Copy an array to a tensor on the device of the model."""
         array = np.asarray(array, order="C")
-        held: DeviceTensor
+        tensor: DeviceTensor
         if array.dtype == ml_dtypes.bfloat16:
             # the bits of bfloat16 are passed as integers
-            held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            tensor = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                 array.view(np.uint16), TensorProto.BFLOAT16
             )
             on_host = self.provider not in PROVIDER_DEVICES or not array.ndim
-            return held if on_host else self.joined([held], 0)
+            return tensor if on_host else self.concat([tensor], 0)
         device = PROVIDER_DEVICES.get(self.provider, "cpu")
-        held = onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
-        return held
+        tensor = onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
+        return tensor
 
-    def joined(self, parts: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
+    def concat(self, tensors: Sequence[DeviceTensor], axis: int) -> DeviceTensor:
         """Concatenate tensors along an axis on the device of the model."""
-        made: DeviceTensor = concat_on_device(parts, axis, self.provider)
-        return made
+        result: DeviceTensor = concat_on_device(tensors, axis, self.provider)
+        return result
 
-    def numbers(self, held: DeviceTensor) -> Array:
+    def copy_to_host(self, tensor: DeviceTensor) -> Array:
         """Copy a tensor to the host."""
-        return copy_to_host(held, self.provider)
+        return copy_to_host(tensor, self.provider)
 
-    def rows_of(self, held: DeviceTensor, axis: int, rows: Array) -> DeviceTensor:
-        """Gather `rows` of an axis of `held` on the device."""
+    def gather(self, tensor: DeviceTensor, axis: int, indices: Array) -> DeviceTensor:
+        """Gather `indices` along an axis on the device of the model."""
         if self.provider not in PROVIDER_DEVICES:
-            return self.tensor(np.take(held.numpy(), rows, axis))
-        made: DeviceTensor = gather_on_device(held, axis, rows, self.provider)
-        return made
+            return self.copy_to_device(np.take(tensor.numpy(), indices, axis))
+        result: DeviceTensor = gather_on_device(tensor, axis, indices, self.provider)
+        return result
 
-    def tensors(
+    def run_on_device(
         self,
         inputs: Mapping[str, Array | DeviceTensor],
-        into: Mapping[str, DeviceTensor] | None = None,
+        output_buffers: Mapping[str, DeviceTensor] | None = None,
     ) -> dict[str, DeviceTensor]:
         """Run on device tensors or arrays without input checks and return device tensors. Outputs
-        in `into` are written to these tensors, which may also be inputs. Raise E0924.
+        in `output_buffers` are written to these tensors, which may also be inputs. Raise E0924.
         """
-        return self.bind({}, into or {}).run(inputs)
+        return self.bind({}, output_buffers or {}).run(inputs)
 
     def bind(
-        self, inputs: Mapping[str, DeviceTensor], into: Mapping[str, DeviceTensor]
+        self, inputs: Mapping[str, DeviceTensor], output_buffers: Mapping[str, DeviceTensor]
     ) -> "OrtBoundRuns":
-        """Return a runner with inputs bound for all runs and outputs written to `into`."""
+        """Return a runner with inputs bound for all runs and outputs written to
+        `output_buffers`.
+        """
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
-        for name, value in into.items():
+        for name, value in output_buffers.items():
             binding.bind_ortvalue_output(name, value)
-        return OrtBoundRuns(self, binding, into)
+        return OrtBoundRuns(self, binding, output_buffers)
 
     def _run_session(
-        self, given: Mapping[str, Array], options: onnxruntime.RunOptions
+        self, arrays: Mapping[str, Array], options: onnxruntime.RunOptions
     ) -> list[Array]:
         """Run on the calling thread; return all outputs."""
-        with self.running():
-            results: list[Array] = self.session.run(list(self.outputs), given, options)
+        with self.guard_run():
+            results: list[Array] = self.session.run(list(self.outputs), arrays, options)
         return results
 
     def prepare_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return checked inputs as ONNX Runtime needs them. Raise E0907, E0910 to E0912."""
-        slots = {**self.optional, **self.inputs}
-        given = {
+        slots = {**self.optional_inputs, **self.inputs}
+        arrays = {
             name: prepare_ort_input(name, slots.get(name), self.inputs, inputs)
             for name in (*self.inputs, *inputs)
         }
-        check_input_lengths({**self.inputs, **self.optional}, given)
-        return given
+        check_input_lengths({**self.inputs, **self.optional_inputs}, arrays)
+        return arrays
 
 
 @dataclass(frozen=True)
@@ -190,13 +196,13 @@ class OrtBoundRuns:
         model, binding = self.model, self.binding
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
-                value = model.tensor(value)
+                value = model.copy_to_device(value)
             binding.bind_ortvalue_input(name, value)
         # rebound, so that a run does not overwrite the previous results
         made = [name for name in model.outputs if name not in self.bound_outputs]
         for name in made:
             binding.bind_output(name, PROVIDER_DEVICES.get(model.provider, "cpu"))
-        with model.running():
+        with model.guard_run():
             model.session.run_with_iobinding(binding)
         if not made:
             return dict(self.bound_outputs)
@@ -218,18 +224,21 @@ def open_ort_model_bytes(
     directory: Path | None = None,
     name: str = "the model",
     threads: int = 0,
-    exact: bool = False,
+    without_rounding: bool = False,
     lengths: Mapping[str, int] | None = None,
-    recorded: bool = False,
+    as_cuda_graph: bool = False,
 ) -> OrtModel:
-    """Open a model in memory with external weights in `directory`. `exact`: no activation rounding;
-    `lengths`: static lengths by symbol; `recorded`: run as a CUDA graph.
+    """Open a model in memory with external weights in `directory`. With `without_rounding`,
+    activations are not quantized; `lengths` are static lengths by symbol; with `as_cuda_graph`,
+    runs are captured as a CUDA graph.
     """
-    where = _format_directory(directory, name) if directory else ""
-    options = _make_session_options(provider, threads, where, exact)
+    weight_directory = _format_directory(directory, name) if directory else ""
+    options = _make_session_options(provider, threads, weight_directory, without_rounding)
     for symbol, length in (lengths or {}).items():
         options.add_free_dimension_override_by_name(symbol, length)
-    return _create_session(model, name, provider, options, CUDA_GRAPH_OPTION if recorded else {})
+    return _create_session(
+        model, name, provider, options, CUDA_GRAPH_OPTION if as_cuda_graph else {}
+    )
 
 
 def _create_session(
@@ -237,7 +246,7 @@ def _create_session(
     name: str,
     provider: str,
     options: onnxruntime.SessionOptions,
-    more: Mapping[str, str],
+    provider_options: Mapping[str, str],
 ) -> OrtModel:
     ort_provider = get_ort_provider(provider)
     try:
@@ -246,7 +255,9 @@ def _create_session(
             session = onnxruntime.InferenceSession(
                 model,
                 options,
-                providers=[(ort_provider, {**PROVIDER_OPTIONS.get(provider, {}), **more})],
+                providers=[
+                    (ort_provider, {**PROVIDER_OPTIONS.get(provider, {}), **provider_options})
+                ],
                 enable_fallback=0,
             )
     except Exception as error:  # as above
@@ -264,7 +275,7 @@ def _create_session(
         provider=provider,
         inputs=_make_slots(session.get_inputs()),
         outputs=_make_slots(session.get_outputs()),
-        optional=_make_slots(session.get_overridable_initializers()),
+        optional_inputs=_make_slots(session.get_overridable_initializers()),
     )
 
 
@@ -285,22 +296,22 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
 
 
 def _has_bf16_values(model: str | bytes) -> bool:
-    """Return whether a model casts values to bf16."""
+    """Return True if a model casts values to bf16."""
     try:
         if isinstance(model, bytes):
-            held = onnx.ModelProto.FromString(model)
+            proto = onnx.ModelProto.FromString(model)
         else:
-            held = onnx.load_model(model, load_external_data=False)
+            proto = onnx.load_model(model, load_external_data=False)
     except (DecodeError, OSError):
         return False
     return any(
         node.op_type == "Cast" and any(a.i == TensorProto.BFLOAT16 for a in node.attribute)
-        for node in held.graph.node
+        for node in proto.graph.node
     )
 
 
 def _make_session_options(
-    provider: str, threads: int, directory: str, exact: bool = False
+    provider: str, threads: int, directory: str, without_rounding: bool = False
 ) -> onnxruntime.SessionOptions:
     """Return session options: threads, weight directory, logging, activation rounding."""
     options = onnxruntime.SessionOptions()
@@ -308,7 +319,7 @@ def _make_session_options(
     options.intra_op_num_threads = threads
     options.add_session_config_entry(FLUSH_DENORMALS_OPTION, "1")
     options.add_session_config_entry(*SPIN_DURATION_OPTION)
-    if exact:
+    if without_rounding:
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if directory:
         options.add_session_config_entry(
@@ -323,17 +334,17 @@ def _make_session_options(
 
 def _format_directory(directory: Path, name: str) -> str:
     """Return a directory as text for ONNX Runtime. Raise E0923 if it is not UTF-8."""
-    where = str(directory.resolve())
+    path = str(directory.resolve())
     try:
-        where.encode()
+        path.encode()
     except UnicodeEncodeError:
         raise_error(
             "E0923",
             f"ONNX Runtime cannot load `{escape_text(name)}`: its directory name is not UTF-8",
-            notes=[f"it is `{escape_text(where)}`"],
+            notes=[f"it is `{escape_text(path)}`"],
             helps=["rename the directory"],
         )
-    return where
+    return path
 
 
 def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
@@ -346,10 +357,10 @@ def _make_slots(values: Iterable[onnxruntime.NodeArg]) -> dict[str, TensorSlot]:
 
 def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
     """Raise an error with the message of ONNX Runtime."""
-    words = escape_text(" ".join(str(error).split()))[:600]
+    message = escape_text(" ".join(str(error).split()))[:600]
     raise_error(
         code,
         title,
-        notes=[f"its error: {words}"],
+        notes=[f"its error: {message}"],
         helps=["`specc verify` checks whether the model is unchanged"],
     )

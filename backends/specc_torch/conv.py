@@ -24,23 +24,23 @@ def _get_function(name: str, op: ops.Sliding | ops.ConvTranspose) -> Callable[..
 
 
 def _run_on_windows(
-    op: ops.Sliding, x: Tensor, channels: int, run: Callable[[Tensor, list[int]], Tensor]
+    op: ops.Sliding, x: Tensor, channels: int, apply_windows: Callable[[Tensor, list[int]], Tensor]
 ) -> Tensor:
-    """Return the result of `run`, which takes `x` channels-first and the number of windows. PyTorch
-    refuses an axis that is shorter than a window; here the result is empty.
+    """Return the result of `apply_windows` for `x` channels-first and the number of windows. The
+    result is empty if an axis is shorter than a window, which PyTorch rejects.
     """
     x = _swap_channels(op.kernel, x)
     counts = count_windows(op, x.shape[2:])
     if 0 in (*counts, *x.shape[:2]):
-        made = x.new_zeros(x.shape[0], channels, *counts)
+        result = x.new_zeros(x.shape[0], channels, *counts)
     else:
-        made = run(x, counts)
-    return _swap_channels(op.kernel, made)
+        result = apply_windows(x, counts)
+    return _swap_channels(op.kernel, result)
 
 
 @evaluate
 def conv(
-    op: ops.Conv, place: ForwardContext, x: Tensor, weight: Tensor, bias: Tensor | None = None
+    op: ops.Conv, context: ForwardContext, x: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """f[b t i], f[o j k], f[o]? -> f[b t o]"""
 
@@ -51,7 +51,7 @@ def conv(
             bias,
             stride=op.stride,
             dilation=op.dilation,
-            groups=place.length(op.groups),
+            groups=context.evaluate_length(op.groups),
         )
 
     return _run_on_windows(op, x, len(weight), convolve)
@@ -60,30 +60,30 @@ def conv(
 @evaluate
 def conv_transpose(
     op: ops.ConvTranspose,
-    place: ForwardContext,
+    context: ForwardContext,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
     """f[b t i], f[i p k], f[o]? -> f[b u o]"""
-    x, groups = _swap_channels(op.kernel, x), place.length(op.groups)
+    x, groups = _swap_channels(op.kernel, x), context.evaluate_length(op.groups)
     counts = count_transposed_positions(op, x.shape[2:])
     if 0 in x.shape:
-        made = x.new_zeros(x.shape[0], weight.shape[1] * groups, *counts)
+        result = x.new_zeros(x.shape[0], weight.shape[1] * groups, *counts)
     else:
-        whole = _get_function("conv_transpose", op)(
+        uncropped = _get_function("conv_transpose", op)(
             x, weight, stride=op.stride, groups=groups, dilation=op.dilation
         )
         sides = zip(reversed(op.padding_before), reversed(op.padding_after), strict=True)
         # cropping is negative padding
-        made = functional.pad(whole, [-n for side in sides for n in side])
+        result = functional.pad(uncropped, [-n for side in sides for n in side])
     if bias is not None:
-        made = made + bias.reshape(-1, *[1] * len(op.kernel))
-    return _swap_channels(op.kernel, made)
+        result = result + bias.reshape(-1, *[1] * len(op.kernel))
+    return _swap_channels(op.kernel, result)
 
 
 @evaluate
-def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
+def max_pool(op: ops.MaxPool, context: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
 
     def pool(x: Tensor, counts: list[int]) -> Tensor:
@@ -96,32 +96,32 @@ def max_pool(op: ops.MaxPool, place: ForwardContext, x: Tensor) -> Tensor:
 
 
 @evaluate
-def average_pool(op: ops.AveragePool, place: ForwardContext, x: Tensor) -> Tensor:
+def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Tensor:
     """f[b t c] -> f[b t c]"""
 
     def average(x: Tensor, counts: list[int]) -> Tensor:
         padded = _pad_window_axes(op, x, 0.0)
         mean = _get_function("avg_pool", op)(padded, op.kernel, stride=op.stride)
         # the mean over the whole window, from the mean over valid positions
-        number = x.new_ones(())
+        element_counts = x.new_ones(())
         for elements in count_window_elements(op, x.shape[2:], counts):
-            number = number[..., None] * torch.tensor(elements, device=x.device)
-        return mean * prod(op.kernel) / number
+            element_counts = element_counts[..., None] * torch.tensor(elements, device=x.device)
+        return mean * prod(op.kernel) / element_counts
 
     return _run_on_windows(op, x, _count_channels(op, x), average)
 
 
 @evaluate
-def keep_rows(op: ops.KeepRows, place: ForwardContext, keep: Tensor) -> Tensor:
+def keep_rows(op: ops.KeepRows, context: ForwardContext, keep: Tensor) -> Tensor:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
     count = count_kept_rows(op, size)
     first = torch.arange(count, device=keep.device) * op.stride + min(op.lag, 0)
-    at = first[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
+    positions = first[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
     if not size:
         return keep.new_zeros(keep.shape[0], count)
-    there = keep[:, at.clamp(0, size - 1)] & (at >= 0) & (at < size)
-    return there.all(2) if op.lag >= 0 else there.any(2)
+    window = keep[:, positions.clamp(0, size - 1)] & (positions >= 0) & (positions < size)
+    return window.all(2) if op.lag >= 0 else window.any(2)
 
 
 def _count_channels(op: ops.Sliding, x: Tensor) -> int:
@@ -129,7 +129,7 @@ def _count_channels(op: ops.Sliding, x: Tensor) -> int:
 
 
 def _swap_channels(kernel: Sequence[int], x: Tensor) -> Tensor:
-    """Return [b, t, c] as [b, c, t], and back; an image unchanged."""
+    """Transpose [b, t, c] to [b, c, t] or back; images are unchanged."""
     return x.transpose(1, 2) if len(kernel) == 1 else x
 
 

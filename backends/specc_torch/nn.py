@@ -22,14 +22,14 @@ from specc_torch.torch_interpreter import (
 
 @evaluate
 def linear(
-    op: ops.Linear, place: ForwardContext, x: Tensor, w: Tensor, bias: Tensor | None = None
+    op: ops.Linear, context: ForwardContext, x: Tensor, w: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """f[*s i], f[o i], f[o]? -> f[*s o]"""
     return functional.linear(x, w, bias)
 
 
 @evaluate
-def embedding(op: ops.Embedding, place: ForwardContext, ids: Tensor, table: Tensor) -> Tensor:
+def embedding(op: ops.Embedding, context: ForwardContext, ids: Tensor, table: Tensor) -> Tensor:
     """i[*s], f[v d] -> f[*s d]"""
     check_tensor_indices(ids, table.shape[0], "an embedding table")
     return functional.embedding(ids.long(), table)
@@ -37,10 +37,10 @@ def embedding(op: ops.Embedding, place: ForwardContext, ids: Tensor, table: Tens
 
 evaluate.add_rules(
     {
-        ops.Dropout: lambda op, place, x: functional.dropout(x, op.p, place.training),
-        ops.Softmax: lambda op, place, x: torch.softmax(x, op.axis),
-        ops.MaskedSoftmax: lambda op, place, scores, mask: _softmax(scores, mask, -1),
-        ops.Weigh: lambda op, place, weights, values: weights @ values,
+        ops.Dropout: lambda op, context, x: functional.dropout(x, op.p, context.is_training),
+        ops.Softmax: lambda op, context, x: torch.softmax(x, op.axis),
+        ops.MaskedSoftmax: lambda op, context, scores, mask: _softmax(scores, mask, -1),
+        ops.Weigh: lambda op, context, weights, values: weights @ values,
     }
 )
 
@@ -48,7 +48,7 @@ evaluate.add_rules(
 @evaluate
 def layer_norm(
     op: ops.LayerNorm,
-    place: ForwardContext,
+    context: ForwardContext,
     x: Tensor,
     gain: Tensor | None = None,
     bias: Tensor | None = None,
@@ -60,7 +60,7 @@ def layer_norm(
 @evaluate
 def group_norm(
     op: ops.GroupNorm,
-    place: ForwardContext,
+    context: ForwardContext,
     x: Tensor,
     gain: Tensor | None = None,
     bias: Tensor | None = None,
@@ -68,13 +68,13 @@ def group_norm(
     """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
     y = x.movedim(op.axis, 1)
     if y.numel():
-        y = functional.group_norm(y, place.length(op.groups), gain, bias, op.eps)
+        y = functional.group_norm(y, context.evaluate_length(op.groups), gain, bias, op.eps)
     return y.movedim(1, op.axis)
 
 
 @evaluate
 def rms_norm(
-    op: ops.RMSNorm, place: ForwardContext, x: Tensor, gain: Tensor | None = None
+    op: ops.RMSNorm, context: ForwardContext, x: Tensor, gain: Tensor | None = None
 ) -> Tensor:
     """f[*s d], f[d]? -> f[*s d]"""
     y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + op.eps)
@@ -82,50 +82,51 @@ def rms_norm(
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
-    """Softmax of `scores` that `mask` shows along `axis`; zeros without gradient if none. `sinks`
-    has length 1 along `axis`.
+    """Return the softmax of visible `scores` along `axis`, zeros without a gradient if no score is
+    visible; `sinks` has length 1 along `axis`.
     """
     if not scores.shape[axis]:
         return scores
-    seen = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
-    maximum = seen.detach().amax(axis, keepdim=True)
+    visible_scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    maximum = visible_scores.detach().amax(axis, keepdim=True)
     if sinks is not None:
         maximum = torch.maximum(maximum, sinks.detach())
     maximum = torch.where(torch.isneginf(maximum), 0.0, maximum)
-    powers = torch.exp(seen - maximum)
-    total = powers.sum(axis, keepdim=True)
+    exponentials = torch.exp(visible_scores - maximum)
+    total = exponentials.sum(axis, keepdim=True)
     if sinks is not None:
         total = total + torch.exp(sinks - maximum)
-    # Not zeros after a division: the gradient of 0 / 0 is NaN even where the value is discarded.
-    return powers / torch.where(total == 0, 1.0, total)
+    # Divide by 1 instead of replacing the result: the gradient of 0 / 0 is NaN even if it is
+    # discarded.
+    return exponentials / torch.where(total == 0, 1.0, total)
 
 
 @evaluate
-def hard(op: ops.Hard, place: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
+def hard(op: ops.Hard, context: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     if not scores.shape[-1]:
         return scores
     visible = mask & ~torch.isneginf(scores)
-    # The first of equal scores counts, so `argmax` takes the equality with the maximum, not the
+    # The first of equal scores counts, so `argmax` is applied to the maximum mask, not to the
     # scores.
     maximum = scores.masked_fill(~visible, -torch.inf).amax(-1, keepdim=True)
-    among = visible & (scores == maximum)
-    chosen = functional.one_hot(among.to(torch.int8).argmax(-1), scores.shape[-1])
-    return (chosen.bool() & among).to(scores.dtype)
+    is_maximum = visible & (scores == maximum)
+    chosen = functional.one_hot(is_maximum.to(torch.int8).argmax(-1), scores.shape[-1])
+    return (chosen.bool() & is_maximum).to(scores.dtype)
 
 
 @evaluate
-def share(op: ops.Share, place: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
+def share(op: ops.Share, context: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
-    seen = torch.where(mask, scores.clamp(min=0), 0.0)
-    total = seen.sum(-1, keepdim=True)
-    return seen / torch.where(total == 0, 1.0, total)
+    visible_scores = torch.where(mask, scores.clamp(min=0), 0.0)
+    total = visible_scores.sum(-1, keepdim=True)
+    return visible_scores / torch.where(total == 0, 1.0, total)
 
 
 @evaluate
 def attend(
     op: ops.Attend,
-    place: ForwardContext,
+    context: ForwardContext,
     query: Tensor,
     key: Tensor,
     values: Tensor,
@@ -136,11 +137,11 @@ def attend(
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
     f[b h q e], f[b h q k]
     """
-    served = query.shape[1] // max(key.shape[1], 1)
-    if served > 1:
+    heads_per_group = query.shape[1] // max(key.shape[1], 1)
+    if heads_per_group > 1:
         key, values = (
-            key.repeat_interleave(served, dim=1),
-            values.repeat_interleave(served, dim=1),
+            key.repeat_interleave(heads_per_group, dim=1),
+            values.repeat_interleave(heads_per_group, dim=1),
         )
     scores = op.scale * (query @ key.transpose(-1, -2))
     if op.cap > 0:
@@ -153,45 +154,49 @@ def attend(
 
 @evaluate
 def patches(
-    op: ops.Patches, place: ForwardContext, image: Tensor, w: Tensor, b: Tensor | None = None
+    op: ops.Patches, context: ForwardContext, image: Tensor, w: Tensor, b: Tensor | None = None
 ) -> Tensor:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     p, r = w.shape[2:]
     rows, columns = evaluate_patch_counts(image.shape, w.shape)
     # Patches are in row-major order; within a patch the channel comes first, as in the weights.
-    cut = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
-    flat = cut.reshape(image.shape[0], rows * columns, w[0].numel())
+    split = image.reshape(*image.shape[:2], rows, p, columns, r).permute(0, 2, 4, 1, 3, 5)
+    flat = split.reshape(image.shape[0], rows * columns, w[0].numel())
     return functional.linear(flat, w.reshape(w.shape[0], -1), b)
 
 
 @evaluate
-def sinusoid(op: ops.Sinusoid, place: ForwardContext, positions: Tensor) -> Tensor:
+def sinusoid(op: ops.Sinusoid, context: ForwardContext, positions: Tensor) -> Tensor:
     """i[*s] -> f[*s d]"""
-    pairs = place.length(op.dim) // 2
+    pairs = context.evaluate_length(op.dim) // 2
     steps = pairs - 1 if op.layout == "fairseq" else pairs
     step = math.log(op.base) / max(steps, 1)
-    angles = positions[..., None].double() * torch.exp(-step * place.rows(pairs).double())
+    angles = positions[..., None].double() * torch.exp(-step * context.arange(pairs).double())
     sines = [torch.sin(angles), torch.cos(angles)]
     if op.layout == "interleaved":
-        return torch.stack(sines, dim=-1).reshape(*positions.shape, 2 * pairs).to(place.floats)
-    return torch.cat(sines, dim=-1).to(place.floats)
+        return (
+            torch.stack(sines, dim=-1).reshape(*positions.shape, 2 * pairs).to(context.float_dtype)
+        )
+    return torch.cat(sines, dim=-1).to(context.float_dtype)
 
 
 @evaluate
-def rope_angles(op: ops.RopeAngles, place: ForwardContext, *rows: Tensor) -> tuple[Tensor, Tensor]:
+def rope_angles(
+    op: ops.RopeAngles, context: ForwardContext, *positions: Tensor
+) -> tuple[Tensor, Tensor]:
     """i[*s]... -> f[*s r], f[*s r]"""
-    dim = place.length(op.dim)
+    dim = context.evaluate_length(op.dim)
     if op.frequencies:
-        frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=place.device)
+        frequencies = torch.tensor(op.frequencies, dtype=torch.float64, device=context.device)
     else:
-        frequencies = op.theta ** (-2.0 * place.rows(dim // 2).double() / max(dim, 1))
-    angles = torch.stack(rows, dim=-1)[..., list(op.axes or [0])].double() * frequencies
+        frequencies = op.theta ** (-2.0 * context.arange(dim // 2).double() / max(dim, 1))
+    angles = torch.stack(positions, dim=-1)[..., list(op.axes or [0])].double() * frequencies
     cos, sin = (f(angles) * op.factor for f in (torch.cos, torch.sin))
-    return cos.to(place.floats), sin.to(place.floats)
+    return cos.to(context.float_dtype), sin.to(context.float_dtype)
 
 
 @evaluate
-def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """f[b h t d], f[#b t r], f[#b t r] -> f[b h t d]"""
     # Features after the first 2r of a head are not rotated.
     r = cos.shape[-1]
@@ -201,49 +206,62 @@ def rotate(op: ops.Rotate, place: ForwardContext, x: Tensor, cos: Tensor, sin: T
     else:
         first, second = rotated[..., 0::2], rotated[..., 1::2]
     cos, sin = cos[:, None], sin[:, None]
-    halves = [first * cos - second * sin, second * cos + first * sin]
+    rotated_pair = [first * cos - second * sin, second * cos + first * sin]
     if op.pairs == "half":
-        return torch.cat([*halves, rest], dim=-1)
-    return torch.cat([torch.stack(halves, dim=-1).reshape(rotated.shape), rest], dim=-1)
+        return torch.cat([*rotated_pair, rest], dim=-1)
+    return torch.cat([torch.stack(rotated_pair, dim=-1).reshape(rotated.shape), rest], dim=-1)
 
 
 @evaluate
-def route(op: ops.Route, place: ForwardContext, *operands: Tensor) -> Tensor:
+def route(op: ops.Route, context: ForwardContext, *operands: Tensor) -> Tensor:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
-    given = op.split_operands(operands)
-    *lead, width = given.x.shape
-    rows = given.x.reshape(-1, width)
-    many = given.ids.shape[-1]
-    ids, gates = given.ids.reshape(-1, many), given.gates.reshape(-1, many)
-    if given.keep is not None:
+    inputs = op.split_operands(operands)
+    *lead, width = inputs.x.shape
+    tokens = inputs.x.reshape(-1, width)
+    experts_per_token = inputs.ids.shape[-1]
+    ids, gates = (
+        inputs.ids.reshape(-1, experts_per_token),
+        inputs.gates.reshape(-1, experts_per_token),
+    )
+    if inputs.keep is not None:
         # no expert has index -1
-        ids = torch.where(given.keep.reshape(-1, 1), ids, -1)
-    width = place.length(op.get_body_output().type.shape[-1])
-    result = torch.zeros(rows.shape[0], width, dtype=place.floats, device=place.device)
-    for expert in _list_used_experts(ids, place.length(op.experts)):
-        chosen = ids == expert
-        at = chosen.any(-1).nonzero()[:, 0]
-        own = [w[expert] for w in given.stacked]
-        made = _run_expert(op, place, rows[at], [*own, *given.captured], len(lead) - 1)
-        share = torch.where(chosen[at], gates[at], 0).sum(-1, keepdim=True)
-        result = result.index_add(0, at, share * made)
+        ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
+    width = context.evaluate_length(op.get_body_output().type.shape[-1])
+    result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
+    for expert in _list_used_experts(ids, context.evaluate_length(op.experts)):
+        is_chosen = ids == expert
+        token_ids = is_chosen.any(-1).nonzero()[:, 0]
+        expert_weights = [w[expert] for w in inputs.stacked]
+        output = _run_expert(
+            op, context, tokens[token_ids], [*expert_weights, *inputs.captured], len(lead) - 1
+        )
+        gate = torch.where(is_chosen[token_ids], gates[token_ids], 0).sum(-1, keepdim=True)
+        result = result.index_add(0, token_ids, gate * output)
     return result.reshape(*lead, width)
 
 
 def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
-    """Return the experts in use, ascending; none for meta tensors."""
+    """Return the experts in use in ascending order; an empty list for meta tensors."""
     if ids.is_meta:
         return []
     return [e for e in sorted(set(ids.flatten().tolist())) if 0 <= e < experts]
 
 
 def _run_expert(
-    op: ops.Route, place: ForwardContext, rows: Tensor, others: list[Tensor], ones: int
+    op: ops.Route,
+    context: ForwardContext,
+    tokens: Tensor,
+    other_inputs: list[Tensor],
+    leading_axes: int,
 ) -> Tensor:
-    """Return the output of one expert for these rows; its body has `ones` leading axes of 1."""
-    lengths = {**place.lengths, op.token_count_symbol: rows.shape[0]}
-    there = replace(place, lengths=lengths)
-    shaped = rows.reshape(*[1] * ones, *rows.shape)
-    given = dict(zip(op.get_body_inputs(), (shaped, *others), strict=True))
-    made = run_graph_nodes(op.body, given, there, [op.get_body_output()])[op.get_body_output()]
-    return made.reshape(rows.shape[0], made.shape[-1])
+    """Return the output of one expert for `tokens`; its body expects `leading_axes` leading axes of
+    length 1.
+    """
+    lengths = {**context.lengths, op.token_count_symbol: tokens.shape[0]}
+    body_context = replace(context, lengths=lengths)
+    shaped = tokens.reshape(*[1] * leading_axes, *tokens.shape)
+    body_inputs = dict(zip(op.get_body_inputs(), (shaped, *other_inputs), strict=True))
+    output = run_graph_nodes(op.body, body_inputs, body_context, [op.get_body_output()])[
+        op.get_body_output()
+    ]
+    return output.reshape(tokens.shape[0], output.shape[-1])

@@ -24,7 +24,7 @@ from specc_torch.torch_interpreter import ForwardContext, run_graph_nodes
 
 
 class Scope(nn.Module):
-    """A name scope of parameters; it computes nothing."""
+    """A name scope of parameters, without a computation."""
 
 
 class SpecModule(nn.Module):
@@ -50,19 +50,19 @@ class SpecModule(nn.Module):
         self.graph = graph
         self.defaults = defaults
         self.lessons = lessons
-        said = {n: f.tied_to for n, f in graph.parameter_facts.items() if f.tied_to}
-        self.ties = said if ties is None else dict(ties)
+        spec_ties = {n: f.tied_to for n, f in graph.parameter_facts.items() if f.tied_to}
+        self.ties = spec_ties if ties is None else dict(ties)
         _check_copies(self.ties, values or {})
-        made: dict[str, nn.Parameter] = {}
+        parameters: dict[str, nn.Parameter] = {}
         for name in graph.parameters:
             root = _find_tie_root(name, self.ties)
-            if root not in made:
-                made[root] = nn.Parameter(
+            if root not in parameters:
+                parameters[root] = nn.Parameter(
                     _make_initial_parameter(
                         graph, root, _merge_tied_values(root, self.ties, values or {}), seed
                     )
                 )
-            self._place_parameter(name, made[root])
+            self._place_parameter(name, parameters[root])
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.parameters())
@@ -73,27 +73,35 @@ class SpecModule(nn.Module):
     # Dynamo would trace the interpreter itself, which takes minutes for a model of one layer
     @torch.compiler.disable  # type: ignore[untyped-decorator] # of torch
     def forward(self, **inputs: Any) -> dict[str, Tensor]:
-        """Return the outputs by name. Raise E0907 and E0910 to E0913 for inputs that do not fit."""
-        place = self._make_context()
-        known = {n: self._convert_input(n, x, place) for n, x in inputs.items()}
+        """Return the outputs by name. Raise E0907 and E0910 to E0913 for invalid inputs."""
+        context = self._make_context()
+        inputs_by_name = {n: self._convert_input(n, x, context) for n, x in inputs.items()}
         if self.defaults is not None:
-            absent = [n for n in self.defaults.outputs if n not in known]
-            known.update(
+            absent = [n for n in self.defaults.outputs if n not in inputs_by_name]
+            inputs_by_name.update(
                 _evaluate_outputs(
-                    resolve_absent_inputs(self.defaults, absent), known, {}, place, absent
+                    resolve_absent_inputs(self.defaults, absent),
+                    inputs_by_name,
+                    {},
+                    context,
+                    absent,
                 )
             )
         return _evaluate_outputs(
-            self.graph, known, dict(self.named_spec_parameters()), place, list(self.graph.outputs)
+            self.graph,
+            inputs_by_name,
+            dict(self.named_spec_parameters()),
+            context,
+            list(self.graph.outputs),
         )
 
     def named_spec_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield every parameter with its name in the spec, tied ones with each of their names."""
         for name in self.graph.parameters:
             scope, leaf = self._get_scope(name)
-            found = scope._parameters[leaf]
-            assert found is not None, f"{name} was removed"
-            yield name, found
+            parameter = scope._parameters[leaf]
+            assert parameter is not None, f"{name} was removed"
+            yield name, parameter
 
     def save(
         self, path: str | Path, metadata: Mapping[str, str] | None = None, *, force: bool = False
@@ -105,8 +113,8 @@ class SpecModule(nn.Module):
         are for published checkpoints, are not applied.
         """
         tensors = {n: _to_numpy(p) for n, p in self.named_spec_parameters() if n not in self.ties}
-        about = {**(metadata or {}), **SPEC_LAYOUT_METADATA}
-        write_safetensors(path, tensors, about, force=force)
+        full_metadata = {**(metadata or {}), **SPEC_LAYOUT_METADATA}
+        write_safetensors(path, tensors, full_metadata, force=force)
 
     def _get_scope(self, name: str) -> tuple[nn.Module, str]:
         *path, leaf = name.split(".")
@@ -130,24 +138,24 @@ class SpecModule(nn.Module):
             return ForwardContext({}, parameter.dtype, parameter.device, self.training)
         return ForwardContext({}, torch.get_default_dtype(), torch.device("cpu"), self.training)
 
-    def _convert_input(self, name: str, given: Any, place: ForwardContext) -> Tensor:
-        x = torch.as_tensor(given, device=place.device)
+    def _convert_input(self, name: str, value: Any, context: ForwardContext) -> Tensor:
+        x = torch.as_tensor(value, device=context.device)
         kind = "f" if x.is_floating_point() else "b" if x.dtype == torch.bool else "i"
         check_input_kind(self.graph, name, kind, str(x.dtype).removeprefix("torch."))
-        return x.to(place.stored(self.graph.inputs[name].type.dtype))
+        return x.to(context.get_dtype(self.graph.inputs[name].type.dtype))
 
 
 def _evaluate_outputs(
     graph: Graph,
     inputs: Mapping[str, Tensor],
     parameters: Mapping[str, Tensor],
-    place: ForwardContext,
-    wanted: list[str],
+    context: ForwardContext,
+    output_names: list[str],
 ) -> dict[str, Tensor]:
-    requested = [graph.outputs[name] for name in wanted]
-    given, lengths = bind_inputs(graph, inputs, parameters, requested)
-    found = run_graph_nodes(graph, given, replace(place, lengths=lengths), requested)
-    return {name: found[graph.outputs[name]] for name in wanted}
+    requested = [graph.outputs[name] for name in output_names]
+    known, lengths = bind_inputs(graph, inputs, parameters, requested)
+    results = run_graph_nodes(graph, known, replace(context, lengths=lengths), requested)
+    return {name: results[graph.outputs[name]] for name in output_names}
 
 
 def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:
@@ -157,7 +165,9 @@ def _find_tie_root(name: str, ties: Mapping[str, str]) -> str:
 
 
 def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Raise E0416 if a tied parameter has other values than the one that it shares."""
+    """Raise E0416 if the values of a tied parameter differ from those of the parameter that it
+    shares.
+    """
     for name in ties:
         root = _find_tie_root(name, ties)
         if name in values and root in values and not np.array_equal(values[name], values[root]):
@@ -174,7 +184,7 @@ def _check_copies(ties: Mapping[str, str], values: Mapping[str, Any]) -> None:
 def _merge_tied_values(
     root: str, ties: Mapping[str, str], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the values with `root` filled in from a name that is tied to it."""
+    """Return the values with `root` taken from a parameter that is tied to it."""
     if root in values:
         return values
     copies = [n for n in ties if n in values and _find_tie_root(n, ties) == root]
@@ -191,22 +201,22 @@ def _make_initial_parameter(
         return torch.from_numpy(
             make_initial_values(parse_initializer(facts.initial, facts.span), seed, name, shape)
         )
-    given = values[name]
-    made = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, np.float32))
-    if tuple(made.shape) != shape:
+    value = values[name]
+    tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, np.float32))
+    if tuple(tensor.shape) != shape:
         raise_error(
             "E0503",
             f"`{name}` has the wrong shape",
             facts.span,
-            notes=[f"the spec declares {list(shape)}, got {list(made.shape)}"],
+            notes=[f"the spec declares {list(shape)}, got {list(tensor.shape)}"],
         )
-    return made.detach().clone().float()
+    return tensor.detach().clone().float()
 
 
 def _to_numpy(parameter: Tensor) -> Array:
-    """Return a parameter as an array of its own type."""
+    """Return a parameter as an array of the same dtype."""
     x = parameter.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:  # NumPy has no such type
         return x.view(torch.int16).numpy().view(NUMPY_DTYPES["bf16"])
-    made: Array = x.numpy()
-    return made
+    array: Array = x.numpy()
+    return array

@@ -43,16 +43,18 @@ def _make_integer_division(
     divide: Callable[[Tensor, Tensor], Tensor],
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the division with integer division by zero defined as zero. Division by -1 is a
-    product, because dividing the minimum integer crashes the process.
+    product, because dividing the minimum integer by -1 crashes the process.
     """
 
     def divide_safely(a: Tensor, b: Tensor) -> Tensor:
         if b.is_floating_point():
             return divide(a, b)
-        special = (b == 0) | (b == -1)
-        made = divide(a, torch.where(special, torch.ones_like(b), b))
-        rest = divide is torch.remainder
-        return torch.where(special, torch.zeros_like(made) if rest else a * b, made)
+        is_special = (b == 0) | (b == -1)
+        quotient = divide(a, torch.where(is_special, torch.ones_like(b), b))
+        is_remainder = divide is torch.remainder
+        return torch.where(
+            is_special, torch.zeros_like(quotient) if is_remainder else a * b, quotient
+        )
 
     return divide_safely
 
@@ -77,72 +79,80 @@ COMPARISON_FUNCTIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 evaluate.add_rules(
     {
-        ops.Constant: lambda op, place: place.scalar(op.value, place.stored(op.dtype)),
-        ops.Range: lambda op, place: place.rows(place.length(op.length)),
-        ops.Extent: lambda op, place, x: place.rows(x.shape[op.axis]),
-        ops.Size: lambda op, place: place.scalar(place.length(op.length), torch.int64),
-        ops.Pointwise: lambda op, place, x: POINTWISE_FUNCTIONS[op.fn](x),
-        ops.Arith: lambda op, place, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
-        ops.Compare: lambda op, place, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
-        ops.And: lambda op, place, left, right: left & right,
-        ops.Or: lambda op, place, left, right: left | right,
-        ops.Not: lambda op, place, a: ~a,
-        ops.Transpose: lambda op, place, x: x.permute(op.order),
-        ops.Split: lambda op, place, x: x.reshape(evaluate_split_shape(op, x.shape, place.lengths)),
-        ops.Merge: lambda op, place, x: x.reshape(compute_merged_shape(op, x.shape)),
-        ops.Insert: lambda op, place, x: x.unsqueeze(op.axis),
-        ops.Squeeze: lambda op, place, x: x.squeeze(op.axis),
-        ops.Where: lambda op, place, condition, yes, no: torch.where(condition, yes, no),
-        ops.Expand: lambda op, place, x: x.expand(
-            *x.shape[: op.axis], place.length(op.length), *x.shape[op.axis + 1 :]
+        ops.Constant: lambda op, context: context.make_scalar(
+            op.value, context.get_dtype(op.dtype)
         ),
-        ops.Concat: lambda op, place, *xs: torch.cat(xs, dim=op.axis),
-        ops.Flip: lambda op, place, x: x.flip(op.axis),
-        ops.CumSum: lambda op, place, x: torch.cumsum(x, dim=op.axis, dtype=x.dtype),
-        ops.OneHot: lambda op, place, ids: (ids[..., None] == place.rows(place.length(op.size))).to(
-            place.floats
+        ops.Range: lambda op, context: context.arange(context.evaluate_length(op.length)),
+        ops.Extent: lambda op, context, x: context.arange(x.shape[op.axis]),
+        ops.Size: lambda op, context: context.make_scalar(
+            context.evaluate_length(op.length), torch.int64
         ),
-        ops.MatMul: lambda op, place, left, right: left @ right,
-        ops.Last: lambda op, place, x: x.select(op.axis, evaluate_last(x.shape[op.axis])),
-        ops.Index: lambda op, place, x: x.select(
-            op.axis, evaluate_index(op, x.shape[op.axis], place.lengths)
+        ops.Pointwise: lambda op, context, x: POINTWISE_FUNCTIONS[op.fn](x),
+        ops.Arith: lambda op, context, left, right: ARITHMETIC_FUNCTIONS[op.fn](left, right),
+        ops.Compare: lambda op, context, left, right: COMPARISON_FUNCTIONS[op.fn](left, right),
+        ops.And: lambda op, context, left, right: left & right,
+        ops.Or: lambda op, context, left, right: left | right,
+        ops.Not: lambda op, context, a: ~a,
+        ops.Transpose: lambda op, context, x: x.permute(op.order),
+        ops.Split: lambda op, context, x: x.reshape(
+            evaluate_split_shape(op, x.shape, context.lengths)
+        ),
+        ops.Merge: lambda op, context, x: x.reshape(compute_merged_shape(op, x.shape)),
+        ops.Insert: lambda op, context, x: x.unsqueeze(op.axis),
+        ops.Squeeze: lambda op, context, x: x.squeeze(op.axis),
+        ops.Where: lambda op, context, condition, yes, no: torch.where(condition, yes, no),
+        ops.Expand: lambda op, context, x: x.expand(
+            *x.shape[: op.axis], context.evaluate_length(op.length), *x.shape[op.axis + 1 :]
+        ),
+        ops.Concat: lambda op, context, *xs: torch.cat(xs, dim=op.axis),
+        ops.Flip: lambda op, context, x: x.flip(op.axis),
+        ops.CumSum: lambda op, context, x: torch.cumsum(x, dim=op.axis, dtype=x.dtype),
+        ops.OneHot: lambda op, context, ids: (
+            ids[..., None] == context.arange(context.evaluate_length(op.size))
+        ).to(context.float_dtype),
+        ops.MatMul: lambda op, context, left, right: left @ right,
+        ops.Last: lambda op, context, x: x.select(op.axis, evaluate_last(x.shape[op.axis])),
+        ops.Index: lambda op, context, x: x.select(
+            op.axis, evaluate_index(op, x.shape[op.axis], context.lengths)
         ),
     }
 )
 
 
 @evaluate
-def cast(op: ops.Cast, place: ForwardContext, x: Tensor) -> Tensor:
+def cast(op: ops.Cast, context: ForwardContext, x: Tensor) -> Tensor:
     """a[*s] -> n[*s]"""
     if op.to in FLOAT32_INTEGER_RANGES and x.is_floating_point():
-        least, most = FLOAT32_INTEGER_RANGES[op.to]
-        x = torch.nan_to_num(x, nan=0.0, posinf=most, neginf=least).clamp(least, most)
-    return x.to(place.stored(op.to))
+        lowest, highest = FLOAT32_INTEGER_RANGES[op.to]
+        x = torch.nan_to_num(x, nan=0.0, posinf=highest, neginf=lowest).clamp(lowest, highest)
+    return x.to(context.get_dtype(op.to))
 
 
 @evaluate
-def slice_(op: ops.Slice, place: ForwardContext, x: Tensor) -> Tensor:
+def slice_(op: ops.Slice, context: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a u *b]"""
-    start, stop = evaluate_slice(op, x.shape[op.axis], place.lengths)
+    start, stop = evaluate_slice(op, x.shape[op.axis], context.lengths)
     return x.narrow(op.axis, start, stop - start)
 
 
 @evaluate
-def gather(op: ops.Gather, place: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
+def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) -> Tensor:
     """a[*b t *d], i[*b u] -> a[*b u *d]"""
     check_tensor_indices(ids, table.shape[op.axis], "the axis that is gathered from")
-    rest = table.shape[op.axis + 1 :]
-    wide = ids.long().reshape(*ids.shape, *[1] * len(rest)).expand(*ids.shape, *rest)
-    return torch.gather(table, op.axis, wide)
+    inner_shape = table.shape[op.axis + 1 :]
+    indices = (
+        ids.long().reshape(*ids.shape, *[1] * len(inner_shape)).expand(*ids.shape, *inner_shape)
+    )
+    return torch.gather(table, op.axis, indices)
 
 
 @evaluate
-def delay(op: ops.Delay, place: ForwardContext, x: Tensor) -> Tensor:
+def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
-    rows = x.shape[op.axis]
-    before = min(op.by, rows)
-    first = make_full(x, op.axis, (before,), op.first)
-    return torch.cat([first, x.narrow(op.axis, 0, rows - before)], dim=op.axis)
+    length = x.shape[op.axis]
+    padding_length = min(op.by, length)
+    padding = make_full(x, op.axis, (padding_length,), op.first)
+    return torch.cat([padding, x.narrow(op.axis, 0, length - padding_length)], dim=op.axis)
 
 
 def make_full(x: Tensor, axis: int, lengths: Sequence[int], value: float) -> Tensor:
@@ -161,7 +171,7 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 
 @evaluate
-def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
+def reduce(op: ops.Reduce, context: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a *b]"""
     if op.fn in ("max", "min") and not x.shape[op.axis]:
         # the neutral element of an empty maximum is the lowest value of the type
@@ -174,7 +184,7 @@ def reduce(op: ops.Reduce, place: ForwardContext, x: Tensor) -> Tensor:
 
 
 @evaluate
-def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
+def arg_max(op: ops.ArgMax, context: ForwardContext, x: Tensor) -> Tensor:
     """n[*a t *b] -> i[*a *b]"""
     if not x.shape[op.axis]:
         return make_full(x, op.axis, (), 0).long()
@@ -182,7 +192,7 @@ def arg_max(op: ops.ArgMax, place: ForwardContext, x: Tensor) -> Tensor:
 
 
 @evaluate
-def einsum(op: ops.Einsum, place: ForwardContext, *xs: Tensor) -> Tensor:
+def einsum(op: ops.Einsum, context: ForwardContext, *xs: Tensor) -> Tensor:
     """f[*s] -> f[*t]"""
     terms, result = number_einsum_axes(op)
     return torch.einsum(*(p for pair in zip(xs, terms, strict=True) for p in pair), result)

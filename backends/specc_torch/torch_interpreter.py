@@ -1,7 +1,7 @@
 """Run a graph in PyTorch: the rule table, the forward context and the walk over nodes.
 
-A rule is called as `rule(op, place, *operands)` and is differentiable if the op is; an absent
-operand is None. All floats have the dtype of the module's parameters.
+A rule is called as `rule(op, context, *operands)`. It is differentiable if the op is; an absent
+operand is None. All floats have the dtype of the parameters of the module.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,39 +37,44 @@ class ForwardContext:
     """
 
     lengths: Mapping[str, int]
-    floats: torch.dtype
+    float_dtype: torch.dtype
     device: torch.device
-    training: bool = False
+    is_training: bool = False
 
-    def stored(self, dtype: str) -> torch.dtype:
+    def get_dtype(self, dtype: str) -> torch.dtype:
         """Return the dtype of an IR element type."""
-        return TORCH_DTYPES.get(dtype, self.floats)
+        return TORCH_DTYPES.get(dtype, self.float_dtype)
 
-    def length(self, dim: Dim) -> int:
-        """Evaluate a length. Raise E0912 if these inputs leave it without a value."""
+    def evaluate_length(self, dim: Dim) -> int:
+        """Evaluate a length. Raise E0912 if the inputs do not determine it."""
         return evaluate_length(dim, self.lengths)
 
-    def rows(self, count: int) -> Tensor:
+    def arange(self, count: int) -> Tensor:
         """Return `0, 1, …, count - 1`, i64."""
         return torch.arange(count, dtype=torch.int64, device=self.device)
 
-    def scalar(self, value: float, dtype: torch.dtype) -> Tensor:
-        """Return a scalar, filled on the device: a copy to a GPU waits for all work there."""
+    def make_scalar(self, value: float, dtype: torch.dtype) -> Tensor:
+        """Return a scalar, filled on the device: a copy to a GPU would synchronize with it."""
         return torch.full((), value, dtype=dtype, device=self.device)
 
 
-def check_tensor_indices(ids: Tensor, below: int, what: str) -> None:
-    """Raise E0913 unless all ids are below `below`; ids without values pass."""
+def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
+    """Raise E0913 unless all ids are indices of a table of `size` rows; meta tensors are not
+    checked.
+    """
     if not ids.numel() or ids.is_meta:
         return
-    least, maximum = (int(n) for n in torch.aminmax(ids))
-    check_index_range(least, maximum, below, what)
+    minimum, maximum = (int(n) for n in torch.aminmax(ids))
+    check_index_range(minimum, maximum, size, table_name)
 
 
 def run_graph_nodes(
-    graph: Graph, given: Mapping[Value, Tensor], place: ForwardContext, wanted: Iterable[Value]
+    graph: Graph, known: Mapping[Value, Tensor], context: ForwardContext, requested: Iterable[Value]
 ) -> dict[Value, Tensor]:
-    """Return the `wanted` values, from `given` inputs and parameters of `graph`."""
+    """Return the `requested` values of `graph` from `known` inputs and parameters."""
     return evaluate_live_nodes(
-        graph, given, wanted, lambda node, operands: evaluate[node.op](node.op, place, *operands)
+        graph,
+        known,
+        requested,
+        lambda node, operands: evaluate[node.op](node.op, context, *operands),
     )

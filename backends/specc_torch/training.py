@@ -51,7 +51,7 @@ def module(
     weights that the spec names; otherwise from the seed 0. Raise what `specc.compile` raises.
     """
     check_argument_kinds(ARGUMENT_KINDS, locals())  # all of them, before any name is assigned
-    described = open_spec_argument(
+    opened_spec = open_spec_argument(
         spec, config=config, given=set, weights=str(weights), longest=int(context)
     )
     sources = WeightSources(
@@ -60,17 +60,17 @@ def module(
         missing=None if init_missing is None else int(init_missing),
         adapter=str(adapter) if adapter else "",
     )
-    found = open_training_spec(described, sources, graph)
+    training_spec = open_training_spec(opened_spec, sources, graph)
     return SpecModule(
-        found.graph,
-        found.values,
-        ties=found.ties,
-        defaults=found.defaults,
+        training_spec.graph,
+        training_spec.values,
+        ties=training_spec.ties,
+        defaults=training_spec.defaults,
         lessons=TrainingBatches(
-            graph=found.graph,
-            reading=found.reading,
-            defaults=found.defaults,
-            generation=found.generation,
+            graph=training_spec.graph,
+            reading=training_spec.reading,
+            defaults=training_spec.defaults,
+            generation=training_spec.generation,
         ),
     )
 
@@ -80,10 +80,10 @@ def batch(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
 
     Raise E0946, E0947, and E09xx for invalid inputs.
     """
-    own = unwrap_spec_module(model)
-    place = next((p.device for p in own.parameters()), torch.device("cpu"))
-    inputs, wanted = _make_training_batches(own).batch(rows)
-    return _to_tensors(inputs, place), _to_tensors(wanted, place)
+    spec_module = unwrap_spec_module(model)
+    device = next((p.device for p in spec_module.parameters()), torch.device("cpu"))
+    inputs, targets = _make_training_batches(spec_module).batch(rows)
+    return _to_tensors(inputs, device), _to_tensors(targets, device)
 
 
 class Dataset(TorchDataset[Row]):
@@ -111,9 +111,9 @@ class Dataset(TorchDataset[Row]):
         `model(**inputs)` takes the first; targets are int64 or float32 by output, padded with
         -100.
         """
-        inputs, wanted = self.lessons.batch(rows)
-        place = torch.device("cpu")
-        return _to_tensors(inputs, place), _to_tensors(wanted, place)
+        inputs, targets = self.lessons.batch(rows)
+        device = torch.device("cpu")
+        return _to_tensors(inputs, device), _to_tensors(targets, device)
 
     def loader(
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
@@ -158,14 +158,14 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
     # prefixes that torch.compile and parallel wrappers add
     while not isinstance(inner, SpecModule):
         names = [n for n in ("_orig_mod", "module") if n in inner._modules]
-        found = inner._modules[names[0]] if names else None
-        if found is None:
+        wrapped = inner._modules[names[0]] if names else None
+        if wrapped is None:
             raise_error(
                 "E0820",
                 f"`model` must be a module of specc_torch, not a {type(model).__name__}",
                 helps=['build one with specc_torch.module("my.yaml")'],
             )
-        inner = found
+        inner = wrapped
     return inner
 
 
@@ -179,8 +179,8 @@ def _make_training_batches(model: SpecModule) -> TrainingBatches:
     return model.lessons
 
 
-def _to_tensors(arrays: Mapping[str, Array], place: torch.device) -> Tensors:
+def _to_tensors(arrays: Mapping[str, Array], device: torch.device) -> Tensors:
     return {
-        name: torch.from_numpy(np.ascontiguousarray(array)).to(place)
+        name: torch.from_numpy(np.ascontiguousarray(array)).to(device)
         for name, array in arrays.items()
     }

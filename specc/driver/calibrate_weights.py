@@ -272,7 +272,7 @@ def _open_submodel(job: LoweringJob, graph: Graph) -> Iterator[Computation]:
             dtype="",
             metadata=None,
             load=False,
-            beside=(),
+            side_files=(),
         )
         yield backend.load_runner().read_model(path).open("cpu")
 

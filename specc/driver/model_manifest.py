@@ -64,7 +64,7 @@ def build_manifest(
         streaming=model.streaming if whole else None,
         sources=sources,
         weights=weight_source_facts(
-            job.values, job.options.init, emitted.beside, contents=job.options.hash == "full"
+            job.values, job.options.init, emitted.weight_files, contents=job.options.hash == "full"
         ),
         stored=_find_initializers(job, described, emitted),
         precision=precision.precision_facts(described, job.quantized, kept, emitted, job.recipe)
@@ -72,7 +72,7 @@ def build_manifest(
         else {},
         target=job.target.name,
         opset=job.opset,
-        attentions=emitted.attentions if decodes is None else (),
+        attentions=emitted.attention_notes if decodes is None else (),
         decodes=decodes,
         scoring=scoring,
     )
@@ -86,4 +86,6 @@ def _find_initializers(job: LoweringJob, graph: Graph, emitted: EmittedModel) ->
     plan = job.decision.plan
     # of a quantized parameter that of its integers
     stored = {n: plan[n].format_codes_name(n) if n in plan else n for n in graph.parameters}
-    return {n: emitted.held[i] for n, i in stored.items() if i in emitted.held}
+    return {
+        n: emitted.initializer_names[i] for n, i in stored.items() if i in emitted.initializer_names
+    }

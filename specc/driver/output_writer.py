@@ -161,7 +161,7 @@ def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) ->
         converted = job.convert_derived_dtype(derived)
         exported = apply_profile(job.options.io_names, job.model, converted)
         graphs |= {stem: _build_derived(job, stem, g) for stem, g in exported.graphs.items()}
-        extras = tuple(ExtraFile.of_data(n, data) for n, data in exported.files.items())
+        extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.files.items())
         # only our runtime feeds preallocated buffers; others get caches that grow
         if ours:
             step = exported.graphs["step"]
@@ -258,7 +258,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         dtype=options.dtype,
         metadata=metadata,
         load=not options.no_load,
-        beside=[(TOKENIZER_SUFFIX, file.content) for file in job.reading.files if file.name],
+        side_files=[(TOKENIZER_SUFFIX, file.content) for file in job.reading.files if file.name],
     )
     return build_report(job, written)
 
@@ -281,18 +281,18 @@ def write_package(job: LoweringJob) -> CompileReport:
         normalize_output_path(options.output),
         job.stored,
         target=job.target,
-        about=PackageMetadata(job.model.name, contents.facts, job.sources),
+        metadata=PackageMetadata(job.model.name, contents.facts, job.sources),
         opset=job.opset,
         weights_as=job.weights_as,
         dtype=options.dtype,
-        extras=[*texts, *contents.extras, *companions],
+        extra_files=[*texts, *contents.extras, *companions],
         load=not options.no_load,
-        inputs=[
+        input_paths=[
             *job_input_files(job),
             *(find_companion_paths(job.directories) if companions else ()),
         ],
         force=options.force,
-        every_load=options.hash == "full",
+        hash_on_every_load=options.hash == "full",
     )
     return build_report(job, written, *companion_notes(options.io_names, job.directories))
 

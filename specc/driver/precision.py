@@ -256,7 +256,7 @@ def precision_facts(
             "layout": form.layout,
             "rounding": form.rounding,
             "turned": form.is_transposed,
-            "scales": emitted.held[form.format_scales_name(name)],
+            "scales": emitted.initializer_names[form.format_scales_name(name)],
             "recipe": made.recipe,
             "error": float(f"{loss.relative_error:.4g}"),
             "worst": float(f"{loss.max_error:.4g}"),
@@ -270,7 +270,7 @@ def precision_facts(
 
 def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
     """Yield how each attention of a graph is lowered; consecutive equal ones share a line."""
-    lowered = ((a["how"], a["scope"]) for a in emitted.attentions if "how" in a)
+    lowered = ((a["how"], a["scope"]) for a in emitted.attention_notes if "how" in a)
     for how, alike in groupby(lowered, key=lambda one: one[0]):
         scopes = [scope for _, scope in alike]
         few = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]

@@ -204,7 +204,7 @@ def read_companions(
             names.add(path.name)
             yield ExtraFile(path.name, read_required_file(path, LARGEST_COMPANION))
     if TOKENIZER in names and TOKENIZER_CONFIG not in names:
-        yield ExtraFile.of_data(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
+        yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 
 
 def companion_notes(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:

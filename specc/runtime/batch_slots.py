@@ -107,13 +107,13 @@ class _Joint:
 
     def states(self) -> DeviceTensors:
         """Return the decode states of all sequences."""
-        facts, tensor = self.first.facts, self.first.run.tensor
+        facts, tensor = self.first.facts, self.first.run.copy_to_device
         return {s.name: tensor(self._join_state(s)) for s in facts.states}
 
     def _join_state(self, state: DecodeState) -> Array:
         if state.batch_axis is None:  # the former number of columns
             return np.array(self.columns, np.int64)
-        arrays = [p.stepper.run.numbers(p.stepper.states[state.name]) for p in self.parts]
+        arrays = [p.stepper.run.copy_to_host(p.stepper.states[state.name]) for p in self.parts]
         if state.time_axis is None:
             return self._stacked(arrays, state.type, state.batch_axis)
         buffered = state.name in self.first.facts.in_place
@@ -164,8 +164,10 @@ class _Joint:
     def static_inputs(self) -> DeviceTensors:
         """Return the merged outputs of `encode`, or those of the caller."""
         names, graph = self.first.facts.static_inputs, self.first.graph
-        arrays = self._stack_inputs(names, graph, lambda s, n: s.run.numbers(s.static_inputs[n]))
-        return {name: self.first.run.tensor(array) for name, array in arrays.items()}
+        arrays = self._stack_inputs(
+            names, graph, lambda s, n: s.run.copy_to_host(s.static_inputs[n])
+        )
+        return {name: self.first.run.copy_to_device(array) for name, array in arrays.items()}
 
     def constant_inputs(self) -> dict[str, Array]:
         """Return the caller's inputs without a time axis."""

@@ -174,7 +174,7 @@ def _by_itself(
     """Return the generator of a standalone file, whose lengths and vocabulary are metadata."""
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
-    read = {generation.growing, *session.inputs, *session.optional, *defaults}
+    read = {generation.growing, *session.inputs, *session.optional_inputs, *defaults}
     return Generator(
         input_signature=replace(
             input_signature,

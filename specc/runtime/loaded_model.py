@@ -33,8 +33,8 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
     """Return every parameter by name. Raise E0917 for wrong shapes, E0925 if unreadable."""
-    found = file.weights(manifest.stored)
-    scales = file.weights({n: one.scales for n, one in manifest.rounded.items()})
+    found = file.read_weights(manifest.stored)
+    scales = file.read_weights({n: one.scales for n, one in manifest.rounded.items()})
     for name, one in manifest.rounded.items():
         shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
         wanted = one.form.compute_shapes(shape)
@@ -120,19 +120,21 @@ class LoadedModel:
         """
         if not self.manifest.rounded:
             return self
-        runtime = self.file.open_exact(self.provider)
+        runtime = self.file.open_without_rounding(self.provider)
         return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
 
     def with_products(self) -> tuple[Computation, tuple[QuantizedProduct, ...]]:
         """Return a copy that also outputs the operands and results of its quantized matrix
         products.
         """
-        session, products = self.file.open_with_products(self.provider)
+        session, products = self.file.open_with_quantized_products(self.provider)
         return self._follow_declared_graph(session), products
 
     def with_executions(self, wrap: Callable[[Session], Computation]) -> Computation:
         """Return a session that counts executions of subgraphs; `wrap` wraps the runtime's."""
-        return self._follow_declared_graph(wrap(self.file.open_counting(self.provider)))
+        return self._follow_declared_graph(
+            wrap(self.file.open_with_execution_counts(self.provider))
+        )
 
     def _follow_declared_graph(self, runtime: Computation) -> Computation:
         """Return a session of the model that takes the inputs of its declared graph."""
@@ -179,7 +181,7 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
             f"`beside` is damaged",
         )
     if reason := beside.find_misplaced_tensors(
-        file.outside(), {n: f.bytes for n, f in recorded.items()}
+        file.list_external_files(), {n: f.bytes for n, f in recorded.items()}
     ):
         _fail_changed(file.path, name, reason)
     # with external weights the file is the graph and their offsets
@@ -209,9 +211,9 @@ def load_parsed_model(
     if the provider is not available, E0942 if the tokenizer is not the model's.
     """
     manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
-    room = file.room()
+    room = file.measure_weights()
     if provider == "cpu":  # only the driver knows how much a device can hold
-        check_free_memory(str(file.path), room.held, room.stored, room.numbers)
+        check_free_memory(str(file.path), room.memory_bytes, room.stored_bytes, room.element_count)
     session = file.open(provider, threads)
     return LoadedModel(
         path=file.path,

@@ -181,9 +181,9 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     # Linked checkpoints count too; files in neither list would be read unchecked.
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked.items()}
-    if reason := find_misplaced_tensors(file.outside(), sizes):
+    if reason := find_misplaced_tensors(file.list_external_files(), sizes):
         _fail_mixed(directory, name, reason)
-    for location, _ in file.outside():
+    for location, _ in file.list_external_files():
         if (found := index.files.get(location)) is not None:
             facts = WeightFileFacts(found.bytes, found.sha256)
             if reason := explain_mismatch(directory, location, facts):

@@ -192,7 +192,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
         return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked)]
     model = opened.whole
     # A single model has no index; its tensors describe its inputs.
-    weights = [name for name, _ in model.file.outside()]
+    weights = [name for name, _ in model.file.list_external_files()]
     tokenizers = [f.name for f in model.manifest.reading.files if f.name]
     directory = model.path.parent
     return [opened.path, *(directory / name for name in (*weights, *tokenizers))]
@@ -242,7 +242,7 @@ def has_batch_shared_scales(opened: OpenedModel) -> bool:
     """Return whether activation scales are per tensor, shared by the rows of a batch."""
     package = opened.package
     files = package.models.values() if package else [opened.whole.file]
-    return any(file.shares_scales() for file in files)
+    return any(file.has_per_tensor_scales() for file in files)
 
 
 def open_stream(opened: OpenedModel) -> StreamingModel:

@@ -51,9 +51,12 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOu
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
     """Return the prepared inputs that the graph takes; it computes the rest itself."""
-    input_signature, takes = request.writer.input_signature, {*session.inputs, *session.optional}
+    input_signature, takes = (
+        request.writer.input_signature,
+        {*session.inputs, *session.optional_inputs},
+    )
     known = takes
-    if request.begun and input_signature.growing in session.optional:
+    if request.begun and input_signature.growing in session.optional_inputs:
         # the generator provides the start token, whose position is valid
         begun = {input_signature.growing, input_signature.mask}
         takes, known = takes - begun, takes | begun

@@ -101,7 +101,7 @@ class KVCacheStepper:
         if encode is not None:
             # no token was fed yet
             known = {**prepared, input_signature.growing: growing[:, :0]}
-            made = encode.tensors({name: known[name] for name in encode.inputs})
+            made = encode.run_on_device({name: known[name] for name in encode.inputs})
         env = infer_lengths(input_signature.graph, prepared)
         self.static_inputs, self.states = first_states(facts, step, made, prepared, env)
         self.first = _select_newest(made[facts.first].numpy()) if facts.first else None
@@ -148,7 +148,7 @@ class KVCacheStepper:
     def _run_step(self, given: Mapping[str, Array | DeviceTensor]) -> DeviceTensors:
         """Run the step on these inputs and the states."""
         if not self.buffers:
-            return self.run.tensors({**given, **self.static_inputs, **self.states})
+            return self.run.run_on_device({**given, **self.static_inputs, **self.states})
         bound = {**self.static_inputs, **{s.name: self.states[s.name] for s in self.buffers}}
         moving = {n: v for n, v in self.states.items() if n not in bound}
         # batch elements may have been selected, and buffers have grown, since it was bound
@@ -169,7 +169,7 @@ class KVCacheStepper:
             lengths = [n for n in sizes if n is not None]
             if name not in states and len(lengths) == len(sizes):
                 empty = np.zeros(lengths, NUMPY_DTYPES[value.type.dtype])
-                fixed[name] = self.run.tensor(empty)
+                fixed[name] = self.run.copy_to_device(empty)
         return fixed
 
     def _given(self, rows: PerTokenInputs) -> dict[str, Array | DeviceTensor]:
@@ -202,8 +202,8 @@ class KVCacheStepper:
                 length *= 2
             # positions after the filled ones are never read, but may not be NaN
             sizes = (*shape[:2], length - shape[2], shape[3])
-            more = self.run.tensor(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
-            grown = self.run.joined([old, more], 2) if shape[2] else more
+            more = self.run.copy_to_device(np.zeros(sizes, NUMPY_DTYPES[state.type.dtype]))
+            grown = self.run.concat([old, more], 2) if shape[2] else more
             self.states[state.name] = grown
 
     def reorder(self, rows: Ints) -> None:
@@ -221,7 +221,7 @@ class KVCacheStepper:
             return value
         if value.shape()[axis] == len(rows) and np.array_equal(rows, np.arange(len(rows))):
             return value
-        return self.run.rows_of(value, axis, rows)
+        return self.run.gather(value, axis, rows)
 
 
 def first_states(
@@ -233,7 +233,7 @@ def first_states(
 ) -> tuple[DeviceTensors, DeviceTensors]:
     """Return what every step reads of `encode` (`made`) or the caller, and the first states."""
     static_inputs = {
-        n: made[n] if n in made else step.tensor(given[n]) for n in facts.static_inputs
+        n: made[n] if n in made else step.copy_to_device(given[n]) for n in facts.static_inputs
     }
     states: DeviceTensors = {}
     for state in facts.states:
@@ -245,7 +245,7 @@ def first_states(
             d.evaluate(lengths) if n != state.time_axis else 0
             for n, d in enumerate(state.type.shape)
         ]
-        states[state.name] = step.tensor(np.zeros(shape, NUMPY_DTYPES[state.type.dtype]))
+        states[state.name] = step.copy_to_device(np.zeros(shape, NUMPY_DTYPES[state.type.dtype]))
     return static_inputs, states
 
 

@@ -78,7 +78,7 @@ class StreamingModel(StepGraphs):
             at = self.along
             once = {n: given[n] for n in self.encode.inputs}
             # Nothing was pushed yet; only other lengths are known.
-            made = self.encode.tensors(
+            made = self.encode.run_on_device(
                 {n: _slice_rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
             )
         return first_states(self.facts, self.step, made, given, known)
@@ -239,7 +239,7 @@ class InputStream:
             if name in step.inputs:
                 stop = count + (self.rows if name in whole else 0)
                 rows[name] = np.take(given[name], range(stop), axis)
-        results = step.tensors({**rows, **self.static_inputs, **self.states})
+        results = step.run_on_device({**rows, **self.static_inputs, **self.states})
         self.states = {s.name: results.pop(s.next_output) for s in facts.states}
         return {name: value.numpy() for name, value in results.items()}
 

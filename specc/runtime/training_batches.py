@@ -204,7 +204,7 @@ class TrainingBatches:
         """
         rows = check_training_rows(rows)
         names = self._read_names(rows)
-        self._check_targets(names)
+        self._check_output_files(names)
         columns = {name: [row[name] for row in rows] for name in names}
         wanted = {
             name: training_targets(self.reading, name, values)
@@ -229,7 +229,7 @@ class TrainingBatches:
         made = self.generation
         return made if made and name == made.growing and made.source not in names else None
 
-    def _check_targets(self, names: Sequence[str]) -> None:
+    def _check_output_files(self, names: Sequence[str]) -> None:
         """Raise E0946 if there are no targets."""
         outputs = self.graph.outputs
         if any(name in outputs or self._learned_section(name, names) for name in names):

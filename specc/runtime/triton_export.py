@@ -50,7 +50,7 @@ def write_triton_repository(
             if file.readline() != FILE_HEADER:
                 raise_not_replaceable(config, "it was not written by specc", "use --force")
     source = model.path.parent
-    beside = [location for location, _ in model.file.outside()]
+    beside = [location for location, _ in model.file.list_external_files()]
     for location in beside:
         if Path(location).name != location:
             raise_error(

@@ -75,7 +75,7 @@ def planned_inputs(
         inputs = _scale_floats(given(graph, each.sizes, rng, each.density), each.scale)
         coverage.run(inputs)
         yield each.sizes, inputs
-    further = candidate_sizes(graph, coverage.subgraphs.constants, most)
+    further = candidate_sizes(graph, coverage.subgraphs.compared_constants, most)
     affordable = ((s, d) for s, d in further if is_affordable(s, graph))
     for sizes, density in islice(affordable, MAX_ROUNDS):
         if coverage.session is None or not coverage.missing:

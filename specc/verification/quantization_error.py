@@ -181,7 +181,7 @@ class QuantizationComparison:
         inputs = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(seed))
         reference = backend.load_reference()
         low, full = (
-            reference.evaluate_graph(graph, inputs, model.weights(), wanted=scopes)
+            reference.evaluate_graph(graph, inputs, model.weights(), value_names=scopes)
             for model in (self.low, self.full)
         )
         for scope in scopes:

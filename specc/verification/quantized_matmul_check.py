@@ -53,7 +53,7 @@ def compare_products(
     """
     worst = 0.0
     for product in products:
-        given = {role: results[name] for role, name in product.values.items()}
+        given = {role: results[name] for role, name in product.value_names.items()}
         if not given["y"].size:
             continue
         apart = _apart(product, given)
@@ -62,7 +62,7 @@ def compare_products(
             raise_error(
                 "E0855",
                 f"a quantized matrix product differs by {apart:.1e} of its largest value",
-                notes=[f"`{product.values['y']}`, a {product.kind}", shown],
+                notes=[f"`{product.value_names['y']}`, a {product.operator}", shown],
                 helps=[
                     "this processor multiplies integers differently; compile "
                     "with `--quantize int8-weights`, or report it"
@@ -73,7 +73,7 @@ def compare_products(
 
 def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
     x, y = given["x"], given["y"]
-    match product.kind:
+    match product.operator:
         # Integers are compared relative to their range, so that an error of one is far above the
         # tolerance.
         case "QuantizeLinear":
@@ -82,10 +82,10 @@ def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
         case "DynamicQuantizeLinear":
             return _together_apart(given)
         case "DynamicQuantizeLSTM":
-            want = integer_lstm_results(given, reverse=bool(product.numbers["reverse"]))
+            want = integer_lstm_results(given, reverse=bool(product.attributes["reverse"]))
             want, y = want.reshape(-1, want.shape[-1]), y.reshape(-1, y.shape[-1])
         case "MatMulNBits":
-            want, allowed = _in_blocks(given, product.numbers)
+            want, allowed = _in_blocks(given, product.attributes)
             gap = np.abs(want - _rows(y))
             # the rounding error of float32 sums is allowed
             gap = float(np.where(gap <= allowed, 0.0, gap).max())

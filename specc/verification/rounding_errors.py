@@ -56,7 +56,7 @@ def make_rounding_sample(
     def run_rounded(errors: RoundingErrors) -> dict[str, Array]:
         errors.after = after
         given, changed = errors.add_errors(inputs), errors.add_errors(weights)
-        return numpy.evaluate_graph(graph, given, changed, after=errors)
+        return numpy.evaluate_graph(graph, given, changed, result_hook=errors)
 
     return run_rounded
 
@@ -238,7 +238,7 @@ def half_rounding_error(
     most = dict.fromkeys(want, 0.0)
     for n in range(RANDOM_DRAWS + 1):
         rounding = HalfRounding(rng if n else None)
-        made = numpy.evaluate_graph(graph, inputs, weights, after=rounding)
+        made = numpy.evaluate_graph(graph, inputs, weights, result_hook=rounding)
         if rounding.over is not None:
             _too_large(graph, *rounding.over)
         for name, value in want.items():

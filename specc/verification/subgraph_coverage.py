@@ -38,10 +38,10 @@ class Coverage:
     @classmethod
     def of(cls, model: LoadedModel) -> "Coverage":
         """Build for an open model."""
-        made = cls(model.file.subgraphs())
+        made = cls(model.file.list_subgraphs())
         made.counts = np.zeros(len(made.subgraphs.names), np.int64)
-        room, free = model.file.room(), get_free_memory()
-        if made.counts.size and (free is None or room.held <= free):
+        room, free = model.file.measure_weights(), get_free_memory()
+        if made.counts.size and (free is None or room.memory_bytes <= free):
             made.session = model.with_executions(lambda s: _Counted(s, made))
         return made
 
@@ -81,7 +81,7 @@ class _Counted:
     @property
     def optional(self) -> Mapping[str, TensorSlot]:
         """The optional inputs."""
-        return self.inner.optional
+        return self.inner.optional_inputs
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model and return its own results."""
@@ -89,7 +89,7 @@ class _Counted:
 
     @property
     def _output(self) -> str:
-        return self.coverage.subgraphs.output
+        return self.coverage.subgraphs.counts_output
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model and return its own results."""

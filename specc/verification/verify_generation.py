@@ -99,12 +99,12 @@ def _sample_inputs(
     """Sample inputs of the model, with its compiled settings."""
     session, growing = writer.itself, writer.input_signature.growing
     assert session is not None, "a standalone generator has a session"
-    takes = {*session.inputs, *session.optional}
+    takes = {*session.inputs, *session.optional_inputs}
     made = random_inputs(graph, sizes, rng, density)
     inputs = {n: v for n, v in made.items() if n in takes}
     settings = writer.chosen({"max_tokens": MAX_TOKENS})
     beam = settings.strategy == "beam"
-    if (settings.start or writer.begins) and growing in session.optional:
+    if (settings.start or writer.begins) and growing in session.optional_inputs:
         inputs.pop(growing, None)
     return writer.begin(inputs, replace(settings, log_probs=not beam))
 
@@ -180,7 +180,7 @@ class _Reference:
         """Evaluate the graph for these inputs."""
         given = {n: v for n, v in inputs.items() if n in self.graph.inputs}
         return backend.load_reference().evaluate_graph(
-            self.graph, given, self.weights, after=self.errors
+            self.graph, given, self.weights, result_hook=self.errors
         )
 
 

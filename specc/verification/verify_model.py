@@ -67,9 +67,9 @@ def iterate_rounds(
     if model.manifest.decodes is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
-    room = model.file.room()
+    room = model.file.measure_weights()
     # The reference holds another copy of the stored weights.
-    check_free_memory(str(model.path), room.stored, room.stored, room.numbers)
+    check_free_memory(str(model.path), room.stored_bytes, room.stored_bytes, room.element_count)
     comparison, coverage = _Comparison.of(model), Coverage.of(model)
     compared = []
     for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):
@@ -118,7 +118,7 @@ class _Comparison:
         got = self.exact.session.run(inputs)
         after = reference_cache_values(self.graph, got, self.weights)
         made = backend.load_reference().evaluate_graph(
-            self.graph, inputs, self.weights, after=after
+            self.graph, inputs, self.weights, result_hook=after
         )
         want = {name: np.asarray(value) for name, value in made.items()}
         self.rounds += any(value.size for value in want.values())

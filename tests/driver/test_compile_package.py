@@ -41,7 +41,11 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     }
     values = bind_pair_weights(spec, list(graphs.values()), 5, "")
     written = write_package(
-        parts, tmp_path / "both", values, target=get_target("ort-cpu"), about=PackageMetadata(name)
+        parts,
+        tmp_path / "both",
+        values,
+        target=get_target("ort-cpu"),
+        metadata=PackageMetadata(name),
     )
     alone = tmp_path / "alone.onnx"
     specc.compile(name, alone, init=5, set=config, weights_as="copy")

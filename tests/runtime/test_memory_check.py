@@ -48,8 +48,12 @@ def set_free_memory(patch: pytest.MonkeyPatch, free: int | None) -> None:
 
 
 def test_the_estimate_equals_the_memory_of_the_runtime(halves: Path) -> None:
-    room = load_model(str(halves)).file.room()
-    assert (room.numbers, room.stored, room.held) == (NUMBERS, 2 * NUMBERS, HELD)
+    room = load_model(str(halves)).file.measure_weights()
+    assert (room.element_count, room.stored_bytes, room.memory_bytes) == (
+        NUMBERS,
+        2 * NUMBERS,
+        HELD,
+    )
 
 
 @pytest.mark.parametrize("free", [HELD, None])

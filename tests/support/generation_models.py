@@ -163,7 +163,7 @@ class GenerationCase:
         decoding = make_decoding(self.settings, self.source, self.settings.repetition_penalty != 1)
         inside = None if self.keep is not None else model.defaults
         whole = SelfDecodingGraph(model.graph, derived, decoding, inside)
-        self.ingredients = GenerationParts.of(whole)
+        self.ingredients = GenerationParts.from_graph(whole)
         self.built = build_generation_model(whole, get_target(self.target), self.opset)
         self.model = fill_weights(self.built, self.weights)
         self.session = open_silent_session(self.model)

@@ -54,14 +54,16 @@ class ReferenceSession:
     def inputs(self) -> Mapping[str, Any]:
         return self.graph.inputs
 
-    def tensor(self, array: Array) -> HostTensor:
+    def copy_to_device(self, array: Array) -> HostTensor:
         return HostTensor(array)
 
-    def numbers(self, held: Any) -> Array:
-        array: Array = held.array
+    def copy_to_host(self, tensor: Any) -> Array:
+        array: Array = tensor.array
         return array
 
-    def tensors(self, inputs: Mapping[str, Any], into: Any = None) -> dict[str, Any]:
+    def run_on_device(
+        self, inputs: Mapping[str, Any], output_buffers: Any = None
+    ) -> dict[str, Any]:
         given = {n: v.array if isinstance(v, HostTensor) else v for n, v in inputs.items()}
         weights = {n: self.weights[n] for n in self.graph.parameters}
         outputs = specc_numpy.evaluate_graph(

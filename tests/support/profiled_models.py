@@ -116,16 +116,16 @@ def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: st
     graphs = {
         name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.profiled.graphs.items()
     }
-    extras = [ExtraFile.of_data(name, content) for name, content in model.profiled.files.items()]
+    extras = [ExtraFile.from_json(name, content) for name, content in model.profiled.files.items()]
     metadata = PackageMetadata(model.spec.model.name)
     write_package(
         graphs,
         directory,
         values,
         target=get_target("onnx"),
-        about=metadata,
+        metadata=metadata,
         weights_as=weights_as,
-        extras=extras,  # type: ignore[arg-type]
+        extra_files=extras,  # type: ignore[arg-type]
     )
     return directory
 

@@ -63,7 +63,7 @@ def build_manifest_text(
     """Return the manifest of a compiled graph."""
 
     def built(emitted: EmittedModel) -> dict[str, str]:
-        held = {n: emitted.held[n] for n in graph.parameters}
+        held = {n: emitted.initializer_names[n] for n in graph.parameters}
         manifest = Manifest(
             name=model.name,
             doc=model.doc,
@@ -77,7 +77,7 @@ def build_manifest_text(
             stored=held,
             target="onnx",
             opset=23,
-            attentions=emitted.attentions,
+            attentions=emitted.attention_notes,
         )
         return {METADATA_KEY: manifest.dump()}
 
@@ -105,7 +105,7 @@ def write_pair_package(
         parts[name] = PackageGraph(model.graph, f"{name}.onnx", metadata)
     about = options.pop("about", PackageMetadata("pair", {"growing": "ids"}, {"pair.specc": SPEC}))
     return write_package(
-        parts, directory, values, target=get_target("onnx"), about=about, **options
+        parts, directory, values, target=get_target("onnx"), metadata=about, **options
     )
 
 

@@ -63,7 +63,7 @@ def test_wrong_weights_and_wrong_choices_are_found(strategy: str, tmp_path: Path
 
 def _share_weights(wrong: LoadedModel, right: LoadedModel) -> LoadedModel:
     """Let the reference read the correct weights."""
-    wrong.file.__dict__["weights"] = right.file.weights
+    wrong.file.__dict__["read_weights"] = right.file.read_weights
     return wrong
 
 

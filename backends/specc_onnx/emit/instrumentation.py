@@ -1,11 +1,11 @@
-"""Copies of a compiled model with more outputs: attention weights, or subgraph executions.
+"""Copies of a compiled model with additional outputs: attention weights, or execution counts.
 
-The fused `Attention` returns its weights only in mode 3 of its fourth output. An `Attention`
-inside an `If` for empty inputs replaces the `If`, so such a copy needs nonempty inputs;
-blocked attention is replaced by its dense form.
+The fused `Attention` returns its weights only in mode 3 of its fourth output. An `Attention` inside
+an `If` for empty inputs replaces the `If`, so such a copy needs nonempty inputs. Blocked attention
+is replaced by dense attention.
 
-A counting copy also returns i64[n], the executions of each branch of an `If` and each body of a
-`Loop` or `Scan`: branches have an additional output, bodies an additional carry.
+A counting copy also returns i64[n], the number of executions of each branch of an `If` and each
+body of a `Loop` or `Scan`: branches get an additional output, bodies an additional carry.
 """
 
 import math
@@ -32,7 +32,7 @@ MAX_CONSTANT_ELEMENTS = 64
 def list_subgraphs(model: ModelProto) -> Subgraphs:
     """Return the names of all subgraphs, and the integers in conditions of branches."""
     copy = ModelProto()
-    # skip the weights
+    # weights are not copied
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) <= MAX_CONSTANT_ELEMENTS:
             copy.graph.initializer.append(tensor)
@@ -42,23 +42,25 @@ def list_subgraphs(model: ModelProto) -> Subgraphs:
 
 
 def list_compared_constants(model: ModelProto) -> tuple[int, ...]:
-    """Return the integer constants above 1 that conditions of branches are computed from."""
-    found = set[int]()
-    for graph, outer in _iterate_graph_scopes(model.graph, {}):
+    """Return the integer constants above 1 from which branch conditions are computed."""
+    constants = set[int]()
+    for graph, producers in _iterate_graph_scopes(model.graph, {}):
         for node in graph.node:
             if node.op_type == "If":
-                found |= set(_iterate_source_constants(node.input[0], outer, MAX_SEARCH_DEPTH))
-    return tuple(sorted(n for n in found if 1 < n <= MAX_COMPARED_CONSTANT))
+                constants |= set(
+                    _iterate_source_constants(node.input[0], producers, MAX_SEARCH_DEPTH)
+                )
+    return tuple(sorted(n for n in constants if 1 < n <= MAX_COMPARED_CONSTANT))
 
 
 _Producers = dict[str, NodeProto | TensorProto]
 
 
 def _iterate_graph_scopes(
-    graph: GraphProto, outer: _Producers
+    graph: GraphProto, outer_producers: _Producers
 ) -> Iterator[tuple[GraphProto, _Producers]]:
-    """Yield each graph with the nodes and constants visible in it, by name."""
-    visible: _Producers = {**outer, **{t.name: t for t in graph.initializer}}
+    """Yield each graph with the nodes and constants that are visible in it, by name."""
+    visible: _Producers = {**outer_producers, **{t.name: t for t in graph.initializer}}
     visible |= {name: node for node in graph.node for name in node.output}
     yield graph, visible
     for node in graph.node:
@@ -67,7 +69,7 @@ def _iterate_graph_scopes(
 
 
 def _iterate_source_constants(name: str, producers: _Producers, depth: int) -> Iterator[int]:
-    """Yield the integer constants that a value is computed from."""
+    """Yield the integer constants from which a value is computed."""
     source = producers.get(name)
     if isinstance(source, NodeProto):
         if source.op_type == "Constant":
@@ -91,7 +93,7 @@ def add_execution_counts(model: ModelProto) -> tuple[str, ...]:
         counter = _ExecutionCounter(len(names))
         total = counter.add_counts(model.graph, [])
         model.graph.node.append(helper.make_node("Identity", [total], [EXECUTION_COUNTS_OUTPUT]))
-        model.graph.output.append(counter.declare(EXECUTION_COUNTS_OUTPUT))
+        model.graph.output.append(counter.make_counts_info(EXECUTION_COUNTS_OUTPUT))
     return names
 
 
@@ -113,60 +115,71 @@ class _ExecutionCounter:
     subgraph_index: int = 0
     name_count: int = 0
 
-    def declare(self, name: str) -> Any:
+    def make_counts_info(self, name: str) -> Any:
         """Return the declaration of a value i64[size]."""
         return helper.make_tensor_value_info(name, TensorProto.INT64, [self.size])
 
-    def add_counts(self, graph: GraphProto, parts: list[str]) -> str:
-        """Add nodes for the sum of `parts` and of the counts of all subgraphs; return its name."""
+    def add_counts(self, graph: GraphProto, terms: list[str]) -> str:
+        """Add nodes that sum `terms` and the counts of all subgraphs; return the name of the
+        sum.
+        """
         nodes = list[NodeProto]()
         for node in graph.node:
             if any(True for _ in iterate_node_bodies(node)):
-                parts = [*parts, self._count_in(node, nodes)]
+                terms = [*terms, self._add_node_counts(node, nodes)]
             nodes.append(node)
-        if not parts:
-            parts = [self._make_constant(None, nodes)]
-        total, *others = parts
-        for part in others:
-            nodes.append(helper.make_node("Add", [total, part], [self._make_name()]))
+        if not terms:
+            terms = [self._make_constant(None, nodes)]
+        total, *rest = terms
+        for term in rest:
+            nodes.append(helper.make_node("Add", [total, term], [self._make_name()]))
             total = nodes[-1].output[0]
         _replace_nodes(graph, nodes)
         return total
 
-    def _count_in(self, node: NodeProto, before: list[NodeProto]) -> str:
-        """Make `node` output the execution counts of its subgraphs, with constants in `before`."""
+    def _add_node_counts(self, node: NodeProto, nodes: list[NodeProto]) -> str:
+        """Make `node` output the execution counts of its subgraphs; constants are appended to
+        `nodes`.
+        """
         result = self._make_name()
         if node.op_type == "If":
             for body in iterate_node_bodies(node):
-                body.output.append(self.declare(self._count_body(body, [])))
+                body.output.append(self.make_counts_info(self._add_body_counts(body, [])))
             node.output.append(result)
             return result
         (body,) = iterate_node_bodies(node)
         # a Loop's inputs are trip count, condition, then carries
-        first, scanned = 2, 0
+        fixed_inputs, scan_inputs = 2, 0
         if node.op_type == "Scan":
-            first, scanned = 0, next(a.i for a in node.attribute if a.name == "num_scan_inputs")
-        carried = len(body.input) - first - scanned
+            fixed_inputs, scan_inputs = (
+                0,
+                next(a.i for a in node.attribute if a.name == "num_scan_inputs"),
+            )
+        carried = len(body.input) - fixed_inputs - scan_inputs
         carry = self._make_name()
-        total = self._count_body(body, [carry])
-        start = self._make_constant(None, before)
-        _insert_repeated(node.input, first + carried, start)
-        _insert_repeated(body.input, first + carried, self.declare(carry))
-        _insert_repeated(body.output, carried + (node.op_type == "Loop"), self.declare(total))
+        total = self._add_body_counts(body, [carry])
+        zeros = self._make_constant(None, nodes)
+        _insert_repeated(node.input, fixed_inputs + carried, zeros)
+        _insert_repeated(body.input, fixed_inputs + carried, self.make_counts_info(carry))
+        _insert_repeated(
+            body.output, carried + (node.op_type == "Loop"), self.make_counts_info(total)
+        )
         _insert_repeated(node.output, carried, result)
         return result
 
-    def _count_body(self, body: GraphProto, parts: list[str]) -> str:
-        """Add nodes for the counts of a subgraph and its subgraphs plus `parts`; return the sum."""
+    def _add_body_counts(self, body: GraphProto, terms: list[str]) -> str:
+        """Add nodes that sum `terms` and the counts of a subgraph and its subgraphs; return the
+        sum.
+        """
         new_nodes = list[NodeProto]()
-        one = self._make_constant(self.subgraph_index, new_nodes)
+        own_count = self._make_constant(self.subgraph_index, new_nodes)
         self.subgraph_index += 1
-        total = self.add_counts(body, [*parts, one])
+        total = self.add_counts(body, [*terms, own_count])
         _replace_nodes(body, [*new_nodes, *body.node])
         return total
 
     def _make_constant(self, index: int | None, nodes: list[NodeProto]) -> str:
-        """Add a constant i64[size] of zeros, with a one at `index`."""
+        """Add a constant i64[size] of zeros with a 1 at `index`; return its name."""
         counts = np.zeros(self.size, np.int64)
         if index is not None:
             counts[index] = 1
@@ -181,17 +194,19 @@ class _ExecutionCounter:
 
 
 def _replace_nodes(graph: GraphProto, nodes: Iterable[NodeProto]) -> None:
-    """Replace the nodes of a graph; they may contain its own, which `del` clears."""
+    """Replace the nodes of a graph. They are copied first, because `del` clears nodes of the
+    graph.
+    """
     copies = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
-def _insert_repeated(field: Any, at: int, value: Any) -> None:
+def _insert_repeated(field: Any, index: int, value: Any) -> None:
     """Insert into a repeated protobuf field, which has no `insert`."""
     values = [v if isinstance(v, str) else type(v).FromString(v.SerializeToString()) for v in field]
     del field[:]
-    field.extend([*values[:at], value, *values[at:]])
+    field.extend([*values[:index], value, *values[index:]])
 
 
 PROVIDERS_WITHOUT_WEIGHTS = frozenset({"cuda"})
@@ -203,7 +218,7 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
     """Add an output `[b, h, q, k]` for each attention in `notes` that the model contains. Return
     the output names by scope; repeated scopes are numbered.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for note in notes:
         for name in ("mask", "added", "blocks"):
             _inline_branch(model, note.get(name, ""), "else_branch")
@@ -211,18 +226,18 @@ def add_attention_outputs(model: ModelProto, notes: Iterable[Mapping[str, str]])
         if value is None:
             continue
         if value not in {o.name for o in model.graph.output}:
-            kind = ONNX_TYPE_CODES.get(note.get("dtype", "f32"), ONNX_TYPE_CODES["f32"])
-            model.graph.output.append(helper.make_tensor_value_info(value, kind, None))
+            type_code = ONNX_TYPE_CODES.get(note.get("dtype", "f32"), ONNX_TYPE_CODES["f32"])
+            model.graph.output.append(helper.make_tensor_value_info(value, type_code, None))
         scope, n = note.get("scope", ""), 1
-        while (name := scope if n == 1 else f"{scope} {n}") in found:
+        while (name := scope if n == 1 else f"{scope} {n}") in names:
             n += 1
-        found[name] = value
-    return found
+        names[name] = value
+    return names
 
 
 def _expose_weights_output(model: ModelProto, note: Mapping[str, str]) -> str | None:
     """Make an `Attention` node return its weights, and return their name."""
-    # An inlined branch has the result name of its `If`.
+    # An inlined branch keeps the result name of its `If`.
     value = note.get("blocks") or note.get("guard") or note.get("node", "")
     if "guard" in note:
         _inline_branch(model, value, "then_branch")
@@ -250,14 +265,14 @@ def _inline_branch(model: ModelProto, guard: str, branch: str) -> None:
     node = _find_producer(model, guard)
     if node is None or node.op_type != "If":
         return
-    then = next(a.g for a in node.attribute if a.name == branch)
-    names = {old.name: new for old, new in zip(then.output, node.output, strict=True)}
-    at = list(model.graph.node).index(node)
-    del model.graph.node[at]
-    for offset, inner in enumerate(then.node):
-        moved = NodeProto.FromString(inner.SerializeToString())
-        moved.output[:] = [names.get(o, o) for o in inner.output]
-        model.graph.node.insert(at + offset, moved)
+    body = next(a.g for a in node.attribute if a.name == branch)
+    names = {old.name: new for old, new in zip(body.output, node.output, strict=True)}
+    index = list(model.graph.node).index(node)
+    del model.graph.node[index]
+    for offset, inner in enumerate(body.node):
+        copy = NodeProto.FromString(inner.SerializeToString())
+        copy.output[:] = [names.get(o, o) for o in inner.output]
+        model.graph.node.insert(index + offset, copy)
 
 
 def _find_producer(model: ModelProto, value: str) -> NodeProto | None:

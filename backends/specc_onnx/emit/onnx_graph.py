@@ -51,13 +51,13 @@ def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
             value.doc_string = format_input_doc(facts)
 
 
-def format_input_doc(facts: Input) -> str:
+def format_input_doc(graph_input: Input) -> str:
     """Return the doc string of an input, such as `i64[batch, seq], from 0 to 50256`."""
-    if facts.keep:
-        side = PADDING_SIDE_TEXT[facts.keep]
-        return f"{facts.type}: false at padded positions; padding{side or ' on any side'}"
-    below = facts.below.number if facts.below is not None else None
-    return str(facts.type) if below is None else f"{facts.type}, from 0 to {below - 1}"
+    if graph_input.keep:
+        side = PADDING_SIDE_TEXT[graph_input.keep]
+        return f"{graph_input.type}: false at padded positions; padding{side or ' on any side'}"
+    limit = graph_input.below.number if graph_input.below is not None else None
+    return str(graph_input.type) if limit is None else f"{graph_input.type}, from 0 to {limit - 1}"
 
 
 def collect_domains(nodes: Iterable[NodeProto]) -> set[str]:
@@ -73,16 +73,20 @@ def assign_final_names(
     preferred_names: Mapping[str, str],
     taken: set[str],
 ) -> None:
-    """Add the final names of all nodes and values to `names`, also of those in bodies: the
-    preferred name, numbered if taken.
+    """Add the final names of all nodes and values, also inside bodies, to `names`: the preferred
+    name, numbered if it is taken.
     """
     for node in nodes:
-        own = make_unique_name(preferred_names.get(node.name, node.name), taken)
+        final_name = make_unique_name(preferred_names.get(node.name, node.name), taken)
         for name in node.output:
             if name and name not in names:
                 is_first = name == node.output[0]
-                names[name] = own if is_first else make_unique_name(f"{own}:{len(names)}", taken)
-        names[f"node {node.name}"] = own
+                names[name] = (
+                    final_name
+                    if is_first
+                    else make_unique_name(f"{final_name}:{len(names)}", taken)
+                )
+        names[f"node {node.name}"] = final_name
         for body in iterate_node_bodies(node):
             for name in (value.name for value in body.input):
                 names[name] = make_unique_name(preferred_names.get(name, name), taken)
@@ -117,11 +121,11 @@ class BuiltModel:
     """A model without its weights.
 
     `weights` maps each stored parameter to its initializer (dtype and shape, no data).
-    `attentions` are notes on where attention weights can be read: `scope` and `dtype`, then
-    `weights` (a value) or `node` (the result of an `Attention`), with `guard` if that is inside an
-    `If`. `types` are the IR types of inputs, outputs and stored weights by name, `length_inputs`
-    scalar inputs by the symbol that they hold, `branch_lengths` the lengths by symbol above which
-    the model takes another branch.
+    `attention_notes` state where attention weights can be read: `scope` and `dtype`, then `weights`
+    (a value) or `node` (the result of an `Attention`), with `guard` if the node is inside an `If`.
+    `types` are the IR types of inputs, outputs and stored weights by name, `length_inputs` the
+    scalar inputs by the symbol that they hold. `branch_lengths` maps symbols to the length above
+    which the model takes another branch.
     """
 
     model: ModelProto
@@ -129,7 +133,7 @@ class BuiltModel:
     target: Target
     opset: int
     weights: Mapping[str, TensorProto]
-    attentions: tuple[Mapping[str, str], ...]
+    attention_notes: tuple[Mapping[str, str], ...]
     types: Mapping[str, Type]
     length_inputs: Mapping[str, str]
     branch_lengths: Mapping[str, int]
@@ -139,12 +143,12 @@ def build_model(
     graph: Graph | KVBufferGraph,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
-    stored: Mapping[str, str] | None = None,
+    storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the ONNX model of `graph`; KV buffers are filled up to the input `PAST_LENGTH_INPUT`.
-    `stored` maps parameters to a different storage dtype, `ties` to the parameter that is stored in
-    their place.
+    """Build the ONNX model of `graph`. The input `PAST_LENGTH_INPUT` states how far KV buffers are
+    filled. `storage_dtypes` maps parameters to a different storage dtype, `ties` to the parameter
+    that stores their values.
     """
     onnx_targets.check_opset(opset)
     caches: tuple[KVCache, ...] = ()
@@ -156,7 +160,7 @@ def build_model(
         target=target,
         opset=opset,
         lengths=LengthResolver(types, graph.length_equations, graph.min_lengths, length_inputs),
-        names=NameTable({*types, *graph.outputs}, graph=graph.name),
+        names=NameTable({*types, *graph.outputs}, graph_name=graph.name),
     )
     limits = find_length_limits(graph)
     g.facts.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
@@ -164,7 +168,7 @@ def build_model(
         g.values.tensors[value] = Tensor(name, value.type, value)
         g.facts.padding_sides[value] = graph.input_facts[name].keep
     g.values.buffers.update(graph.inputs[name] for name in buffers)
-    weights = add_parameters(g, graph.parameters, stored or {}, ties or {})
+    weights = add_parameters(g, graph.parameters, storage_dtypes or {}, ties or {})
     lower_nodes(g, graph)
     return finish_model(g, graph, types, _list_model_outputs(g, graph, caches), weights)
 
@@ -212,7 +216,7 @@ def finish_model(
         target=g.target,
         opset=g.opset,
         weights=stored_weights,
-        attentions=_list_attention_notes(g, names),
+        attention_notes=_list_attention_notes(g, names),
         types=types,
         length_inputs=g.lengths.length_inputs,
         branch_lengths=g.facts.branch_lengths,
@@ -246,7 +250,7 @@ def _list_attention_notes(
     """Return the notes on attentions that the model still contains, with final names."""
     return tuple(
         {k: final_names[v] if k in NAMED_NOTE_FIELDS else v for k, v in note.items()}
-        for note in g.attentions
+        for note in g.attention_notes
         if all(note[key] in final_names for key in NAMED_NOTE_FIELDS & note.keys())
     )
 
@@ -265,18 +269,21 @@ def _make_model_proto(graph: GraphProto, opset: int) -> ModelProto:
 
 
 def add_parameters(
-    g: Emitter, parameters: Mapping[str, Value], stored: Mapping[str, str], ties: Mapping[str, str]
+    g: Emitter,
+    parameters: Mapping[str, Value],
+    storage_dtypes: Mapping[str, str],
+    ties: Mapping[str, str],
 ) -> dict[str, TensorProto]:
     """Add initializers for parameters, with a cast if the storage dtype differs."""
     weights: dict[str, TensorProto] = {}
     for name, value in parameters.items():
         stored_name = ties.get(name, name)
-        dtype = stored.get(stored_name, value.type.dtype)
+        dtype = storage_dtypes.get(stored_name, value.type.dtype)
         if stored_name not in weights:
             sizes = [d.number for d in value.type.shape]
             assert None not in sizes, f"{name} has the open shape {value.type}"
             weights[stored_name] = TensorProto(
-                name=g.unique(stored_name),
+                name=g.reserve_name(stored_name),
                 data_type=ONNX_TYPE_CODES[dtype],
                 dims=[d or 0 for d in sizes],
             )
@@ -301,7 +308,7 @@ def _name_outputs(
         assert name not in inputs, f"{name} is an input and an output"
         result = tensor.name
         if result not in node_results or result in names:
-            result = g.alias(result, g.scoped_name(name))
+            result = g.emit_identity(result, g.make_scoped_name(name))
         names[result] = name
     return names
 

@@ -1,4 +1,4 @@
-"""Model copies that measure quantization error: without activation rounding, or with quantized
+"""Copies of a model that measure quantization error: without activation rounding, or with quantized
 products as outputs.
 """
 
@@ -12,7 +12,7 @@ from specc_onnx.lower.onnx_nodes import EXPERT_LOOP_NAME, iterate_nested_graphs,
 EXACT_ACCURACY_LEVEL = 1
 """The accuracy level of `MatMulNBits` that does not quantize activations."""
 FIRST_SCALE_OPERAND = 8
-"""Index of the first operand that `DynamicQuantizeLSTM` has after those of `LSTM`."""
+"""Index of the first operand of `DynamicQuantizeLSTM` that `LSTM` does not have."""
 QUANTIZED_OPERANDS = {
     "DynamicQuantizeLSTM": {
         "x": (0, TensorProto.FLOAT),
@@ -53,19 +53,22 @@ def has_per_tensor_rounding(model: ModelProto) -> bool:
 
 def remove_activation_rounding(model: ModelProto) -> None:
     """Replace quantized activations by floats and integer products by float products; scales
-    stay.
+    remain.
     """
     for graph in iterate_nested_graphs(model.graph):
-        nodes = [made for node in graph.node for made in _make_exact_product(node)]
+        nodes = [exact for node in graph.node for exact in _make_exact_product(node)]
         del graph.node[:]
         graph.node.extend(nodes)
         # Some declared integers have become floats.
-        known = [v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES]
+        kept_infos = [
+            v for v in graph.value_info if v.type.tensor_type.elem_type in UNROUNDED_TYPES
+        ]
         del graph.value_info[:]
-        graph.value_info.extend(known)
+        graph.value_info.extend(kept_infos)
 
 
 def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
+    """Yield the nodes that replace a node so that activations are not quantized."""
     match node.op_type:
         case "QuantizeLinear":
             yield helper.make_node("Identity", node.input[:1], node.output)
@@ -94,29 +97,29 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:
     """Return a cast of a product's weights to floats, and the operands of the product."""
-    wide = f"{node.output[0]}:weights"
-    cast = helper.make_node("Cast", [weights], [wide], to=TensorProto.FLOAT)
-    return cast, [node.input[0], wide]
+    float_weights = f"{node.output[0]}:weights"
+    cast = helper.make_node("Cast", [weights], [float_weights], to=TensorProto.FLOAT)
+    return cast, [node.input[0], float_weights]
 
 
 def _make_exact_lstm(node: NodeProto) -> Iterator[NodeProto]:
     """Yield an `LSTM` with dequantized weights, transposed from `[1, in, gates]`."""
     operands = [*node.input[:FIRST_SCALE_OPERAND]]
-    for place, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
-        name = f"{node.output[0]}:weights {place}"
+    for index, scale in ((1, FIRST_SCALE_OPERAND), (2, FIRST_SCALE_OPERAND + 2)):
+        name = f"{node.output[0]}:weights {index}"
         steps = [f"{name} {step}" for step in ("whole", "scales", "numbers")]
-        yield helper.make_node("Cast", [node.input[place]], steps[:1], to=TensorProto.FLOAT)
+        yield helper.make_node("Cast", [node.input[index]], steps[:1], to=TensorProto.FLOAT)
         axis = f"{name} axis"
         yield helper.make_node("Constant", [], [axis], value_ints=[1])
         yield helper.make_node("Unsqueeze", [node.input[scale], axis], steps[1:2])
         yield helper.make_node("Mul", steps[:2], steps[2:])
         yield helper.make_node("Transpose", steps[2:], [name], perm=[0, 2, 1])
-        operands[place] = name
+        operands[index] = name
     while not operands[-1]:
         operands.pop()
-    made = helper.make_node("LSTM", operands, node.output)
-    made.attribute.extend(node.attribute)
-    yield made
+    lstm = helper.make_node("LSTM", operands, node.output)
+    lstm.attribute.extend(node.attribute)
+    yield lstm
 
 
 def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]:
@@ -124,18 +127,18 @@ def expose_quantized_products(model: ModelProto) -> tuple[QuantizedProduct, ...]
     products: list[tuple[str, dict[str, str], Mapping[str, int]]] = []
     probe_types: dict[str, int] = {}
     results: list[QuantizedProduct] = []
-    stored = _list_initializer_types(model.graph)
+    constant_types = _list_initializer_types(model.graph)
     for graph in iterate_nested_graphs(model.graph):
         for node in graph.node:
-            if (roles := _find_operand_roles(node, stored)) is not None:
+            if (roles := _find_operand_roles(node, constant_types)) is not None:
                 names = {role: name for role, (name, _) in roles.items()}
                 probe_types.update(dict(roles.values()))
                 products.append((node.op_type, names, _get_integer_attributes(node)))
     probes = _add_graph_outputs(model.graph, probe_types)
-    for kind, names, facts in products:
+    for operator, names, attributes in products:
         if all(name in probes for name in names.values()):
             values = {role: probes[name] for role, name in names.items()}
-            results.append(QuantizedProduct(kind, values, facts))
+            results.append(QuantizedProduct(operator, values, attributes))
     return tuple(results)
 
 
@@ -145,50 +148,54 @@ def _list_initializer_types(graph: GraphProto) -> dict[str, int]:
 
 
 def _get_integer_attributes(node: NodeProto) -> dict[str, int]:
-    """Return the integer attributes of a node, and whether it runs in reverse."""
-    found = {a.name: a.i for a in node.attribute if a.type == a.INT}
+    """Return the integer attributes of a node, and `reverse`: whether it runs in reverse."""
+    attributes = {a.name: a.i for a in node.attribute if a.type == a.INT}
     is_reverse = any(a.name == "direction" and a.s == b"reverse" for a in node.attribute)
-    return {**found, "reverse": int(is_reverse)}
+    return {**attributes, "reverse": int(is_reverse)}
 
 
 def _find_operand_roles(
-    node: NodeProto, stored: Mapping[str, int]
+    node: NodeProto, constant_types: Mapping[str, int]
 ) -> dict[str, tuple[str, int]] | None:
-    """Return name and element type by role of operands and results; `stored` are constants."""
-    out, inputs = node.output[0] if node.output else "", node.input
+    """Return name and element type of operands and results by role; `constant_types` are the
+    element types of constants by name.
+    """
+    result, inputs = node.output[0] if node.output else "", node.input
     match node.op_type:
         case "QuantizeLinear":
-            return {"x": (inputs[0], TensorProto.FLOAT), "y": (out, stored[inputs[2]])}
+            return {"x": (inputs[0], TensorProto.FLOAT), "y": (result, constant_types[inputs[2]])}
         case "MatMulInteger":
             # activations without a zero point are signed
             code_type = TensorProto.UINT8 if len(inputs) > 2 else TensorProto.INT8
             # a non-constant zero point comes from `DynamicQuantizeLinear`
-            is_dynamic_zero_point = len(inputs) > 2 and inputs[2] not in stored
+            is_dynamic_zero_point = len(inputs) > 2 and inputs[2] not in constant_types
             return {
                 "x": (inputs[0], code_type),
                 "w": (inputs[1], TensorProto.INT8),
-                "y": (out, TensorProto.INT32),
+                "y": (result, TensorProto.INT32),
                 **({"middle": (inputs[2], code_type)} if is_dynamic_zero_point else {}),
             }
         case "DynamicQuantizeLinear":
             return {
                 "x": (inputs[0], TensorProto.FLOAT),
-                "y": (out, TensorProto.UINT8),
+                "y": (result, TensorProto.UINT8),
                 "scale": (node.output[1], TensorProto.FLOAT),
             }
     if (operands := QUANTIZED_OPERANDS.get(node.op_type)) is None:
         return None
     # an absent operand has an empty name
-    read = {
-        role: (inputs[place], code_type)
-        for role, (place, code_type) in operands.items()
-        if inputs[place]
+    operand_roles = {
+        role: (inputs[index], code_type)
+        for role, (index, code_type) in operands.items()
+        if inputs[index]
     }
-    return {**read, "y": (out, TensorProto.FLOAT)}
+    return {**operand_roles, "y": (result, TensorProto.FLOAT)}
 
 
 def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make values outputs of a graph, collected by loops; return their output names."""
+    """Make values of a graph its outputs; loops collect values of their bodies. Return the output
+    names by value.
+    """
     visible = _list_defined_names(graph)
     probes: dict[str, str] = {}
     for node in list(graph.node):
@@ -199,9 +206,9 @@ def _add_graph_outputs(graph: GraphProto, probe_types: Mapping[str, int]) -> dic
     for name in (n for n in probe_types if n in visible):
         probes[name] = f"{name}:seen"
         graph.node.append(helper.make_node("Identity", [name], [probes[name]]))
-    for name, outer in probes.items():
-        kind = probe_types[name]
-        graph.output.append(helper.make_tensor_value_info(outer, kind, None))
+    for name, output in probes.items():
+        type_code = probe_types[name]
+        graph.output.append(helper.make_tensor_value_info(output, type_code, None))
     return probes
 
 
@@ -212,17 +219,17 @@ def _list_defined_names(graph: GraphProto) -> set[str]:
 
 
 def _collect_loop_outputs(node: NodeProto, probe_types: Mapping[str, int]) -> dict[str, str]:
-    """Make a loop collect the outputs of its body; return their names outside."""
+    """Make a loop collect the outputs of its body; return their names outside the loop."""
     (body,) = iterate_node_bodies(node)
-    before = len(body.output)
+    former_count = len(body.output)
     inner = _add_graph_outputs(body, probe_types)
     names = {outer: name for name, outer in inner.items()}
-    found: dict[str, str] = {}
-    for value in body.output[before:]:
+    outer_names: dict[str, str] = {}
+    for value in body.output[former_count:]:
         outer = f"{node.output[0]}/{value.name}"
         node.output.append(outer)
-        found[names[value.name]] = outer
+        outer_names[names[value.name]] = outer
     for attribute in node.attribute:
         if attribute.name == "scan_output_directions":
-            attribute.ints.extend([0] * len(found))
-    return found
+            attribute.ints.extend([0] * len(outer_names))
+    return outer_names

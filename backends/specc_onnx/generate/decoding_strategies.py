@@ -44,7 +44,7 @@ FORBIDDEN_SCORE = float("-inf")
 
 def emit_token_rules(
     g: Emitter,
-    d: DecodingConfig,
+    decoding: DecodingConfig,
     scores: str,
     iteration: str,
     *,
@@ -52,38 +52,43 @@ def emit_token_rules(
     vocabulary: int,
     history: str | None = None,
 ) -> str:
-    """Emit `scores` f32[rows, vocabulary] with -inf for the tokens that are forbidden at step
-    `iteration` i64[] of at most `limit` i64[]; some rules read the token `history`.
+    """Emit `scores` f32[batch, vocabulary] with -inf for the tokens that are forbidden at step
+    `iteration` i64[] of at most `limit` i64[]. Some rules read the token `history`.
     """
     unrestricted = scores
     if history is not None:
-        scores = _emit_history_rules(g, d, scores, history, vocabulary)
-    if d.min_tokens and d.stop:
-        early = g.node("Less", iteration, d.min_tokens)
-        scores = _emit_suppressed_scores(g, scores, d.stop, vocabulary, early)
-    if d.forced_eos_token_id is not None:
+        scores = _emit_history_rules(g, decoding, scores, history, vocabulary)
+    if decoding.min_tokens and decoding.stop:
+        early = g.node("Less", iteration, decoding.min_tokens)
+        scores = _emit_suppressed_scores(g, scores, decoding.stop, vocabulary, early)
+    if decoding.forced_eos_token_id is not None:
         last = g.node("Equal", g.node("Add", iteration, 1), limit)
-        only = [[0.0 if i == d.forced_eos_token_id else FORBIDDEN_SCORE for i in range(vocabulary)]]
+        only = [
+            [
+                0.0 if i == decoding.forced_eos_token_id else FORBIDDEN_SCORE
+                for i in range(vocabulary)
+            ]
+        ]
         scores = g.node("Where", last, g.constant(only, "f32"), scores)
-    if d.suppress_tokens:
-        scores = _emit_suppressed_scores(g, scores, d.suppress_tokens, vocabulary)
-    if d.begin_suppress_tokens:
-        after_begin = g.node("Equal", iteration, len(d.first_token_choices))
+    if decoding.suppress_tokens:
+        scores = _emit_suppressed_scores(g, scores, decoding.suppress_tokens, vocabulary)
+    if decoding.begin_suppress_tokens:
+        after_begin = g.node("Equal", iteration, len(decoding.first_token_choices))
         scores = _emit_suppressed_scores(
-            g, scores, d.begin_suppress_tokens, vocabulary, after_begin
+            g, scores, decoding.begin_suppress_tokens, vocabulary, after_begin
         )
     # forced tokens take precedence over the other settings
-    for step, tokens in enumerate(d.first_token_choices):
+    for step, tokens in enumerate(decoding.first_token_choices):
         forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
         scores = g.node("Where", g.node("Equal", iteration, step), forced, scores)
     return scores
 
 
 def _emit_history_rules(
-    g: Emitter, d: DecodingConfig, scores: str, history: str, vocabulary: int
+    g: Emitter, decoding: DecodingConfig, scores: str, history: str, vocabulary: int
 ) -> str:
     """Emit -inf scores for the tokens that rules over the token `history` forbid."""
-    for banned in emit_banned_tokens(g, d, history, vocabulary):
+    for banned in emit_banned_tokens(g, decoding, history, vocabulary):
         scores = g.node("Where", banned, FORBIDDEN_SCORE, scores)
     return scores
 
@@ -114,101 +119,117 @@ GENERATED_COUNT_DIM = Dim.symbol("made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyInputs:
-    """Lengths `batch`, `vocabulary` and `rows` of a step, scalar inputs by name, the prompt
-    i64[rows, n] and its padding mask.
+    """Inputs of a decoding strategy: the batch size, the vocabulary size, the number of sequences
+    in a step (`step_batch`), the names of scalar inputs, the prompt i64[step_batch, n] and its
+    padding mask.
     """
 
     batch: Dim
     vocabulary: int
-    rows: Dim
-    scalars: Mapping[str, str]
+    step_batch: Dim
+    scalar_names: Mapping[str, str]
     prompt: str
     padding_mask: str | None
 
     @property
     def limit(self) -> str:
         """Return the maximum number of generated tokens, i64[]."""
-        return self.scalars[MAX_TOKENS_INPUT]
+        return self.scalar_names[MAX_TOKENS_INPUT]
 
-    def list_history_carries(self, g: Emitter, d: DecodingConfig) -> list[LoopCarry]:
-        """Return the carries that token rules read: `seen` bool[rows, vocabulary] for the
-        repetition penalty, `history` i64[rows, n] for n-grams and sequences.
+    def list_history_carries(self, g: Emitter, decoding: DecodingConfig) -> list[LoopCarry]:
+        """Return the carries that token rules read: `seen` bool[batch, vocabulary] for the
+        repetition penalty, `history` i64[batch, n] for n-grams and banned sequences.
         """
-        made = []
-        if d.has_repetition_penalty:
+        carries = []
+        if decoding.has_repetition_penalty:
             seen = onnx_sampling.emit_prompt_tokens(
                 g, self.prompt, self.padding_mask, self.vocabulary
             )
             type = Type.of("bool", self.batch, self.vocabulary)
-            made.append(LoopCarry("seen", type, seen))
-        if has_history(d):
-            first = emit_prompt_history(g, d, self.prompt, self.padding_mask)
-            made.append(LoopCarry("history", get_history_type(self.batch), first))
-        return made
+            carries.append(LoopCarry("seen", type, seen))
+        if has_history(decoding):
+            history = emit_prompt_history(g, decoding, self.prompt, self.padding_mask)
+            carries.append(LoopCarry("history", get_history_type(self.batch), history))
+        return carries
 
     def emit_score_rules(
-        self, g: Emitter, d: DecodingConfig, scores: str, iteration: str, history: Sequence[str]
+        self,
+        g: Emitter,
+        decoding: DecodingConfig,
+        scores: str,
+        iteration: str,
+        history: Sequence[str],
     ) -> str:
         """Emit the scores after repetition penalty and token rules."""
-        if d.has_repetition_penalty:
+        if decoding.has_repetition_penalty:
             scores = onnx_sampling.emit_repetition_penalty(
-                g, scores, history[0], self.scalars[PENALTY_INPUT]
+                g, scores, history[0], self.scalar_names[PENALTY_INPUT]
             )
-        known = history[-1] if has_history(d) else None
+        token_history = history[-1] if has_history(decoding) else None
         return emit_token_rules(
-            g, d, scores, iteration, limit=self.limit, vocabulary=self.vocabulary, history=known
+            g,
+            decoding,
+            scores,
+            iteration,
+            limit=self.limit,
+            vocabulary=self.vocabulary,
+            history=token_history,
         )
 
 
 def _update_history(
-    g: Emitter, d: DecodingConfig, history: Sequence[str], tokens: str
+    g: Emitter, decoding: DecodingConfig, history: Sequence[str], tokens: str
 ) -> list[str]:
-    """Return the history carries updated with the new tokens, i64[rows, 1]."""
-    made = []
-    if d.has_repetition_penalty:
-        made.append(onnx_sampling.emit_seen_tokens(g, history[0], tokens))
-    if has_history(d):
-        made.append(g.node("Concat", history[-1], tokens, axis=1))
-    return made
+    """Return the history carries updated with the new tokens, i64[batch, 1]."""
+    updated = []
+    if decoding.has_repetition_penalty:
+        updated.append(onnx_sampling.emit_seen_tokens(g, history[0], tokens))
+    if has_history(decoding):
+        updated.append(g.node("Concat", history[-1], tokens, axis=1))
+    return updated
 
 
 class DecodingStrategy(Protocol):
-    """A decoding strategy, which emits the choice of the next tokens."""
+    """A decoding strategy: it emits the choice of the next tokens."""
 
     carries: list[LoopCarry]
 
     def emit_step(
-        self, g: Emitter, logits: str, iteration: str, before: Sequence[str]
+        self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenDecision:
-        """Emit one step, from logits f32[rows, vocabulary] and the carries before it."""
+        """Emit one step, from logits f32[batch, vocabulary] and the current carries."""
         ...
 
-    def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
-        """Return the model's outputs, from the carries after the last step."""
+    def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
+        """Return the outputs of the model, from the carries after the last step."""
         ...
 
 
-def make_strategy(g: Emitter, d: DecodingConfig, inputs: StrategyInputs) -> DecodingStrategy:
-    """Return the requested strategy; its loop-invariant part goes into the open graph."""
-    strategy = BeamSearchStrategy if d.strategy == "beam" else SingleSequenceStrategy
-    return strategy(g, d, inputs)
+def make_strategy(g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> DecodingStrategy:
+    """Return the requested strategy; its loop-invariant nodes are emitted into the open graph."""
+    strategy = BeamSearchStrategy if decoding.strategy == "beam" else SingleSequenceStrategy
+    return strategy(g, decoding, inputs)
 
 
 class SingleSequenceStrategy:
-    """Greedy decoding or sampling. Finished sequences get the filler token; invalid logits of an
+    """Greedy decoding or sampling. Finished sequences get the fill token. Invalid logits of an
     unfinished sequence end the generation with `NO_TOKEN`.
     """
 
-    def __init__(self, g: Emitter, d: DecodingConfig, inputs: StrategyInputs) -> None:
-        self.d, self.inputs = d, inputs
+    def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
+        self.decoding, self.inputs = decoding, inputs
         self.sampler: onnx_sampling.SamplerState | None = None
-        if d.strategy == "sample":
+        if decoding.strategy == "sample":
             check_sampling_opset(g.opset)
-            settings = {name: inputs.scalars[name] for name in SAMPLING_INPUTS}
+            settings = {name: inputs.scalar_names[name] for name in SAMPLING_INPUTS}
             self.sampler = onnx_sampling.make_sampler(
-                g, inputs.scalars[SEED_INPUT], g.dim(inputs.rows), inputs.vocabulary, settings
+                g,
+                inputs.scalar_names[SEED_INPUT],
+                g.dim(inputs.step_batch),
+                inputs.vocabulary,
+                settings,
             )
-        shape, rows = g.shape([inputs.rows]), inputs.rows
+        shape, rows = g.shape([inputs.step_batch]), inputs.step_batch
         empty = g.node("Concat", shape, [0], axis=0)
         ended, no_tokens, no_scores = (
             g.node("Expand", value, to) for value, to in ((False, shape), (0, empty), (0.0, empty))
@@ -217,56 +238,56 @@ class SingleSequenceStrategy:
             LoopCarry("ended", Type.of("bool", rows), ended),
             LoopCarry("written", Type.of("i64", rows, GENERATED_DIM), no_tokens),
             LoopCarry("scores", Type.of("f32", rows, GENERATED_DIM), no_scores),
-            *inputs.list_history_carries(g, d),
+            *inputs.list_history_carries(g, decoding),
         ]
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
     ) -> TokenDecision:
         """Choose one token per sequence."""
-        ended, written, scores, *history = carries
-        ruled = self.inputs.emit_score_rules(g, self.d, logits, iteration, history)
+        is_finished, tokens_so_far, scores, *history = carries
+        allowed_scores = self.inputs.emit_score_rules(g, self.decoding, logits, iteration, history)
         if self.sampler:
-            sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, ruled, iteration)
+            sampled = onnx_sampling.emit_sampled_tokens(g, self.sampler, allowed_scores, iteration)
         else:
             # the most likely token; ties go to the lower id
-            sampled = g.node("ArgMax", ruled, axis=1, keepdims=False)
+            sampled = g.node("ArgMax", allowed_scores, axis=1, keepdims=False)
         score = onnx_sampling.emit_log_probability(g, logits, sampled)
-        score = g.node("Where", ended, 0.0, score)
-        tokens = g.node("Where", ended, self.d.fill_token, sampled)
+        score = g.node("Where", is_finished, 0.0, score)
+        tokens = g.node("Where", is_finished, self.decoding.fill_token, sampled)
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
-        is_invalid = g.node("And", g.node("Not", ended), is_invalid)
+        is_invalid = g.node("And", g.node("Not", is_finished), is_invalid)
         score = g.node("Where", is_invalid, float("nan"), score)
         tokens = g.node("Where", is_invalid, NO_TOKEN, tokens)
-        for stop in self.d.stop:
-            ended = g.node("Or", ended, g.node("Equal", tokens, stop))
+        for stop in self.decoding.stop:
+            is_finished = g.node("Or", is_finished, g.node("Equal", tokens, stop))
         column = emit_unsqueeze(g, sampled, 1)
-        after = [
-            ended,
-            g.node("Concat", written, emit_unsqueeze(g, tokens, 1), axis=1),
+        next_carries = [
+            is_finished,
+            g.node("Concat", tokens_so_far, emit_unsqueeze(g, tokens, 1), axis=1),
             g.node("Concat", scores, emit_unsqueeze(g, score, 1), axis=1),
-            *_update_history(g, self.d, history, column),
+            *_update_history(g, self.decoding, history, column),
         ]
-        any_open = g.node("Greater", emit_count(g, g.node("Not", ended)), 0)
-        continues = g.node("And", any_open, g.node("Equal", emit_count(g, is_invalid), 0))
-        return TokenDecision(tokens, None, continues, after)
+        has_unfinished = g.node("Greater", emit_count(g, g.node("Not", is_finished)), 0)
+        continues = g.node("And", has_unfinished, g.node("Equal", emit_count(g, is_invalid), 0))
+        return TokenDecision(tokens, None, continues, next_carries)
 
-    def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
+    def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, made] and `log_probs` f32[batch, made]."""
-        shape = (self.inputs.rows, GENERATED_COUNT_DIM)
+        shape = (self.inputs.step_batch, GENERATED_COUNT_DIM)
         return {
-            "tokens": make_typed_tensor(last[1], "i64", shape),
-            "log_probs": make_typed_tensor(last[2], "f32", shape),
+            "tokens": make_typed_tensor(final_carries[1], "i64", shape),
+            "log_probs": make_typed_tensor(final_carries[2], "f32", shape),
         }
 
 
 class BeamSearchStrategy:
     """Beam search: several hypotheses per sequence, each a batch element of a step."""
 
-    def __init__(self, g: Emitter, d: DecodingConfig, inputs: StrategyInputs) -> None:
-        self.d, self.inputs = d, inputs
-        beams = onnx_beam_search.make_beam_carries(g, d, g.shape([inputs.batch]))
-        self.carries = [*beams, *inputs.list_history_carries(g, d)]
+    def __init__(self, g: Emitter, decoding: DecodingConfig, inputs: StrategyInputs) -> None:
+        self.decoding, self.inputs = decoding, inputs
+        beams = onnx_beam_search.make_beam_carries(g, decoding, g.shape([inputs.batch]))
+        self.carries = [*beams, *inputs.list_history_carries(g, decoding)]
 
     def emit_step(
         self, g: Emitter, logits: str, iteration: str, carries: Sequence[str]
@@ -274,33 +295,33 @@ class BeamSearchStrategy:
         """Choose one token per hypothesis."""
         count = len(onnx_beam_search.BeamState._fields)
         beams, history = onnx_beam_search.BeamState(*carries[:count]), carries[count:]
-        logs = g.node("LogSoftmax", logits, axis=1)
-        logs = self.inputs.emit_score_rules(g, self.d, logs, iteration, history)
-        if self.d.renormalize_logits:
+        log_probs = g.node("LogSoftmax", logits, axis=1)
+        log_probs = self.inputs.emit_score_rules(g, self.decoding, log_probs, iteration, history)
+        if self.decoding.renormalize_logits:
             # a row of -inf would become NaN
-            possible = g.node("Greater", logs, onnx_beam_search.NO_SCORE)
-            rescaled = g.node("LogSoftmax", logs, axis=1)
-            logs = g.node("Where", possible, rescaled, onnx_beam_search.NO_SCORE)
+            possible = g.node("Greater", log_probs, onnx_beam_search.NO_SCORE)
+            rescaled = g.node("LogSoftmax", log_probs, axis=1)
+            log_probs = g.node("Where", possible, rescaled, onnx_beam_search.NO_SCORE)
         search = onnx_beam_search.BeamSearchStep(
             g=g,
-            d=self.d,
+            decoding=self.decoding,
             state=beams,
             vocabulary=self.inputs.vocabulary,
             length=g.node("Add", iteration, 1),
             limit=self.inputs.limit,
         )
         is_invalid = onnx_sampling.emit_invalid_logits(g, logits)
-        decision = onnx_beam_search.emit_beam_step(search, logs, is_invalid)
+        decision = onnx_beam_search.emit_beam_step(search, log_probs, is_invalid)
         column = emit_unsqueeze(g, decision.tokens, 1)
         parent_history = [g.node("Gather", x, decision.parents) for x in history]
-        history = _update_history(g, self.d, parent_history, column)
-        return replace(decision, after=[*decision.after, *history])
+        history = _update_history(g, self.decoding, parent_history, column)
+        return replace(decision, next_carries=[*decision.next_carries, *history])
 
-    def outputs(self, g: Emitter, last: Sequence[str]) -> dict[str, Tensor]:
+    def list_outputs(self, g: Emitter, final_carries: Sequence[str]) -> dict[str, Tensor]:
         """Return `tokens` i64[batch, best, made] and `scores` f32[batch, best], best first."""
-        scores, tokens = last[2], last[3]
-        best = Dim.of(self.d.num_return_sequences)
-        if self.d.num_return_sequences < self.d.num_beams:
+        scores, tokens = final_carries[2], final_carries[3]
+        best = Dim.of(self.decoding.num_return_sequences)
+        if self.decoding.num_return_sequences < self.decoding.num_beams:
             scores, tokens = (emit_slice(g, x, 1, 0, best) for x in (scores, tokens))
         shape = (self.inputs.batch, best, GENERATED_COUNT_DIM)
         return {

@@ -1,4 +1,4 @@
-"""State shared by all parts of a standalone generator while it is built, and its scalar inputs."""
+"""Inputs of a standalone generator and the state shared by its parts while it is built."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ MAX_TOKENS_INPUT = "max_tokens"
 """i64[]: maximum number of generated tokens; an input of every generation model."""
 
 SEED_INPUT = "seed"
-"""i64[]: the seed of sampling; not negative."""
+"""i64[]: the nonnegative seed of sampling."""
 
 PENALTY_INPUT = "repetition_penalty"
 """f32[]: the repetition penalty; 1 has no effect."""
@@ -30,7 +30,7 @@ SAMPLING_INPUTS = {"temperature": "f32", "top_k": "i64", "top_p": "f32", "min_p"
 no effect."""
 
 GENERATED_DIM = Dim.symbol("written")
-"""Number of tokens that are generated so far."""
+"""Number of tokens generated so far."""
 
 NO_TOKEN = -1
 """The token id that is returned if all logits are NaN, with a log-probability of NaN."""
@@ -48,31 +48,31 @@ def list_scalar_inputs(decoding: DecodingConfig) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoopCarry:
-    """A loop-carried value: its type inside the loop and its initial value `first`."""
+    """A loop-carried value: its type inside the loop and the name of its initial value."""
 
     name: str
     type: Type
-    first: str
+    initial: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDecision:
-    """The next `tokens` i64[rows], their parent rows i64[rows] (None: the same row), whether
-    generation `continues`, bool[], and the carries `after` the step.
+    """The next `tokens` i64[batch], their parent beams i64[batch] (None if each sequence continues
+    itself), whether generation continues, bool[], and the carries after the step.
     """
 
     tokens: str
     parents: str | None
-    continues: str
-    after: Sequence[str]
+    can_continue: str
+    next_carries: Sequence[str]
 
 
 @dataclass(frozen=True)
 class GenerationParts(SelfDecodingGraph):
-    """Graphs, settings and input defaults of a standalone generator."""
+    """Graphs, decoding settings and input defaults of a standalone generator."""
 
     @classmethod
-    def of(cls, source: SelfDecodingGraph) -> "GenerationParts":
+    def from_graph(cls, source: SelfDecodingGraph) -> "GenerationParts":
         """Return the parts of `source`."""
         return cls(source.graph, source.derived, source.decoding, source.defaults)
 
@@ -95,12 +95,12 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def default_graphs(self) -> list[Graph]:
-        """Return the graphs of input defaults in use, padding masks first."""
-        keeps = [n for n in self.padding_masks if n in self._defaulted_inputs]
-        others = [n for n in self._defaulted_inputs if n not in keeps]
+        """Return the graphs of the input defaults in use, padding masks first."""
+        masks = [n for n in self.padding_masks if n in self._defaulted_inputs]
+        others = [n for n in self._defaulted_inputs if n not in masks]
         return [
             resolve_absent_inputs(self.defaults, names)
-            for names in (keeps, others)
+            for names in (masks, others)
             if names and self.defaults
         ]
 
@@ -116,7 +116,9 @@ class GenerationParts(SelfDecodingGraph):
 
     @property
     def starts_from_prefix(self) -> bool:
-        """Return True if the first token of an empty sequence is chosen from prefix positions."""
+        """Return True if the first token of an empty sequence is predicted from prefix
+        positions.
+        """
         return not self.decoding.start and bool(self.derived.initial_logits_output)
 
     @property
@@ -147,17 +149,17 @@ class GenerationParts(SelfDecodingGraph):
     @cached_property
     def _read_inputs(self) -> set[str]:
         """Return the spec's inputs that the graphs, or the input defaults in use, read."""
-        found = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
+        names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
             self.derived.growing
         }
-        pending = list(found)
+        pending = list(names)
         while pending:
             name = pending.pop()
             if self.defaults and name in self.defaults.outputs and name != self.derived.growing:
-                sources = find_default_sources(self.defaults, name) - found
-                found |= sources
+                sources = find_default_sources(self.defaults, name) - names
+                names |= sources
                 pending += sources
-        return found
+        return names
 
     @property
     def _defaulted_inputs(self) -> list[str]:
@@ -168,19 +170,19 @@ class GenerationParts(SelfDecodingGraph):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """A standalone generator under construction: `types` of the spec's inputs, names of the
-    `scalars`, `main_tensors` of the main graph by name, encoder outputs included. Steps repeat each
-    sequence `repeats` times: by the beams if an encoder output has a batch axis, whose length is
-    fixed; else once, and beams fan out after the prompt.
+    """A standalone generator under construction: `types` of the spec's inputs, names of scalar
+    inputs, and `main_tensors` of the main graph by name, including encoder outputs. A step repeats
+    each sequence `repeat_count` times: the number of beams if an encoder output has a batch axis,
+    whose length is fixed; otherwise once, and beams fan out after the prompt.
     """
 
     parts: GenerationParts
     g: Emitter
     types: Mapping[str, Type]
-    scalars: Mapping[str, str]
+    scalar_names: Mapping[str, str]
     main_tensors: dict[str, Tensor]
     batch: Dim
-    repeats: int
+    repeat_count: int
 
     @property
     def derived(self) -> DerivedGraphs:
@@ -195,17 +197,17 @@ class GenerationContext:
     @property
     def step_batch(self) -> Dim:
         """Return the number of sequences in a step: batch size times beams."""
-        return self.batch * self.repeats
+        return self.batch * self.repeat_count
 
     @property
     def per_token_inputs(self) -> list[str]:
         """Return the step's inputs along the time axis other than the tokens."""
-        own = {
+        other_inputs = {
             self.derived.growing,
             *self.derived.static_inputs,
             *(s.name for s in self.derived.states),
         }
-        return [n for n in self.derived.step.inputs if n not in own]
+        return [n for n in self.derived.step.inputs if n not in other_inputs]
 
     def find_batch_axis(self, type: Type) -> int | None:
         """Return the batch axis of a type, or None."""
@@ -225,14 +227,14 @@ class GenerationContext:
             g.values.tensors[value] = g.values.parameters[name]
 
     def repeat_for_beams(self, x: Tensor, axis: int | None = None) -> str:
-        """Emit `x` with each sequence of the batch repeated `repeats` times."""
+        """Emit `x` with each sequence of the batch repeated `repeat_count` times."""
         if axis is None:
             axis = self.find_batch_axis(x.type)
-        if axis is None or self.repeats == 1:
+        if axis is None or self.repeat_count == 1:
             return x.name
         g = self.g
         g.site = LoweringSite(("beams",))
-        row_ids = g.node("Range", 0, g.dim(self.step_batch), 1)
+        beam_ids = g.node("Range", 0, g.dim(self.step_batch), 1)
         # Beams of one sequence are adjacent (0 0 0 1 1 1), unlike after `Tile` (0 1 0 1 0 1).
-        sequence_ids = g.node("Div", row_ids, self.repeats)
+        sequence_ids = g.node("Div", beam_ids, self.repeat_count)
         return g.node("Gather", x, sequence_ids, axis=axis)

@@ -39,14 +39,14 @@ def hoist_invariant_nodes(
     invariant = set(find_invariant_nodes(step, static_inputs))
     inputs = {t.name: t.type for t in static_inputs.values()}
     # The other inputs of the step have tensors inside the body only.
-    known_here = {n: step.inputs[n] for n in static_inputs}
-    context.bind_inputs(replace(step, inputs=known_here, outputs={}), static_inputs)
+    hoisted_inputs = {n: step.inputs[n] for n in static_inputs}
+    context.bind_inputs(replace(step, inputs=hoisted_inputs, outputs={}), static_inputs)
     # The step's `batch` is the number of all beams, unlike that of the spec's graph.
     outer_lengths = g.lengths
     g.lengths = LengthResolver(inputs, step.length_equations, context.parts.graph.min_lengths)
-    types, earlier = g.bodies.open[0].types, set(g.bodies.open[0].types)
+    types, former_names = g.bodies.open[0].types, set(g.bodies.open[0].types)
     lower_nodes(g, step, invariant)
-    for name in types.keys() - earlier:
+    for name in types.keys() - former_names:
         lengths = {str(context.batch): context.step_batch}
         shape = tuple(d.substitute(lengths) for d in types[name].shape)
         types[name] = Type(types[name].dtype, shape)
@@ -79,8 +79,8 @@ def _has_fixed_lengths(node: Node, results: Sequence[Value], fixed_symbols: set[
 
 
 def find_token_mask_default(context: GenerationContext, name: str) -> Graph | None:
-    """Return the default that decides whether a generated token is valid; None if all are.
-    Raise E0944 for a default that reads more than the token.
+    """Return the default that computes whether a generated token is valid; None if all tokens are
+    valid. Raise E0944 for a default that reads more than the token.
     """
     defaults, growing = context.parts.defaults, context.derived.growing
     # With padding on a fixed side, all generated positions are valid.
@@ -99,7 +99,7 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
 
 
 def _is_true_for_tokens(value: Value) -> bool:
-    """Return whether a condition such as `ids >= 0` or `ids != -1` holds for all token ids."""
+    """Return True if a condition such as `ids >= 0` or `ids != -1` holds for all token ids."""
     match value.node:
         case Node(ops.Compare(fn=fn), (Value(node=None), Value(node=Node(op)))):
             bound = op.value if isinstance(op, ops.Constant) else math.inf
@@ -110,8 +110,9 @@ def _is_true_for_tokens(value: Value) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopIteration:
     """One loop iteration: `token_carries` (tokens and masks), `state_carries` (caches), the
-    `strategy`, encoder outputs `static_inputs` and the `hoisted_nodes` computed from them. `first`
-    are the logits of sequences without a prompt, which `empty_prompts` marks.
+    `strategy`, encoder outputs `static_inputs` and the `hoisted_nodes` computed from them.
+    `first_logits` are the logits of sequences without a prompt, `empty_prompts` the mask of these
+    sequences.
     """
 
     token_carries: Sequence[LoopCarry]
@@ -119,7 +120,7 @@ class LoopIteration:
     strategy: DecodingStrategy
     static_inputs: Mapping[str, Tensor]
     hoisted_nodes: set[Node]
-    first: Tensor | None = None
+    first_logits: Tensor | None = None
     empty_prompts: str | None = None
 
     @property
@@ -129,30 +130,38 @@ class LoopIteration:
 
 
 def build_generation_body(context: GenerationContext, loop: LoopIteration) -> GraphProto:
-    """Build the `Loop` body: iteration, condition and carries to condition and carries."""
+    """Build the `Loop` body: it takes iteration, condition and carries, and returns condition and
+    carries.
+    """
     g, step, carries = context.g, context.derived.step, loop.carries
-    stateful = len(loop.token_carries) + len(loop.state_carries)
-    with g.body() as opened:
+    state_count = len(loop.token_carries) + len(loop.state_carries)
+    with g.open_body() as body:
         g.site = LoweringSite(("step",))
         iteration, condition = g.new_loop_inputs("i")
-        names = [g.new_tensor(c.name, c.type) for c in carries]
-        inner = {c.name: t for c, t in zip(carries[:stateful], names, strict=False)}
-        input_types = {t.name: t.type for t in (*inner.values(), *loop.static_inputs.values())}
+        carry_tensors = [g.new_tensor(c.name, c.type) for c in carries]
+        body_tensors = {
+            c.name: t for c, t in zip(carries[:state_count], carry_tensors, strict=False)
+        }
+        input_types = {
+            t.name: t.type for t in (*body_tensors.values(), *loop.static_inputs.values())
+        }
         # The loop is skipped for an empty batch.
         lower_bounds = {**step.min_lengths, str(context.batch): 1}
         with g.enter_graph(LengthResolver(input_types, step.length_equations, lower_bounds)):
-            context.bind_inputs(step, {**inner, **loop.static_inputs})
-            if loop.first is None:
+            context.bind_inputs(step, {**body_tensors, **loop.static_inputs})
+            if loop.first_logits is None:
                 logits = _emit_step(context, loop)
             else:
-                logits = emit_first_logits(context, loop, loop.first, inner, iteration.name)
+                logits = emit_first_logits(
+                    context, loop, loop.first_logits, body_tensors, iteration.name
+                )
             g.site = LoweringSite(("choose",))
-            carries_before = [t.name for t in names[stateful:]]
+            carries_before = [t.name for t in carry_tensors[state_count:]]
             decision = loop.strategy.emit_step(g, logits, iteration.name, carries_before)
-            next_carries = _list_next_carries(context, inner, decision)
-        results = emit_body_results(g, [decision.continues, *next_carries])
+            next_carries = _list_next_carries(context, body_tensors, decision)
+        results = emit_body_results(g, [decision.can_continue, *next_carries])
     types = [Type("bool", ()), *(_get_carry_type_after(c) for c in carries)]
-    return make_body_graph("step", opened, results, types, [iteration, condition, *names])
+    return make_body_graph("step", body, results, types, [iteration, condition, *carry_tensors])
 
 
 def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
@@ -166,41 +175,41 @@ def _emit_step(context: GenerationContext, loop: LoopIteration) -> str:
 def emit_first_logits(
     context: GenerationContext,
     loop: LoopIteration,
-    first: Tensor,
-    inner: Mapping[str, Tensor],
+    first_logits: Tensor,
+    body_tensors: Mapping[str, Tensor],
     iteration: str,
 ) -> str:
     """Emit the logits of an iteration that may be the first of a sequence without a prompt."""
     g, state_carries = context.g, context.derived.states
-    afters = [context.derived.step.outputs[s.next_output] for s in state_carries]
-    row = Type("f32", (context.batch, first.shape[-1]))
-    tokens = inner[context.derived.growing].name
+    next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
+    logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
+    tokens = body_tensors[context.derived.growing].name
     count = emit_axis_length(g, tokens, 1)
     has_tokens = g.node("Squeeze", g.node("Greater", count, [0]))
-    types = [row, *(value.type for value in afters)]
+    types = [logits_type, *(value.type for value in next_states)]
 
     def lower_step() -> list[str]:
         logits = _emit_step(context, loop)
-        return [logits, *g.list_names(afters)]
+        return [logits, *g.list_names(next_states)]
 
     step_branch = make_branch(g, "step", types, lower_step)
-    unchanged = [first.name, *(inner[s.name].name for s in state_carries)]
+    unchanged = [first_logits.name, *(body_tensors[s.name].name for s in state_carries)]
     start_branch = make_branch(
-        g, "start", [row, *(c.type for c in loop.state_carries)], lambda: unchanged
+        g, "start", [logits_type, *(c.type for c in loop.state_carries)], lambda: unchanged
     )
     g.site = LoweringSite(("start",))
-    logits, *after = g.nodes(
+    logits, *next_names = g.nodes(
         "If", len(types), has_tokens, then_branch=step_branch, else_branch=start_branch
     )
-    for value, name in zip(afters, after, strict=True):
+    for value, name in zip(next_states, next_names, strict=True):
         g.values.tensors[value] = Tensor(name, value.type, value)
     if loop.empty_prompts is None:
         return logits
     # Some sequences of the batch may have a prompt and others none.
     is_first = g.node("Equal", iteration, 0)
-    operands = loop.empty_prompts, first.name, logits
+    operands = loop.empty_prompts, first_logits.name, logits
     branches = {"first": lambda: g.nodes("Where", 1, *operands), "later": lambda: [logits]}
-    return emit_if(g, is_first, [row], branches)[0]
+    return emit_if(g, is_first, [logits_type], branches)[0]
 
 
 def _emit_newest_logits(context: GenerationContext) -> str:
@@ -213,41 +222,46 @@ def _emit_newest_logits(context: GenerationContext) -> str:
     is_2d = tensor.rank == 2
     name = tensor.name if is_2d else g.node("Squeeze", tensor, [1])
     # Scores are sums over many steps, so they are f32 in all models.
-    return emit_cast(g, name, "f32", before=tensor.dtype)
+    return emit_cast(g, name, "f32", source_dtype=tensor.dtype)
 
 
 def _list_next_carries(
-    context: GenerationContext, inner: Mapping[str, Tensor], decision: TokenDecision
+    context: GenerationContext, body_tensors: Mapping[str, Tensor], decision: TokenDecision
 ) -> list[str]:
     """Return the carries after the iteration, in the order of `LoopIteration.carries`."""
     dtype = context.derived.step.inputs[context.derived.growing].type.dtype
-    token = emit_cast(context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, before="i64")
+    token = emit_cast(
+        context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, source_dtype="i64"
+    )
     return [
         token,
-        *(_emit_next_mask(context, n, inner[n], token, decision) for n in context.per_token_inputs),
+        *(
+            _emit_next_mask(context, n, body_tensors[n], token, decision)
+            for n in context.per_token_inputs
+        ),
         *(_emit_next_state(context, s, decision) for s in context.derived.states),
-        *decision.after,
+        *decision.next_carries,
     ]
 
 
 def _emit_next_mask(
     context: GenerationContext, name: str, x: Tensor, token: str, decision: TokenDecision
 ) -> str:
-    """Emit the padding mask with one more position, which the input's default may mask out."""
+    """Emit the padding mask with one more position; the input's default may mask it out."""
     g, mask = context.g, x.name
     default = find_token_mask_default(context, name)
     batch_axis = context.find_batch_axis(x.type)
     # If all generated tokens are valid, the beams of a sequence have equal masks.
-    beams_share_mask = context.repeats > 1 and default is None
+    beams_share_mask = context.repeat_count > 1 and default is None
     if decision.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = g.node("Gather", mask, decision.parents, axis=batch_axis)
     new = context.derived.step.inputs[context.derived.growing].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new.symbols())
     if default is None:
-        front = g.node("Shape", mask, start=0, end=time_axis)
-        back = g.node("Shape", mask, start=time_axis + 1)
-        row = g.node("Concat", front, [1], back, axis=0)
-        newest = g.node("Expand", True, row)
+        leading = g.node("Shape", mask, start=0, end=time_axis)
+        trailing = g.node("Shape", mask, start=time_axis + 1)
+        shape = g.node("Concat", leading, [1], trailing, axis=0)
+        newest = g.node("Expand", True, shape)
     else:
         value = default.inputs[context.derived.growing]
         g.values.tensors[value] = Tensor(token, value.type)

@@ -1,7 +1,7 @@
 """Build a standalone generator: encoder, then an ONNX `Loop` around the decode step.
 
-The first iteration processes the whole prompt, later ones one token per sequence. Caches are
-carries that grow: a loop body cannot update in place, so fixed-size buffers would be copied at
+The first iteration processes the whole prompt, later iterations one token per sequence. Caches are
+carries that grow: a loop body cannot update in place, so fixed-size buffers would be copied for
 every token. The body reads weights and encoder outputs from the main graph.
 """
 
@@ -48,22 +48,22 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 def build_generation_model(
-    whole: SelfDecodingGraph,
+    source: SelfDecodingGraph,
     target: Target,
     opset: int = onnx_targets.DEFAULT_OPSET,
-    stored: Mapping[str, str] | None = None,
+    storage_dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, str] | None = None,
 ) -> BuiltModel:
-    """Build the standalone generator; `stored` and `ties` as in `build_model`. Inputs are
-    `GenerationParts.inputs` and `list_scalar_inputs`, outputs `tokens` and `log_probs` or, for beam
-    search, `scores`; a number is added to a name that an input of the spec has. Raise E0944 for a
-    per-token input without a value inside the loop.
+    """Build the standalone generator; `storage_dtypes` and `ties` are those of `build_model`. Its
+    inputs are `GenerationParts.inputs` and `list_scalar_inputs`, its outputs `tokens` and
+    `log_probs` or, for beam search, `scores`. An output name that is already an input name gets a
+    number. Raise E0944 for a per-token input without a value inside the loop.
     """
     onnx_targets.check_opset(opset)
-    ingredients = GenerationParts.of(whole)
-    context = _make_generation_context(ingredients, target, opset)
+    parts = GenerationParts.from_graph(source)
+    context = _make_generation_context(parts, target, opset)
     g = context.g
-    weights = add_parameters(g, ingredients.parameters, stored or {}, ties or {})
+    weights = add_parameters(g, parts.parameters, storage_dtypes or {}, ties or {})
     for name in context.per_token_inputs:
         if not context.parts.graph.input_facts[name].keep:
             growing = context.derived.growing
@@ -79,29 +79,36 @@ def build_generation_model(
     g.site = LoweringSite(("generate",))
     # An empty batch has no newest token, so the loop is skipped.
     has_batch = g.node("Greater", g.dim(context.batch), 0)
-    initial = (c.first for c in loop.carries)
-    final = g.nodes(
-        "Loop", len(loop.carries), context.scalars[MAX_TOKENS_INPUT], has_batch, *initial, body=body
+    initial_values = (c.initial for c in loop.carries)
+    final_values = g.nodes(
+        "Loop",
+        len(loop.carries),
+        context.scalar_names[MAX_TOKENS_INPUT],
+        has_batch,
+        *initial_values,
+        body=body,
     )
-    outputs = loop.strategy.outputs(g, final[len(loop.token_carries) + len(loop.state_carries) :])
+    outputs = loop.strategy.list_outputs(
+        g, final_values[len(loop.token_carries) + len(loop.state_carries) :]
+    )
     scalars = list_scalar_inputs(context.decoding).items()
-    inputs = {**context.types, **{context.scalars[n]: Type(t, ()) for n, t in scalars}}
+    inputs = {**context.types, **{context.scalar_names[n]: Type(t, ()) for n, t in scalars}}
     taken = set(inputs)
-    renamed = {make_unique_name(n, taken): t for n, t in outputs.items()}
-    return finish_model(g, context.parts.graph, inputs, renamed, weights)
+    output_tensors = {make_unique_name(n, taken): t for n, t in outputs.items()}
+    return finish_model(g, context.parts.graph, inputs, output_tensors, weights)
 
 
 def _make_generation_context(
-    whole: GenerationParts, target: Target, opset: int
+    parts: GenerationParts, target: Target, opset: int
 ) -> GenerationContext:
     """Return the context before any node is emitted."""
-    graph, derived, decoding = whole.graph, whole.derived, whole.decoding
-    types = dict(whole.inputs)
+    graph, derived, decoding = parts.graph, parts.derived, parts.decoding
+    types = dict(parts.inputs)
     taken = set(types)
     # An input of the spec called `seed` or `max_tokens` keeps its name.
     scalars = {name: make_unique_name(name, taken) for name in list_scalar_inputs(decoding)}
     # An absent optional input is empty, so it determines no length.
-    input_types = {n: t for n, t in types.items() if n not in whole.optional_inputs}
+    input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
     lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
     shape = graph.inputs[derived.growing].type.shape
     assert len(shape) == 2, f"{derived.growing} is not a token sequence per batch element"
@@ -110,18 +117,18 @@ def _make_generation_context(
     static_inputs = (derived.step.inputs[n].type for n in derived.static_inputs)
     repeats_beams = any(batch in t.shape for t in static_inputs)
     return GenerationContext(
-        parts=whole,
+        parts=parts,
         g=Emitter(
             target=target,
             opset=opset,
             lengths=lengths,
-            names=NameTable({*types, *scalars.values()}, graph=graph.name),
+            names=NameTable({*types, *scalars.values()}, graph_name=graph.name),
         ),
         types=types,
-        scalars=scalars,
+        scalar_names=scalars,
         main_tensors={n: Tensor(n, t) for n, t in types.items()},
         batch=batch,
-        repeats=beams if repeats_beams else 1,
+        repeat_count=beams if repeats_beams else 1,
     )
 
 
@@ -141,42 +148,42 @@ def _make_loop_iteration(context: GenerationContext) -> LoopIteration:
     vocabulary = logits.shape[-1].number
     assert vocabulary is not None, "the number of tokens is known"
     g.site = LoweringSite(("choose",))
-    prompt = emit_cast(g, token_carries[0].first, "i64", before=token_carries[0].type.dtype)
-    start = StrategyInputs(
+    prompt = emit_cast(g, token_carries[0].initial, "i64", source_dtype=token_carries[0].type.dtype)
+    strategy_inputs = StrategyInputs(
         batch=context.batch,
         vocabulary=vocabulary,
-        rows=context.step_batch,
-        scalars=context.scalars,
+        step_batch=context.step_batch,
+        scalar_names=context.scalar_names,
         prompt=prompt,
         padding_mask=find_prompt_mask(context),
     )
-    strategy = make_strategy(g, context.decoding, start)
-    first = find_first_logits(context)
+    strategy = make_strategy(g, context.decoding, strategy_inputs)
+    first_logits = find_first_logits(context)
     return LoopIteration(
         token_carries=token_carries,
         state_carries=state_carries,
         strategy=strategy,
         static_inputs=static_inputs,
         hoisted_nodes=hoist_invariant_nodes(context, static_inputs),
-        first=first,
-        empty_prompts=None if first is None else find_empty_prompts(context),
+        first_logits=first_logits,
+        empty_prompts=None if first_logits is None else find_empty_prompts(context),
     )
 
 
 def lower_encoder(context: GenerationContext) -> None:
     """Lower the begin token, input defaults and the encoder."""
-    g, whole = context.g, context.parts
-    starts = _emit_begin_token(context) if whole.can_start_empty else None
-    for graph in (*whole.default_graphs, context.derived.encode):
+    g, parts = context.g, context.parts
+    is_absent = _emit_begin_token(context) if parts.can_start_empty else None
+    for graph in (*parts.default_graphs, context.derived.encode):
         if graph is None:
             continue
         context.bind_inputs(graph, context.main_tensors)
         lower_nodes(g, graph)
         for name, value in graph.outputs.items():
             tensor = g.values.tensors[value]
-            if starts and name in whole.padding_masks:
+            if is_absent and name in parts.padding_masks:
                 # the first position exists even if it is the pad token
-                with_start = g.node("Or", tensor, starts)
+                with_start = g.node("Or", tensor, is_absent)
                 tensor = replace(tensor, name=with_start, value=None)
             context.main_tensors[name] = tensor
 
@@ -213,8 +220,8 @@ def _emit_extended_mask(context: GenerationContext, name: str, tokens: str) -> T
     g = context.g
     mask = _emit_optional_input(context, name)
     missing = g.node("Sub", *(emit_axis_length(g, x, 1) for x in (tokens, mask)))
-    front = g.node("Concat", g.shape([context.batch]), missing, axis=0)
-    true_positions = g.node("Expand", True, front)
+    shape = g.node("Concat", g.shape([context.batch]), missing, axis=0)
+    true_positions = g.node("Expand", True, shape)
     return Tensor(g.node("Concat", true_positions, mask, axis=1), context.types[name])
 
 
@@ -242,7 +249,7 @@ def make_prompt_carry(context: GenerationContext) -> LoopCarry:
 
 
 def _is_lookup_index(step: Graph, name: str) -> bool:
-    """Return whether an embedding reads the input directly as its indices."""
+    """Return True if an embedding reads the input directly as its indices."""
     ids = step.inputs[name]
     readers = [node.op for node, _ in step.nodes if ids in node.args]
     return any(isinstance(op, ops.Embedding) for op in readers)
@@ -274,12 +281,12 @@ def make_state_carry(context: GenerationContext, state: DecodeState) -> LoopCarr
 def get_encoder_output(context: GenerationContext, name: str) -> Tensor:
     """Return an encoder output, which the loop body captures from the main graph."""
     type = context.derived.step.inputs[name].type
-    known = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
-    return Tensor(context.repeat_for_beams(known), type)
+    output = make_typed_tensor(context.main_tensors[name].name, type.dtype, type.shape)
+    return Tensor(context.repeat_for_beams(output), type)
 
 
 def find_prompt_mask(context: GenerationContext) -> str | None:
-    """Return the padding mask of the prompt, bool[rows, n], or None if the model has none."""
+    """Return the padding mask of the prompt, bool[batch, n], or None if the model has none."""
     for name in context.parts.padding_masks:
         if name in context.main_tensors:
             return context.repeat_for_beams(context.main_tensors[name])
@@ -287,24 +294,24 @@ def find_prompt_mask(context: GenerationContext) -> str | None:
 
 
 def find_first_logits(context: GenerationContext) -> Tensor | None:
-    """Return the logits of the first token of a sequence without a prompt, f32[rows,
-    vocabulary], or None if every sequence needs a token.
+    """Return the logits of the first token of a sequence without a prompt, f32[batch, vocabulary],
+    or None if every sequence needs a token.
     """
     name, g = context.derived.initial_logits_output, context.g
     if not context.parts.starts_from_prefix:
         return None
-    made = context.main_tensors[name]
+    initial = context.main_tensors[name]
     g.site = LoweringSite(("start",))
-    logits, shape = context.repeat_for_beams(made), made.shape
-    if made.rank == 3:
+    logits, shape = context.repeat_for_beams(initial), initial.shape
+    if initial.rank == 3:
         logits = g.node("Squeeze", logits, [1])
-    logits = emit_cast(g, logits, "f32", before=made.dtype)
+    logits = emit_cast(g, logits, "f32", source_dtype=initial.dtype)
     return Tensor(logits, Type("f32", (context.step_batch, shape[-1])))
 
 
 def find_empty_prompts(context: GenerationContext) -> str | None:
-    """Emit whether each prompt is only padding, bool[rows, 1]; None without a padding mask."""
+    """Emit whether each prompt is only padding, bool[batch, 1]; None without a padding mask."""
     mask, g = find_prompt_mask(context), context.g
     if mask is None:
         return None
-    return g.node("Equal", emit_count(g, mask, 1, keep=True), 0)
+    return g.node("Equal", emit_count(g, mask, 1, keepdims=True), 0)

@@ -1,9 +1,9 @@
 """Sample the next token in ONNX: repetition penalty, temperature, top-k, softmax, top-p
 (arXiv:1904.09751, sec. 3.1), min-p (arXiv:2407.01082, sec. 3), in this order.
 
-A uniform random number then selects a token by inverse transform sampling; equal logits are
-ordered by id. Probabilities are f64, so that Python samples the same token. Random keys are u64
-tensors of any shape, so all streams of a batch advance at once.
+A uniform random number then selects a token by inverse transform sampling; equal logits are ordered
+by id. Probabilities are f64, so that the Python implementation samples the same token. Random keys
+are u64 tensors of any shape, so all streams of a batch advance at once.
 """
 
 from collections.abc import Collection, Sequence
@@ -63,8 +63,8 @@ def emit_uniform(g: Emitter, key: str) -> str:
     """Emit the first uniform number of each stream, f32 in [0, 1), a multiple of 2**-24."""
     top = _emit_right_shift(g, _emit_random_word(g, key, g.constant(0, "u64")), 40)
     # f32 represents the remaining 24 bits exactly.
-    whole = emit_cast(g, emit_cast(g, top, "i64"), "f32")
-    return g.node("Mul", whole, 2.0**-24)
+    mantissa = emit_cast(g, emit_cast(g, top, "i64"), "f32")
+    return g.node("Mul", mantissa, 2.0**-24)
 
 
 def _emit_random_word(g: Emitter, key: str, n: str) -> str:
@@ -97,7 +97,9 @@ PROBABILITY_DTYPE = "f64"
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """Loop-invariant values of sampling: scalars, and the stream key of each row, u64[rows]."""
+    """Loop-invariant values of sampling: scalars, and the stream key of each sequence,
+    u64[batch].
+    """
 
     temperature: str
     candidate_count: str
@@ -107,19 +109,23 @@ class SamplerState:
 
 
 def make_sampler(
-    g: Emitter, seed: str, rows: str, vocabulary: int, settings: dict[str, str]
+    g: Emitter, seed: str, batch_size: str, vocabulary: int, settings: dict[str, str]
 ) -> SamplerState:
-    """Emit the loop-invariant sampling values; `rows`, i64[], is the batch size."""
+    """Emit the loop-invariant sampling values; `batch_size` is i64[]."""
     temperature = settings["temperature"]
     is_sampling = g.node("Greater", temperature, 0.0)
     # Temperature 0 is greedy decoding: one candidate, divided by 1.
-    divisor = g.node("Where", is_sampling, temperature, 1.0)
-    row_ids = g.node("Range", 0, rows, 1)
-    keys = emit_substream_key(g, emit_stream_key(g, seed, "sample"), emit_cast(g, row_ids, "u64"))
-    most = _emit_candidate_count(g, vocabulary, settings)
-    candidate_count = g.node("Where", is_sampling, most, 1)
+    temperature_divisor = g.node("Where", is_sampling, temperature, 1.0)
+    sequence_ids = g.node("Range", 0, batch_size, 1)
+    keys = emit_substream_key(
+        g, emit_stream_key(g, seed, "sample"), emit_cast(g, sequence_ids, "u64")
+    )
+    max_candidates = _emit_candidate_count(g, vocabulary, settings)
+    candidate_count = g.node("Where", is_sampling, max_candidates, 1)
     top_p, min_p = (emit_cast(g, settings[name], PROBABILITY_DTYPE) for name in ("top_p", "min_p"))
-    return SamplerState(divisor, emit_unsqueeze(g, candidate_count, 0), top_p, min_p, keys)
+    return SamplerState(
+        temperature_divisor, emit_unsqueeze(g, candidate_count, 0), top_p, min_p, keys
+    )
 
 
 def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str]) -> str:
@@ -134,12 +140,12 @@ def _emit_candidate_count(g: Emitter, vocabulary: int, settings: dict[str, str])
     return g.node("Where", has_top_k, top_k, default_count)
 
 
-def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: int) -> str:
-    """Emit which tokens each prompt i64[rows, n] contains, bool[rows, vocabulary]."""
+def emit_prompt_tokens(g: Emitter, prompt: str, padding_mask: str | None, vocabulary: int) -> str:
+    """Emit which tokens each prompt i64[batch, n] contains, bool[batch, vocabulary]."""
     is_token, is_known = g.node("GreaterOrEqual", prompt, 0), g.node("Less", prompt, vocabulary)
     is_counted = g.node("And", is_token, is_known)
-    if keep is not None:
-        is_counted = g.node("And", is_counted, keep)
+    if padding_mask is not None:
+        is_counted = g.node("And", is_counted, padding_mask)
     # padding goes to an extra column, which is sliced off
     columns = g.node("Where", is_counted, prompt, vocabulary)
     shape = g.node("Concat", emit_axis_length(g, prompt, 0), [vocabulary + 1], axis=0)
@@ -148,14 +154,14 @@ def emit_prompt_tokens(g: Emitter, prompt: str, keep: str | None, vocabulary: in
 
 
 def emit_seen_tokens(g: Emitter, seen: str, tokens: str) -> str:
-    """Emit `seen` bool[rows, vocabulary] with the tokens i64[rows, n] added."""
+    """Emit `seen` bool[batch, vocabulary] with the tokens i64[batch, n] added."""
     true = g.node("Expand", True, g.node("Shape", tokens))
     return g.node("ScatterElements", seen, tokens, true, axis=1)
 
 
 def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) -> str:
-    """Divide positive logits `[rows, vocab]` of seen tokens, and multiply negative ones
-    (arXiv:1909.05858, sec. 4.1, divides only).
+    """Divide positive logits `[batch, vocab]` of seen tokens by the penalty, and multiply negative
+    ones (arXiv:1909.05858, sec. 4.1, only divides).
     """
     divided, multiplied = (g.node(kind, logits, penalty) for kind in ("Div", "Mul"))
     changed = g.node("Where", g.node("Greater", logits, 0.0), divided, multiplied)
@@ -163,7 +169,7 @@ def emit_repetition_penalty(g: Emitter, logits: str, seen: str, penalty: str) ->
 
 
 def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> str:
-    """Sample i64[rows] from logits `[rows, vocab]` at generation step `step`, i64[]."""
+    """Sample i64[batch] from logits `[batch, vocab]` at generation step `step`, i64[]."""
     values, ids = g.nodes(
         "TopK", 2, g.node("Div", logits, s.temperature), s.candidate_count, axis=1
     )
@@ -176,27 +182,29 @@ def emit_sampled_tokens(g: Emitter, s: SamplerState, logits: str, step: str) -> 
     step_keys = emit_substream_key(g, s.keys, emit_cast(g, step, "u64"))
     uniform = emit_cast(g, emit_uniform(g, step_keys), PROBABILITY_DTYPE)
     is_below = g.node("LessOrEqual", sums, g.node("Mul", emit_unsqueeze(g, uniform, 1), total))
-    index = emit_count(g, is_below, 1, keep=True)
+    index = emit_count(g, is_below, 1, keepdims=True)
     return g.node("Squeeze", g.node("GatherElements", ids, index, axis=1), [1])
 
 
 def _emit_top_p_filter(g: Emitter, s: SamplerState, probabilities: str) -> str:
-    """Zero the sorted probabilities `[rows, k]` that top-p or min-p exclude, except the first."""
-    before = g.node("CumSum", probabilities, 1, exclusive=1)
+    """Emit the sorted probabilities `[batch, k]` with zeros for those that top-p or min-p exclude;
+    the first is always kept.
+    """
+    preceding_sum = g.node("CumSum", probabilities, 1, exclusive=1)
     # Rounded sums may exceed 1, so a top-p of 1 keeps all tokens explicitly.
     keeps_all = g.node("GreaterOrEqual", s.top_p, g.constant(1, PROBABILITY_DTYPE))
-    is_kept = g.node("Or", g.node("Less", before, s.top_p), keeps_all)
+    is_kept = g.node("Or", g.node("Less", preceding_sum, s.top_p), keeps_all)
     best = emit_slice(g, probabilities, 1, 0, 1)
     is_kept = g.node(
         "And", is_kept, g.node("GreaterOrEqual", probabilities, g.node("Mul", best, s.min_p))
     )
     zero = g.constant(0, PROBABILITY_DTYPE)
-    is_kept = g.node("Or", is_kept, g.node("Equal", before, zero))
+    is_kept = g.node("Or", is_kept, g.node("Equal", preceding_sum, zero))
     return g.node("Where", is_kept, probabilities, zero)
 
 
 def emit_invalid_logits(g: Emitter, logits: str) -> str:
-    """Emit whether logits `[rows, vocab]` contain NaN or have no finite maximum, bool[rows]."""
+    """Emit whether logits `[batch, vocab]` contain NaN or have no finite maximum, bool[batch]."""
     # Not every kernel propagates NaN through a maximum.
     has_nan = emit_cast(g, g.node("IsNaN", logits), "f32")
     has_nan = g.node("Greater", emit_reduce(g, "ReduceMax", has_nan, 1), 0.0)
@@ -205,69 +213,79 @@ def emit_invalid_logits(g: Emitter, logits: str) -> str:
 
 
 def emit_log_probability(g: Emitter, logits: str, tokens: str) -> str:
-    """Emit the log probability of each batch element's token under `logits`, f32[rows]."""
-    places = emit_unsqueeze(g, tokens, 1)
-    found = g.node("GatherElements", g.node("LogSoftmax", logits, axis=1), places, axis=1)
-    return g.node("Squeeze", found, [1])
+    """Emit the log-probability of each batch element's token under `logits`, f32[batch]."""
+    token_columns = emit_unsqueeze(g, tokens, 1)
+    log_probs = g.node(
+        "GatherElements", g.node("LogSoftmax", logits, axis=1), token_columns, axis=1
+    )
+    return g.node("Squeeze", log_probs, [1])
 
 
 HISTORY_DIM = Dim.symbol("history")
 SLICE_TO_END = 2**31 - 1
 
 
-def has_history(d: DecodingConfig) -> bool:
-    """Return whether a token rule reads the previous tokens or their number."""
-    return bool(d.no_repeat_ngram_size or d.bad_words_ids or (d.min_length and d.stop))
+def has_history(decoding: DecodingConfig) -> bool:
+    """Return True if a token rule reads the previous tokens or their number."""
+    return bool(
+        decoding.no_repeat_ngram_size
+        or decoding.bad_words_ids
+        or (decoding.min_length and decoding.stop)
+    )
 
 
-def get_history_type(rows: Dim) -> Type:
-    """Return the type of a token history, i64[rows, history]."""
-    return Type("i64", (rows, HISTORY_DIM))
+def get_history_type(batch: Dim) -> Type:
+    """Return the type of a token history, i64[batch, history]."""
+    return Type("i64", (batch, HISTORY_DIM))
 
 
-def emit_prompt_history(g: Emitter, d: DecodingConfig, prompt: str, keep: str | None) -> str:
-    """Emit the right-aligned history of a prompt i64[rows, n] with padding mask `keep`, after as
-    many `NO_TOKEN` columns as the longest of `bad_words_ids` needs.
+def emit_prompt_history(
+    g: Emitter, decoding: DecodingConfig, prompt: str, padding_mask: str | None
+) -> str:
+    """Emit the right-aligned history of a prompt i64[batch, n]. It is preceded by as many
+    `NO_TOKEN` columns as the longest sequence of `bad_words_ids` needs.
     """
-    if keep is not None:
-        prompt = _emit_right_aligned(g, prompt, keep)
-    front = max((len(run) - 1 for run in d.bad_words_ids), default=0)
-    if not front:
+    if padding_mask is not None:
+        prompt = _emit_right_aligned(g, prompt, padding_mask)
+    padding_length = max((len(banned) - 1 for banned in decoding.bad_words_ids), default=0)
+    if not padding_length:
         return prompt
-    rows = emit_axis_length(g, prompt, 0)
-    shape = g.node("Concat", rows, [front], axis=0)
+    batch_size = emit_axis_length(g, prompt, 0)
+    shape = g.node("Concat", batch_size, [padding_length], axis=0)
     empty = g.node("Expand", NO_TOKEN, shape)
     return g.node("Concat", empty, prompt, axis=1)
 
 
-def _emit_right_aligned(g: Emitter, prompt: str, keep: str) -> str:
+def _emit_right_aligned(g: Emitter, prompt: str, padding_mask: str) -> str:
     """Emit the non-padding tokens in their order, right-aligned and preceded by `NO_TOKEN`."""
-    kept = emit_cast(g, keep, "i64")
+    is_token = emit_cast(g, padding_mask, "i64")
     length = emit_axis_length(g, prompt, 1)
-    later_count = g.node("CumSum", kept, 1, exclusive=1, reverse=1)
+    later_count = g.node("CumSum", is_token, 1, exclusive=1, reverse=1)
     columns = g.node("Sub", g.node("Sub", length, [1]), later_count)
     # padding goes to an extra column, which is sliced off
-    columns = g.node("Where", keep, columns, length)
-    rows = emit_axis_length(g, prompt, 0)
-    shape = g.node("Concat", rows, g.node("Add", length, [1]), axis=0)
+    columns = g.node("Where", padding_mask, columns, length)
+    batch_size = emit_axis_length(g, prompt, 0)
+    shape = g.node("Concat", batch_size, g.node("Add", length, [1]), axis=0)
     empty = g.node("Expand", NO_TOKEN, shape)
-    made = g.node("ScatterElements", empty, columns, prompt, axis=1)
-    return g.node("Slice", made, [0], length, [1])
+    aligned = g.node("ScatterElements", empty, columns, prompt, axis=1)
+    return g.node("Slice", aligned, [0], length, [1])
 
 
-def emit_banned_tokens(g: Emitter, d: DecodingConfig, history: str, vocabulary: int) -> list[str]:
-    """Emit the tokens that each rule forbids, bool[rows, vocabulary] each."""
-    found = []
-    if d.no_repeat_ngram_size:
-        found.append(_emit_repeated_ngrams(g, history, d.no_repeat_ngram_size, vocabulary))
-    ordered = sorted(d.bad_words_ids, key=len)
-    for length, runs in groupby(ordered, key=len):
-        found.append(_emit_completed_runs(g, history, length, [*runs], vocabulary))
-    if d.min_length and d.stop:
-        token_count = emit_count(g, g.node("GreaterOrEqual", history, 0), 1, keep=True)
-        is_early = g.node("Less", token_count, d.min_length)
-        found.append(g.node("And", is_early, emit_token_set(g, d.stop, vocabulary)))
-    return found
+def emit_banned_tokens(
+    g: Emitter, decoding: DecodingConfig, history: str, vocabulary: int
+) -> list[str]:
+    """Emit for each rule which tokens it forbids, bool[batch, vocabulary]."""
+    masks = []
+    if decoding.no_repeat_ngram_size:
+        masks.append(_emit_repeated_ngrams(g, history, decoding.no_repeat_ngram_size, vocabulary))
+    ordered = sorted(decoding.bad_words_ids, key=len)
+    for length, sequences in groupby(ordered, key=len):
+        masks.append(_emit_completed_sequences(g, history, length, [*sequences], vocabulary))
+    if decoding.min_length and decoding.stop:
+        token_count = emit_count(g, g.node("GreaterOrEqual", history, 0), 1, keepdims=True)
+        is_early = g.node("Less", token_count, decoding.min_length)
+        masks.append(g.node("And", is_early, emit_token_set(g, decoding.stop, vocabulary)))
+    return masks
 
 
 def emit_token_set(g: Emitter, tokens: Collection[int], vocabulary: int) -> str:
@@ -288,16 +306,16 @@ def _emit_repeated_ngrams(g: Emitter, history: str, size: int, vocabulary: int) 
     return emit_prompt_tokens(g, last_tokens, is_repeat, vocabulary)
 
 
-def _emit_completed_runs(
-    g: Emitter, history: str, length: int, runs: Sequence[Sequence[int]], vocabulary: int
+def _emit_completed_sequences(
+    g: Emitter, history: str, length: int, sequences: Sequence[Sequence[int]], vocabulary: int
 ) -> str:
-    """Emit the last tokens of `runs` whose preceding tokens the history ends with."""
+    """Emit which tokens would complete one of `sequences` after the end of the history."""
     if length == 1:
-        return emit_token_set(g, {run[0] for run in runs}, vocabulary)
+        return emit_token_set(g, {sequence[0] for sequence in sequences}, vocabulary)
     tail = g.node("Slice", history, [1 - length], [SLICE_TO_END], [1])
-    prefixes = g.constant([[list(run[:-1]) for run in runs]], "i64")
+    prefixes = g.constant([[list(sequence[:-1]) for sequence in sequences]], "i64")
     matches = g.node("Equal", emit_unsqueeze(g, tail, 1), prefixes)
     hits = g.node("Equal", emit_count(g, matches, 2), length - 1)
-    last_tokens = g.constant([[run[-1] for run in runs]], "i64")
+    last_tokens = g.constant([[sequence[-1] for sequence in sequences]], "i64")
     tokens = g.node("Expand", last_tokens, g.node("Shape", hits))
     return emit_prompt_tokens(g, tokens, hits, vocabulary)

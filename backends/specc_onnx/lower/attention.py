@@ -40,7 +40,7 @@ from specc_onnx.lower.registry import lower
 from specc_onnx.lower.tensor_helpers import emit_cast, emit_matmul, emit_reduce
 
 ATTENTION_FORM = "how"
-"""Metadata key of the description of how an attention is computed, and why."""
+"""Metadata key of the text that describes how and why an attention is lowered."""
 
 
 @lower
@@ -54,18 +54,18 @@ def attend(
     added: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[str, str]:
-    """Lower `Attend` to its result and its weights, "" if they are not computed."""
+    """Lower `Attend` to its result and its weights, "" if the weights are not computed."""
     if is_kv_buffer(g, key):
         _record_attention_note(g, query.dtype, {ATTENTION_FORM: "into KV buffers"})
         return emit_kv_buffer_attention(op, g, query, key, values, mask, added), ""
-    parts = AttentionParts(q=query, k=key, v=values, mask=mask, add=added, sinks=sinks)
+    parts = AttentionParts(q=query, k=key, v=values, mask=mask, bias=added, sinks=sinks)
     blocks = _plan_attention_blocks(g, parts)
     if isinstance(blocks, LocalAttention):
         result = emit_local_attention(op, g, parts, blocks)
-        form = f"dense, {blocks}"
+        description = f"dense, {blocks}"
     else:
-        result, form = emit_dense_attention(op, g, parts), f"dense: {blocks}"
-    _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: form})
+        result, description = emit_dense_attention(op, g, parts), f"dense: {blocks}"
+    _record_attention_note(g, query.dtype, {**result.notes, ATTENTION_FORM: description})
     return emit_result_per_head(g, result, query.shape[1], values.shape[3]), result.weights
 
 
@@ -86,11 +86,10 @@ def _plan_attention_blocks(g: Emitter, parts: AttentionParts) -> LocalAttention 
     if blocks is None:
         return "its mask shows keys that are far away"
     # A position table may limit the length.
-    longest = g.facts.max_lengths.get(queries.name or "", inf)
-    if longest <= blocks.length_threshold:
-        return (
-            f"blocks are faster above {blocks.length_threshold} positions, the maximum is {longest}"
-        )
+    max_length = g.facts.max_lengths.get(queries.name or "", inf)
+    if max_length <= blocks.length_threshold:
+        threshold = blocks.length_threshold
+        return f"blocks are faster above {threshold} positions, the maximum is {max_length}"
     return blocks
 
 
@@ -101,7 +100,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
         return None
     type = g.site.types[0]
     n = type.shape[-2]
-    long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, local, GlobalTokens())
+    is_long = emit_is_long_enough(g, multiply_dims(type.shape[:-2]), n, local, GlobalTokens())
     axes = _get_weight_axes(weights)
 
     def add_block(queries: PositionSpan, keys: PositionSpan) -> Tensor:
@@ -119,7 +118,7 @@ def emit_blocked_weighted_sum(g: Emitter, weights: Tensor, values: Tensor) -> st
         return [emit_matmul(g, recomputed, values)]
 
     branches = {"long": add_blocks, "short": add_all}
-    return emit_if(g, long, [type], branches, isolated=["short"])[0]
+    return emit_if(g, is_long, [type], branches, isolated=["short"])[0]
 
 
 def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAttention | None:
@@ -136,7 +135,7 @@ def _plan_weight_blocks(g: Emitter, weights: Tensor, values: Tensor) -> LocalAtt
     queries, keys = weights.shape[-2:]
     grid = GridSlice(queries=queries, keys=keys, scope=g.site.scope, visible_band=blocks.band)
     grid.slice_value(value, _get_weight_axes(weights))
-    return blocks if value not in grid.grids else None
+    return blocks if value not in grid.grid_leaves else None
 
 
 def _get_weight_axes(x: Tensor) -> GridAxes:
@@ -164,7 +163,7 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     # A score of -inf counts as masked.
     is_maximum = g.node(
         "And",
-        g.node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keep=True)),
+        g.node("Equal", visible, emit_reduce(g, "ReduceMax", visible, axis, keepdims=True)),
         g.node("Greater", visible, lowest),
     )
     rank = g.node("CumSum", emit_cast(g, is_maximum, "i32"), axis)
@@ -177,7 +176,7 @@ def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.dtype, scores.rank - 1
     visible = g.node("Where", mask, g.node("Relu", scores), g.constant(0, dtype))
-    total = emit_reduce(g, "ReduceSum", visible, axis, keep=True)
+    total = emit_reduce(g, "ReduceSum", visible, axis, keepdims=True)
     empty = g.node("Equal", total, g.constant(0, dtype))
     return g.node("Div", visible, g.node("Where", empty, g.constant(1, dtype), total))
 
@@ -187,13 +186,13 @@ def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
     """Lower to a sum over near keys, a blocked sum, or a matrix product."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})
-    made = emit_near_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
-    return emit_matmul(g, weights, values) if made is None else made
+    result = emit_near_sum(g, weights, values) or emit_blocked_weighted_sum(g, weights, values)
+    return emit_matmul(g, weights, values) if result is None else result
 
 
-def _record_attention_note(g: Emitter, dtype: str, found: Mapping[str, str]) -> None:
+def _record_attention_note(g: Emitter, dtype: str, facts: Mapping[str, str]) -> None:
     """Record where the weights of an attention outside loops can be read."""
     if len(g.bodies.open) == 1:
-        g.attentions += (
-            {"scope": scope, "dtype": dtype, **found} for scope in g.site.scopes or ("attention",)
+        g.attention_notes += (
+            {"scope": scope, "dtype": dtype, **facts} for scope in g.site.scopes or ("attention",)
         )

@@ -40,7 +40,7 @@ from specc_onnx.lower.grid_slices import PositionSpan, recompute_mask, slice_att
 from specc_onnx.lower.tensor_helpers import emit_count, emit_full
 
 BLOCK_KEYS_DIM = Dim.symbol("block.keys")
-"""Number of keys per block, if blocks differ in it."""
+"""Number of keys per block, if it differs between blocks."""
 
 GLOBAL_QUERIES_DIM = Dim.symbol("block.queries")
 """Number of global queries, which are computed separately."""
@@ -60,7 +60,7 @@ class GlobalTokens:
 def emit_local_attention(
     op: ops.Attend, g: Emitter, parts: AttentionParts, local: LocalAttention
 ) -> AttentionResult:
-    """Emit attention that runs in blocks for sequences longer than `local.above`."""
+    """Emit attention that runs in blocks for sequences longer than `local.length_threshold`."""
     b, h, n, _ = parts.grid
     e = parts.v.shape[3]
     # Both branches need the same shape: packed if the kernel can return it.
@@ -69,14 +69,14 @@ def emit_local_attention(
     with _enter_blocks_scope(g):
         keys, queries = local.parts.key_conditions, local.parts.query_conditions
         global_tokens = GlobalTokens(_emit_true_indices(g, keys), _emit_true_indices(g, queries))
-    long = emit_is_long_enough(g, b, n, local, global_tokens)
-    short_parts, notes = prepare_short_parts(op, g, parts, long)
+    is_long = emit_is_long_enough(g, b, n, local, global_tokens)
+    short_parts, notes = prepare_short_parts(op, g, parts, is_long)
     notes = {**notes}
 
     def emit_dense() -> list[str]:
-        made = emit_dense_attention(op, g, short_parts)
-        notes.update(made.notes)
-        return [made.result]
+        dense = emit_dense_attention(op, g, short_parts)
+        notes.update(dense.notes)
+        return [dense.result]
 
     def attend_in_blocks() -> list[str]:
         with set_lengths_nonempty(g, b, n):
@@ -91,37 +91,37 @@ def emit_local_attention(
                 )
             return [result]
 
-    (result,) = emit_if(g, long, [result_type], {"long": attend_in_blocks, "short": emit_dense})
+    (result,) = emit_if(g, is_long, [result_type], {"long": attend_in_blocks, "short": emit_dense})
     return AttentionResult(
-        result=result, packed=is_packed, weights="", notes={**notes, "blocks": result}
+        result=result, is_packed=is_packed, weights="", notes={**notes, "blocks": result}
     )
 
 
 def prepare_short_parts(
-    op: ops.Attend, g: Emitter, parts: AttentionParts, long: str
+    op: ops.Attend, g: Emitter, parts: AttentionParts, is_long: str
 ) -> tuple[AttentionParts, dict[str, str]]:
-    """Return the operands of dense attention, whose masks an `If` computes unless `long`, and
-    the notes with the names of these masks.
+    """Return the operands of dense attention, whose masks are computed inside an `If` unless the
+    sequence is long, and the notes with the names of these masks.
     """
-    mask, add = parts.mask, parts.add
+    mask, bias = parts.mask, parts.bias
 
     def emit_mask() -> Tensor:
-        whole_mask, whole_bias = (x and _recompute_whole(g, x) for x in (mask, add))
+        whole_mask, whole_bias = (x and _recompute_whole(g, x) for x in (mask, bias))
         combined = emit_combined_mask(g, whole_mask, whole_bias, parts.grid[2:])
         assert combined is not None, "attention without a mask is not blocked"
         return combined
 
     def emit_short(x: Tensor) -> Tensor:
         operand = partial(_recompute_whole, g, x)
-        return replace(x, name=_emit_short_operand(g, long, (x.value,), operand).name)
+        return replace(x, name=_emit_short_operand(g, is_long, (x.value,), operand).name)
 
     if can_fuse_attention(op, g, parts):
-        key = tuple(x.value if x else None for x in (mask, add))
-        combined = _emit_short_operand(g, long, key, emit_mask)
-        return replace(parts, mask=None, add=None, combined_mask=combined), {"mask": combined.name}
-    mask, add = (x and emit_short(x) for x in (mask, add))
-    notes = {"mask": mask and mask.name, "added": add and add.name}
-    return replace(parts, mask=mask, add=add), {n: t for n, t in notes.items() if t}
+        key = tuple(x.value if x else None for x in (mask, bias))
+        combined = _emit_short_operand(g, is_long, key, emit_mask)
+        return replace(parts, mask=None, bias=None, combined_mask=combined), {"mask": combined.name}
+    mask, bias = (x and emit_short(x) for x in (mask, bias))
+    notes = {"mask": mask and mask.name, "added": bias and bias.name}
+    return replace(parts, mask=mask, bias=bias), {n: t for n, t in notes.items() if t}
 
 
 def _recompute_whole(g: Emitter, x: Tensor) -> Tensor:
@@ -130,31 +130,31 @@ def _recompute_whole(g: Emitter, x: Tensor) -> Tensor:
 
 
 def _emit_short_operand(
-    g: Emitter, long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
+    g: Emitter, is_long: str, key: tuple[Value | None, ...], emit_operand: Callable[[], Tensor]
 ) -> Tensor:
-    """Emit an `If` outside the loop: the value of `emit_operand` for a short sequence, an unused
-    one-element tensor for a long one. Attentions with the same mask share it.
+    """Emit an `If` outside the loop that returns the value of `emit_operand` for a short sequence,
+    and an unused one-element tensor for a long one. Attentions with the same mask share the `If`.
     """
-    if (long, *key) in g.layouts.hoisted:
-        return g.layouts.hoisted[long, *key]
-    with g.body(isolated=True) as short:
+    if (is_long, *key) in g.layouts.hoisted_masks:
+        return g.layouts.hoisted_masks[is_long, *key]
+    with g.open_body(isolated=True) as short:
         operand = emit_operand()
         results = emit_body_results(g, [operand.name])
-    otherwise = make_body_graph("short", short, results, [operand.type])
+    short_branch = make_body_graph("short", short, results, [operand.type])
     placeholder_type = Type.of(operand.dtype, *[1] * operand.rank)
     placeholder = partial(emit_full, g, 0, placeholder_type.dtype, placeholder_type.shape)
-    then = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
-    name = g.node("If", long, then_branch=then, else_branch=otherwise)
+    unused_branch = make_branch(g, "unused", [placeholder_type], lambda: [placeholder()])
+    name = g.node("If", is_long, then_branch=unused_branch, else_branch=short_branch)
     result = Tensor(name, operand.type)
     # Values of a loop body are visible only inside it.
     if len(g.bodies.open) == 1:
-        g.layouts.hoisted[long, *key] = result
+        g.layouts.hoisted_masks[is_long, *key] = result
     return result
 
 
 @contextmanager
 def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
-    """Emit nodes under `BLOCKS_SCOPE` inside the context, apart from those of the layer."""
+    """Emit nodes under `BLOCKS_SCOPE` instead of the scope of the layer inside the context."""
     site, g.site = g.site, replace(g.site, scopes=(BLOCKS_SCOPE,))
     try:
         yield
@@ -165,19 +165,21 @@ def _enter_blocks_scope(g: Emitter) -> Iterator[None]:
 def emit_is_long_enough(
     g: Emitter, batch: Dim, queries: Dim, local: LocalAttention, global_tokens: GlobalTokens
 ) -> str:
-    """Emit whether blocks apply: a long sequence, few global tokens, a nonempty batch."""
+    """Emit whether blocked attention applies: a long sequence, few global tokens, a nonempty
+    batch.
+    """
     g.facts.add_branch_length(queries, local.length_threshold)
-    with g.outside("lengths"):
-        long = g.node("Greater", g.dim(queries), local.length_threshold)
+    with g.hoist_nodes("lengths"):
+        is_long = g.node("Greater", g.dim(queries), local.length_threshold)
         if not g.lengths.is_positive(batch):
             has_batch = g.node("Greater", g.dim(batch), 0)
-            long = g.node("And", long, has_batch)
+            is_long = g.node("And", is_long, has_batch)
     for indices in filter(None, (global_tokens.keys, global_tokens.queries)):
         with _enter_blocks_scope(g):
             scaled_count = g.node("Mul", g.node("Size", indices), GLOBAL_TOKEN_RATIO)
             is_few = g.node("LessOrEqual", scaled_count, g.dim(queries))
-            long = g.node("And", long, is_few)
-    return long
+            is_long = g.node("And", is_long, is_few)
+    return is_long
 
 
 def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...]) -> str:
@@ -198,20 +200,20 @@ def _emit_true_indices(g: Emitter, conditions: tuple[GlobalTokenCondition, ...])
 @contextmanager
 def set_lengths_nonempty(g: Emitter, *lengths: Dim) -> Iterator[None]:
     """Treat `lengths` as nonzero for the code emitted inside the context."""
-    before = g.lengths
-    g.lengths = replace(before, nonzero=before.nonzero | {*lengths})
+    outer_lengths = g.lengths
+    g.lengths = replace(outer_lengths, nonzero=outer_lengths.nonzero | {*lengths})
     try:
         yield
     finally:
-        g.lengths = before
+        g.lengths = outer_lengths
 
 
 @contextmanager
 def set_length_known(g: Emitter, length: Dim, count: str) -> Iterator[None]:
     """Bind a symbol to the i64[] `count`, which is nonzero, inside the context."""
     length_inputs = {**g.lengths.length_inputs, str(length): count}
-    sure = g.lengths.nonzero | {length}
-    with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=sure)):
+    nonzero = g.lengths.nonzero | {length}
+    with g.enter_graph(replace(g.lengths, length_inputs=length_inputs, nonzero=nonzero)):
         yield
 
 
@@ -230,9 +232,9 @@ def _emit_attention_blocks(
     e, size = parts.v.shape[3], Dim.of(local.block_size)
 
     def emit_partial(queries: PositionSpan, keys: PositionSpan) -> Tensor:
-        made = _emit_partial_attention(op, g, parts, queries, keys)
-        shape = (b, size, h * e) if made.packed else (b, h, size, e)
-        return Tensor(made.result, Type(parts.q.dtype, shape))
+        attention = _emit_partial_attention(op, g, parts, queries, keys)
+        shape = (b, size, h * e) if attention.is_packed else (b, h, size, e)
+        return Tensor(attention.result, Type(parts.q.dtype, shape))
 
     return emit_block_loop(g, n, local, emit_partial, global_tokens.keys)
 
@@ -244,58 +246,61 @@ def emit_block_loop(
     emit_block: Callable[[PositionSpan, PositionSpan], Tensor],
     global_keys: str,
 ) -> str:
-    """Emit `[…, n, e]` block by block; `emit_block` attends from some queries to their keys."""
+    """Emit `[…, n, e]` block by block; `emit_block` computes the attention of one span of queries
+    over its keys.
+    """
     block = [local.block_size]
     length = g.shape([n])
     rounded_up = g.node("Add", length, [local.block_size - 1])
     count = g.node("Div", rounded_up, block)
-    with g.body() as body:
+    with g.open_body() as body:
         block_index, condition = g.new_loop_inputs("block")
         with _enter_blocks_scope(g):
             queries = _emit_query_span(g, block_index.name, length, local)
             keys = replace(_emit_key_span(g, queries, length, local), global_positions=global_keys)
         with _set_key_count_known(g, queries, keys):
             block_result = emit_block(queries, keys)
-        next_condition = g.alias(condition.name, g.scoped_name("on"))
+        next_condition = g.emit_identity(condition.name, g.make_scoped_name("on"))
     results, types = [next_condition, block_result.name], [condition.type, block_result.type]
     graph = make_body_graph("block", body, results, types, [block_index, condition])
     block_count = g.node("Squeeze", count, [0])
     stacked = g.node("Loop", block_count, True, body=graph)
     with _enter_blocks_scope(g):
-        return _emit_joined_blocks(g, Tensor(stacked, block_result.type), count, local, n)
+        return _emit_concatenated_blocks(g, Tensor(stacked, block_result.type), count, local, n)
 
 
 def _emit_query_span(
-    g: Emitter, block_index: str, rows: str, local: LocalAttention
+    g: Emitter, block_index: str, length: str, local: LocalAttention
 ) -> PositionSpan:
     """Emit the query positions of a block; the last block ends at the end of the sequence."""
     first = g.node("Mul", g.node("Unsqueeze", block_index, [0]), [local.block_size])
-    start = g.node("Min", first, g.node("Sub", rows, [local.block_size]))
+    start = g.node("Min", first, g.node("Sub", length, [local.block_size]))
     stop = g.node("Add", start, [local.block_size])
     return PositionSpan(start, stop, Dim.of(local.block_size))
 
 
 def _emit_key_span(
-    g: Emitter, queries: PositionSpan, rows: str, local: LocalAttention
+    g: Emitter, queries: PositionSpan, length: str, local: LocalAttention
 ) -> PositionSpan:
-    """Emit the key positions that a block's queries attend to; never empty."""
+    """Emit the key positions to which the queries of a block attend; the span is never empty."""
     zero, one = g.shape([0]), [1]
-    # The band is in terms of q - k: its upper end looks back; its lower end, negated, ahead.
+    # The band bounds q - k: its upper end is the lookback, its negated lower end the lookahead.
     back, ahead = local.band.hi, -local.band.lo
-    start, stop = zero, rows
+    start, stop = zero, length
     if back != inf:
         start = g.node("Sub", queries.start, [int(back)])
         start = g.node("Max", start, zero)
     if local.keys_per_block is not None:
-        # Equal spans for all blocks: near the end the span starts earlier and the mask hides more.
-        start = g.node("Min", start, g.node("Sub", rows, [local.keys_per_block]))
+        # Equal spans for all blocks: near the end the span starts earlier and the mask excludes
+        # more keys.
+        start = g.node("Min", start, g.node("Sub", length, [local.keys_per_block]))
         stop = g.node("Add", start, [local.keys_per_block])
         return PositionSpan(start, stop, Dim.of(local.keys_per_block))
-    # If the band excludes the position itself, a block at an end may see nothing.
+    # If the band excludes the position itself, a block at an end may have no visible keys.
     if back < 0:
-        start = g.node("Min", start, g.node("Sub", rows, one))
+        start = g.node("Min", start, g.node("Sub", length, one))
     if ahead != inf:
-        stop = g.node("Min", g.node("Add", queries.stop, [int(ahead)]), rows)
+        stop = g.node("Min", g.node("Add", queries.stop, [int(ahead)]), length)
         stop = g.node("Max", stop, one) if ahead < 0 else stop
     return PositionSpan(start, stop, BLOCK_KEYS_DIM)
 
@@ -327,29 +332,29 @@ def _emit_partial_attention(
     return emit_dense_attention(op, g, sliced)
 
 
-def _emit_joined_blocks(
+def _emit_concatenated_blocks(
     g: Emitter, blocks: Tensor, count: str, local: LocalAttention, n: Dim
 ) -> str:
     """Concatenate stacked blocks without the overlap; `blocks` has the type of one block. With 10
-    positions and blocks of 4 at 0, 4 and 6, only the last two positions of the third are new.
+    positions and blocks of 4 at 0, 4 and 6, only the last two positions of the third block are new.
     """
-    lead = blocks.rank - 2
+    leading_axes = blocks.rank - 2
     width = blocks.shape[-1].number
     assert width is not None, "blocked attention needs a static width"
-    order = [*range(1, lead + 1), 0, lead + 1, lead + 2]
+    order = [*range(1, leading_axes + 1), 0, leading_axes + 1, leading_axes + 2]
     batch_first = g.node("Transpose", blocks, perm=order)
-    side_by_side = g.node("Reshape", batch_first, [*[0] * lead, -1, width])
-    block_length, axis = [local.block_size], [lead]
-    # All blocks but the last have `before` positions. The last block starts at position
-    # `overlap_start`, and at index `before` of the concatenation: its position `before`, the first
-    # new one, is at index `last_start`.
-    before = g.node("Mul", g.node("Sub", count, [1]), block_length)
+    concatenated = g.node("Reshape", batch_first, [*[0] * leading_axes, -1, width])
+    block_length, axis = [local.block_size], [leading_axes]
+    # The last block starts at position `overlap_start` of the sequence, but at index
+    # `leading_count` of the concatenation, where the other blocks end. Its first new position is
+    # number `leading_count` of the sequence and is at index `last_start`.
+    leading_count = g.node("Mul", g.node("Sub", count, [1]), block_length)
     overlap_start = g.node("Sub", g.shape([n]), block_length)
-    last_start = g.node("Sub", g.node("Add", before, before), overlap_start)
-    stop = g.node("Add", before, block_length)
-    first = g.node("Slice", side_by_side, [0], before, axis)
-    last = g.node("Slice", side_by_side, last_start, stop, axis)
-    return g.node("Concat", first, last, axis=lead)
+    last_start = g.node("Sub", g.node("Add", leading_count, leading_count), overlap_start)
+    stop = g.node("Add", leading_count, block_length)
+    first = g.node("Slice", concatenated, [0], leading_count, axis)
+    last = g.node("Slice", concatenated, last_start, stop, axis)
+    return g.node("Concat", first, last, axis=leading_axes)
 
 
 # --- global queries -------------------------------------------------------------------
@@ -368,7 +373,7 @@ def _emit_global_queries(
             span = PositionSpan("", "", GLOBAL_QUERIES_DIM, indices)
             updates = _emit_partial_attention(op, g, parts, span, None).result
         with _enter_blocks_scope(g):
-            # `ScatterElements` takes an index per element, not per row.
+            # `ScatterElements` takes an index per element, not per position.
             other_axes = [a for a in range(result.rank) if a != axis]
             scatter_indices = g.node("Unsqueeze", indices, [*other_axes])
             scatter_indices = g.node("Expand", scatter_indices, g.node("Shape", updates))

@@ -31,14 +31,14 @@ MIN_2D_KERNEL_LENGTH = 7
 
 @lower
 def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None) -> str:
-    """Lower to the standard operator with explicit padding: `auto_pad` ignores dilation."""
+    """Lower to the standard operator with explicit padding, because `auto_pad` ignores dilation."""
     is_depthwise = len(op.kernel) == 1 and op.groups == x.shape[-1]
     height_axes = [2] if is_depthwise and op.kernel[0] >= MIN_2D_KERNEL_LENGTH else []
     one, zero = [1 for _ in height_axes], [0 for _ in height_axes]
 
     def emit_windows(name: str) -> str:
-        images = [emit_unsqueeze(g, each, *height_axes) for each in (name, weight.name)]
-        made = emit_convolution(
+        images = [emit_unsqueeze(g, tensor, *height_axes) for tensor in (name, weight.name)]
+        result = emit_convolution(
             g,
             "Conv",
             (images[0], images[1], bias),
@@ -49,7 +49,7 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
             pads=[*zero, *op.padding_before, *zero, *op.padding_after],
             group=op.groups.number,
         )
-        return g.node("Squeeze", made, height_axes) if height_axes else made
+        return g.node("Squeeze", result, height_axes) if height_axes else result
 
     return _EmptyWindowGuard(g, op).emit_channels_first(x, emit_windows)
 
@@ -57,11 +57,11 @@ def conv(op: ops.Conv, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | Non
 def emit_convolution(
     g: Emitter, kind: str, operands: ConvOperands, dtype: str, **attributes: Any
 ) -> str:
-    """Emit the standard operator `kind`; bfloat16 computes in f32 where the opset lacks it."""
-    narrow = dtype == "bf16" and g.opset < BF16_CONV_SINCE
-    wide = "f32" if narrow else dtype
-    pad_input = (name and emit_cast(g, name, wide, before=dtype) for name in operands)
-    return emit_cast(g, g.node(kind, *pad_input, **attributes), dtype, before=wide)
+    """Emit the standard operator `kind`; bfloat16 is computed in f32 if the opset lacks it."""
+    needs_f32 = dtype == "bf16" and g.opset < BF16_CONV_SINCE
+    compute_dtype = "f32" if needs_f32 else dtype
+    inputs = (name and emit_cast(g, name, compute_dtype, source_dtype=dtype) for name in operands)
+    return emit_cast(g, g.node(kind, *inputs, **attributes), dtype, source_dtype=compute_dtype)
 
 
 @lower
@@ -69,13 +69,13 @@ def conv_transpose(
     op: ops.ConvTranspose, g: Emitter, x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> str:
     """Lower to the standard operator; a negative crop at the end becomes `output_padding`."""
-    first = len(op.kernel)
-    axes = range(first, 2 * first)
-    doubtful = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
+    first_axis = len(op.kernel)
+    axes = range(first_axis, 2 * first_axis)
+    may_be_empty = [a for a in axes if not g.lengths.is_positive(x.shape[a])]
     pad_input = x.name
-    for axis in doubtful:
+    for axis in may_be_empty:
         pad_input = emit_min_length_padding(g, Tensor(pad_input, x.type), axis)
-    made = emit_convolution(
+    windows = emit_convolution(
         g,
         "ConvTranspose",
         (_emit_channels_first(g, op.kernel, pad_input), weight, bias),
@@ -85,9 +85,9 @@ def conv_transpose(
         output_padding=[max(-n, 0) for n in op.padding_after],
         group=op.groups.number,
     )
-    result = _emit_channels_first(g, op.kernel, made)
-    for axis in doubtful:
-        length = op.compute_length(x.shape[axis], axis - first)
+    result = _emit_channels_first(g, op.kernel, windows)
+    for axis in may_be_empty:
+        length = op.compute_length(x.shape[axis], axis - first_axis)
         stop = emit_checked_length(g, length, length)
         result = g.node("Slice", result, [0], stop, [axis])
     return result
@@ -104,14 +104,14 @@ def max_pool(op: ops.MaxPool, g: Emitter, x: Tensor) -> str:
 def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
     """Emit a max pool as the maximum of strided slices, axis by axis."""
     # `Pad` does not support bf16; f32 represents its values exactly.
-    wide = "f32" if dtype == "bf16" else dtype
-    x = emit_cast(g, x, wide, before=dtype)
+    compute_dtype = "f32" if dtype == "bf16" else dtype
+    x = emit_cast(g, x, compute_dtype, source_dtype=dtype)
     if any(op.pads):
-        x = _emit_window_padding(g, op, x, float("-inf"), wide)
+        x = _emit_window_padding(g, op, x, float("-inf"), compute_dtype)
     sides = zip(op.kernel, op.stride, op.dilation, strict=True)
     for axis, (count, step, dilation) in enumerate(sides, 2):
         last = (count - 1) * dilation
-        rows = [
+        slices = [
             g.node(
                 "Slice",
                 x,
@@ -122,8 +122,8 @@ def _emit_max_of_slices(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
             )
             for begin in range(0, last + 1, dilation)
         ]
-        x = g.node("Max", *rows) if count > 1 else rows[0]
-    return emit_cast(g, x, dtype, before=wide)
+        x = g.node("Max", *slices) if count > 1 else slices[0]
+    return emit_cast(g, x, dtype, source_dtype=compute_dtype)
 
 
 BEYOND_ANY_AXIS = 2**62
@@ -131,8 +131,10 @@ BEYOND_ANY_AXIS = 2**62
 
 
 def _emit_max_pool(g: Emitter, op: ops.MaxPool, x: str, dtype: str) -> str:
-    """Emit `MaxPool`; padding as large as the kernel, which it rejects, becomes a `Pad`."""
-    if g.lacks("MaxPool", dtype):
+    """Emit `MaxPool`; padding at least as large as the kernel, which `MaxPool` rejects, becomes a
+    `Pad`.
+    """
+    if g.lacks_kernel("MaxPool", dtype):
         return _emit_max_of_slices(g, op, x, dtype)
     pads = list(op.pads)
     # ONNX Runtime refuses padding that is at least as long as the window.
@@ -152,21 +154,25 @@ def _emit_window_padding(
 @lower
 def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
     """Lower to `AveragePool` with explicit padding instead of `ceil_mode`, which older opsets count
-    differently; padding that counts is added before as zeros.
+    differently. Padding that counts in the average is added before as zeros.
     """
 
     def emit_windows(name: str) -> str:
-        before, behind, counted = op.padding_before, op.end_padding, op.counted
-        if counted and any(op.extra):
+        padding_before, padding_after, counts_padding = (
+            op.padding_before,
+            op.end_padding,
+            op.counted,
+        )
+        if counts_padding and any(op.extra):
             name = _emit_window_padding(g, op, name, 0.0, "f32")
-            before, behind, counted = (0,) * len(op.kernel), op.extra, False
+            padding_before, padding_after, counts_padding = (0,) * len(op.kernel), op.extra, False
         return g.node(
             "AveragePool",
             name,
             kernel_shape=list(op.kernel),
             strides=list(op.stride),
-            pads=[*before, *behind],
-            count_include_pad=int(counted),
+            pads=[*padding_before, *padding_after],
+            count_include_pad=int(counts_padding),
         )
 
     return _EmptyWindowGuard(g, op).emit_channels_first(x, emit_windows)
@@ -174,17 +180,17 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
 
 @lower
 def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
-    """Lower to a max pool over the mask as floats; "all true" is "none false"."""
-    some, pad = op.lag < 0, max(-op.lag, 0)
+    """Lower to a max pool over the mask as floats; "all true" is computed as "none false"."""
+    is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
-    shown = keep.name if some else g.node("Not", keep)
-    flags = make_typed_tensor(emit_cast(g, shown, "f32"), "f32", keep.shape)
+    flagged = keep.name if is_any else g.node("Not", keep)
+    flags = make_typed_tensor(emit_cast(g, flagged, "f32"), "f32", keep.shape)
     # A convolution allows an empty axis, a pool does not.
     guard = _EmptyWindowGuard(g, ops.Conv(pool.kernel, pool.stride, pool.dilation, pool.pads))
     result = _emit_max_pool(g, pool, emit_unsqueeze(g, guard.pad_input(flags), 1), "f32")
-    found = guard.remove_placeholder(g.node("Squeeze", result, [1]), flags)
-    there = g.node("Greater", found, 0.5)
-    return there if some else g.node("Not", there)
+    pooled = guard.remove_placeholder(g.node("Squeeze", result, [1]), flags)
+    mask = g.node("Greater", pooled, 0.5)
+    return mask if is_any else g.node("Not", mask)
 
 
 @dataclass(frozen=True)
@@ -195,59 +201,61 @@ class _EmptyWindowGuard:
     op: ops.Sliding
 
     @property
-    def first(self) -> int:
+    def first_axis(self) -> int:
         """Return the first window axis: 1 for sequences, 2 for images."""
         return len(self.op.kernel)
 
     def emit_channels_first(self, x: Tensor, emit_windows: Callable[[str], str]) -> str:
-        """Emit the result of `emit_windows` for `x`, which it gets channels-first."""
+        """Emit the result of `emit_windows` for the channels-first form of `x`."""
         kernel = self.op.kernel
-        made = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
-        return self.remove_placeholder(_emit_channels_first(self.g, kernel, made), x)
+        result = emit_windows(_emit_channels_first(self.g, kernel, self.pad_input(x)))
+        return self.remove_placeholder(_emit_channels_first(self.g, kernel, result), x)
 
     def pad_input(self, x: Tensor) -> str:
-        """Pad `x` with zeros of a window's length if the axis is empty at run time."""
+        """Pad an axis that is empty at run time with zeros to the length of one window."""
         name = self._emit_length_checks(x)
         for n in self._list_empty_axes(x):
             needed = max(self.op.get_lag(n) + 1, 1)
             padded = Tensor(name, x.type)
-            name = emit_min_length_padding(self.g, padded, self.first + n, needed)
+            name = emit_min_length_padding(self.g, padded, self.first_axis + n, needed)
         return name
 
     def _emit_length_checks(self, x: Tensor) -> str:
         """Emit a reshape of `x` that fails at run time if an axis is too short for a window."""
-        sides = [self.g.shape([length]) for length in x.shape]
-        demanded = list(sides)
+        lengths = [self.g.shape([length]) for length in x.shape]
+        checked_lengths = list(lengths)
         for n in set(range(len(self.op.kernel))).difference(self._list_empty_axes(x)):
-            axis = self.first + n
-            demanded[axis] = self._require_positions(sides[axis], x, n)
-        if demanded == sides:
+            axis = self.first_axis + n
+            checked_lengths[axis] = self._require_positions(lengths[axis], x, n)
+        if checked_lengths == lengths:
             return x.name
-        shape = self.g.node("Concat", *demanded, axis=0)
+        shape = self.g.node("Concat", *checked_lengths, axis=0)
         return self.g.node("Reshape", x, shape, allowzero=1)
 
-    def remove_placeholder(self, made: str, x: Tensor) -> str:
+    def remove_placeholder(self, result: str, x: Tensor) -> str:
         """Return the result without the windows over the added zeros."""
         for n in self._list_empty_axes(x):
-            axis = self.first + n
+            axis = self.first_axis + n
             length = self.op.compute_length(x.shape[axis], n)
             stop = self._require_positions(self.g.shape([length]), x, n)
-            made = self.g.node("Slice", made, [0], stop, [axis])
-        return made
+            result = self.g.node("Slice", result, [0], stop, [axis])
+        return result
 
-    def _require_positions(self, number: str, x: Tensor, n: int) -> str:
-        """Return `number`, or 0 if there are too few positions."""
-        spare = self.op.compute_spare_length(x.shape[self.first + n], n)
-        return self.g.lengths.emit_length_check(self.g, number, spare)
+    def _require_positions(self, length_name: str, x: Tensor, n: int) -> str:
+        """Emit the length `length_name`; the model fails at run time if there are too few
+        positions.
+        """
+        surplus = self.op.compute_spare_length(x.shape[self.first_axis + n], n)
+        return self.g.lengths.emit_length_check(self.g, length_name, surplus)
 
     def _list_empty_axes(self, x: Tensor) -> list[int]:
         """Return the window axes that may be empty, if the op allows it."""
-        none = Dim.of(0)
+        zero = Dim.of(0)
         return [
             n
             for n in range(len(self.op.kernel))
-            if not self.g.lengths.is_positive(x.shape[self.first + n])
-            and (self.op.compute_spare_length(none, n).number or 0) >= 0
+            if not self.g.lengths.is_positive(x.shape[self.first_axis + n])
+            and (self.op.compute_spare_length(zero, n).number or 0) >= 0
         ]
 
 

@@ -30,13 +30,15 @@ AttentionEmitter: TypeAlias = Callable[[], list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParts:
-    """Operands of one attention; `combined_mask` if mask and bias are combined already."""
+    """Operands of one attention; `combined_mask` is set if mask and bias have already been
+    combined.
+    """
 
     q: Tensor
     k: Tensor
     v: Tensor
     mask: Tensor | None
-    add: Tensor | None
+    bias: Tensor | None
     sinks: Tensor | None
     combined_mask: Tensor | None = None
 
@@ -54,12 +56,12 @@ class AttentionParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionResult:
-    """Result of attention, `[b, t, h·e]` if `packed`, else `[b, h, t, e]`; its `weights`, "" if
-    unavailable; `notes` name the values from which instrumentation can compute the weights.
+    """Result of an attention, `[b, t, h·e]` if `is_packed`, else `[b, h, t, e]`. `weights` is "" if
+    they are not computed; `notes` name the values from which instrumentation can compute them.
     """
 
     result: str
-    packed: bool
+    is_packed: bool
     weights: str
     notes: Mapping[str, str]
 
@@ -72,23 +74,23 @@ def emit_dense_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
 
 
 def can_fuse_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> bool:
-    """Return whether the standard operator `Attention` can compute this attention."""
+    """Return True if the standard operator `Attention` can compute this attention."""
     # `Attention` has no sinks and takes the square root of the scale. Its f64 CPU kernel returns
     # NaN for a query without visible keys.
-    wanted = {parts.q.dtype, *(["weights"] if g.site.is_used[1] else [])}
+    dtypes = {parts.q.dtype, *(["weights"] if g.site.is_used[1] else [])}
     return (
-        g.has("Attention")
+        g.has_operator("Attention")
         and parts.sinks is None
         and op.scale > 0
-        and wanted <= g.target.attention_dtypes
+        and dtypes <= g.target.attention_dtypes
     )
 
 
-def emit_result_per_head(g: Emitter, made: AttentionResult, heads: Dim, width: Dim) -> str:
+def emit_result_per_head(g: Emitter, attention: AttentionResult, heads: Dim, width: Dim) -> str:
     """Emit the result as `[b, h, t, e]`; unused nodes are removed later."""
-    if not made.packed:
-        return made.result
-    return emit_split_heads(g, made.result, heads, width)
+    if not attention.is_packed:
+        return attention.result
+    return emit_split_heads(g, attention.result, heads, width)
 
 
 def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
@@ -96,7 +98,7 @@ def emit_split_heads(g: Emitter, packed: str, heads: Dim, width: Dim) -> str:
     last = -1 if width.number is None else width.number
     split = g.node("Reshape", packed, [0, 0, heads.number or 0, last])
     result = g.node("Transpose", split, perm=[0, 2, 1, 3])
-    g.layouts.packed[result] = packed
+    g.layouts.packed_heads[result] = packed
     return result
 
 
@@ -111,23 +113,25 @@ def emit_decomposed_attention(op: ops.Attend, g: Emitter, parts: AttentionParts)
     rank = 4 if group_size is None else 5
     # Keys are `[.., t, d]`; the product takes `[.., d, t]`.
     keys = g.node("Transpose", keys, perm=[*range(rank - 2), rank - 1, rank - 2])
-    # Queries are scaled instead of scores, which are more for long sequences.
+    # Queries are scaled instead of scores, which have more elements for long sequences.
     if op.scale != 1.0:
         queries = g.node("Mul", queries, g.constant(op.scale, dtype))
     scores = g.node("MatMul", queries, keys)
-    lead = (b, h) if group_size is None else (b, parts.groups, group_size)
-    scores = emit_reshape(g, scores, parts.grid, before=(*lead, q, k))
+    leading = (b, h) if group_size is None else (b, parts.groups, group_size)
+    scores = emit_reshape(g, scores, parts.grid, source_shape=(*leading, q, k))
     if op.cap > 0:
         cap = g.constant(op.cap, dtype)
         scores = g.node("Mul", g.node("Tanh", g.node("Div", scores, cap)), cap)
-    if parts.add is not None:
-        scores = g.node("Add", scores, parts.add)
+    if parts.bias is not None:
+        scores = g.node("Add", scores, parts.bias)
     weights = _emit_attention_weights(g, parts, scores)
-    result = g.node("MatMul", emit_reshape(g, weights, (*lead, q, k), before=parts.grid), values)
+    result = g.node(
+        "MatMul", emit_reshape(g, weights, (*leading, q, k), source_shape=parts.grid), values
+    )
     e = parts.v.shape[3]
-    result = emit_reshape(g, result, (b, h, q, e), before=(*lead, q, e))
+    result = emit_reshape(g, result, (b, h, q, e), source_shape=(*leading, q, e))
     notes = {"weights": weights}
-    return AttentionResult(result=result, packed=False, weights=weights, notes=notes)
+    return AttentionResult(result=result, is_packed=False, weights=weights, notes=notes)
 
 
 def _emit_grouped_heads(g: Emitter, x: Tensor, groups: Dim, group_size: Dim | None) -> str:
@@ -145,19 +149,19 @@ def _emit_attention_weights(g: Emitter, parts: AttentionParts, scores: str) -> s
     dtype = parts.q.dtype
     b, h, q, k = parts.grid
     if parts.sinks is None:
-        return emit_masked_softmax(g, scores, dtype, parts.mask, parts.add is None)
+        return emit_masked_softmax(g, scores, dtype, parts.mask, parts.bias is None)
     if parts.mask is not None and not is_always_true(parts.mask):
         scores = g.node("Where", parts.mask, scores, g.constant(float("-inf"), dtype))
     sinks = g.node(
         "Expand", g.node("Reshape", parts.sinks, g.shape((1, h, 1, 1))), g.shape((b, 1, q, 1))
     )
-    both = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
-    return g.node("Slice", both, [0], g.shape([k]), [3])
+    weights_and_sink = g.node("Softmax", g.node("Concat", scores, sinks, axis=3), axis=-1)
+    return g.node("Slice", weights_and_sink, [0], g.shape([k]), [3])
 
 
 def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> AttentionResult:
-    """Emit one `Attention` node, on packed heads where all three operands have them; inside an `If`
-    that returns zeros where an axis may be empty.
+    """Emit one `Attention` node, with packed heads if all three operands have them. The node is
+    inside an `If` that returns zeros if an axis may be empty.
     """
     b, h, q, k = parts.grid
     e, dtype = parts.v.shape[3], parts.q.dtype
@@ -171,7 +175,7 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
     if count == 2:
         options["qk_matmul_output_mode"] = PROBABILITIES_OUTPUT_MODE
     operands = packed or (parts.q, parts.k, parts.v)
-    mask = parts.combined_mask or emit_combined_mask(g, parts.mask, parts.add, (q, k))
+    mask = parts.combined_mask or emit_combined_mask(g, parts.mask, parts.bias, (q, k))
     shape = (b, q, h * e) if packed else (b, h, q, e)
     types = [Type(dtype, shape), Type(dtype, parts.grid)][:count]
 
@@ -187,18 +191,18 @@ def emit_fused_attention(op: ops.Attend, g: Emitter, parts: AttentionParts) -> A
         notes = {"node": results[0]}
     weights = results[1] if count == 2 else ""
     return AttentionResult(
-        result=results[0], packed=packed is not None, weights=weights, notes=notes
+        result=results[0], is_packed=packed is not None, weights=weights, notes=notes
     )
 
 
 def _emit_nonempty_branch(
     g: Emitter, lengths: Sequence[Dim], types: Sequence[Type], emit_attention: AttentionEmitter
 ) -> tuple[list[str], dict[str, str]]:
-    """Emit an `If` of attention and, if a length is 0, zeros; return its results and the notes that
-    name its values.
+    """Emit an `If` that computes the attention, or zeros if a length is 0; return its results and
+    the notes that name its values.
     """
     # The product is 0 if any length is 0.
-    with g.outside("lengths"):
+    with g.hoist_nodes("lengths"):
         is_nonempty = g.node("Greater", g.dim(multiply_dims(lengths)), 0)
     nonempty = make_branch(g, "nonempty", types, emit_attention)
     empty = make_branch(
@@ -209,28 +213,33 @@ def _emit_nonempty_branch(
 
 
 def find_packed_heads(g: Emitter, parts: AttentionParts) -> tuple[str, str, str] | None:
-    """Return q, k and v as `[b, t, h·d]` if all three exist so and the kernel reads it."""
-    q, k, v = (g.layouts.packed.get(t.name) for t in (parts.q, parts.k, parts.v))
-    known = parts.grid[1].number and parts.groups.number
-    if not g.target.packed_heads or not known or q is None or k is None or v is None:
+    """Return q, k and v as `[b, t, h·d]` if all three exist in this layout and the kernel supports
+    it.
+    """
+    q, k, v = (g.layouts.packed_heads.get(t.name) for t in (parts.q, parts.k, parts.v))
+    has_static_heads = parts.grid[1].number and parts.groups.number
+    if not g.target.packed_heads or not has_static_heads or q is None or k is None or v is None:
         return None
     return q, k, v
 
 
 def emit_combined_mask(
-    g: Emitter, mask: Tensor | None, add: Tensor | None, grid: tuple[Dim, Dim]
+    g: Emitter, mask: Tensor | None, bias: Tensor | None, grid: tuple[Dim, Dim]
 ) -> Tensor | None:
-    """Emit mask and bias as one tensor for a grid of queries and keys; None if all keys are
-    visible.
+    """Emit mask and bias as one tensor for a grid of queries and keys; None if all keys are visible
+    and there is no bias.
     """
     mask = None if mask is None or is_always_true(mask) else mask
-    combined = mask or add
+    combined = mask or bias
     if combined is None:
         return None
-    if mask is not None and add is not None:
-        both = g.node("Where", mask, add, g.constant(float("-inf"), add.dtype))
-        sides = [(m if a == 1 else a) for m, a in zip(mask.shape, add.shape, strict=True)]
-        combined = make_typed_tensor(both, add.dtype, sides)
-    # ONNX Runtime requires the full query length, although ONNX would broadcast one row.
+    if mask is not None and bias is not None:
+        both = g.node("Where", mask, bias, g.constant(float("-inf"), bias.dtype))
+        lengths = [
+            (mask_length if bias_length == 1 else bias_length)
+            for mask_length, bias_length in zip(mask.shape, bias.shape, strict=True)
+        ]
+        combined = make_typed_tensor(both, bias.dtype, lengths)
+    # ONNX Runtime requires the full query length, although ONNX allows length 1.
     shape = (*combined.shape[:2], *grid)
     return make_typed_tensor(emit_expand(g, combined, shape), combined.dtype, shape)

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class LengthResolver:
-    """Lengths that a graph can compute from its inputs' types and facts. `length_inputs` are scalar
-    inputs that hold a symbol; `nonzero` lengths are known to be nonzero in the current context.
+    """Lengths that a graph can compute from the types of its inputs and its length equations.
+    `length_inputs` are scalar inputs that hold a symbol; `nonzero` lengths are known to be nonzero
+    in the current context.
     """
 
     inputs: Mapping[str, Type]
-    facts: Mapping[str, Dim] = field(default_factory=dict)
+    length_equations: Mapping[str, Dim] = field(default_factory=dict)
     lower_bounds: Mapping[str, int] = field(default_factory=dict)
     length_inputs: Mapping[str, str] = field(default_factory=dict)
     nonzero: frozenset[Dim] = frozenset()
@@ -37,7 +38,7 @@ class LengthResolver:
     @cached_property
     def sources(self) -> Mapping[str, LengthSource]:
         """The axis, expression or input from which each symbol is computed."""
-        return find_length_sources(self.inputs, self.facts, self.length_inputs)
+        return find_length_sources(self.inputs, self.length_equations, self.length_inputs)
 
     def emit_scalar(self, g: "Emitter", length: DimLike) -> str:
         """Emit a length as i64[]."""
@@ -45,12 +46,12 @@ class LengthResolver:
         if number is not None:
             return g.constant(number, "i64")
         vector = self.emit_length(g, Dim.of(length))
-        with g.outside("lengths"):
+        with g.hoist_nodes("lengths"):
             return g.node("Squeeze", vector, [0])
 
-    def vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
+    def emit_vector(self, g: "Emitter", dims: Sequence[DimLike]) -> str:
         """Emit several lengths as i64[n]."""
-        # Adjacent constants are one vector, which ONNX's shape inference can evaluate.
+        # Adjacent constants are merged into one vector, which ONNX's shape inference can evaluate.
         parts: list[str] = []
         for is_static, group in groupby(map(Dim.of, dims), lambda d: d.number is not None):
             if is_static:
@@ -59,14 +60,14 @@ class LengthResolver:
                 parts += [self.emit_length(g, d) for d in group]
         if len(parts) < 2:
             return parts[0] if parts else g.constant([], "i64")
-        with g.outside("lengths"):
+        with g.hoist_nodes("lengths"):
             return g.node("Concat", *parts, axis=0)
 
     def emit_length(self, g: "Emitter", length: Dim) -> str:
         """Emit a length as i64[1]."""
         if length.number is not None:
             return g.constant([length.number], "i64")
-        with g.outside("lengths"):
+        with g.hoist_nodes("lengths"):
             if length.name is not None:
                 return self._emit_symbol(g, length.name)
             if not length.symbols() <= self.sources.keys():
@@ -91,27 +92,34 @@ class LengthResolver:
             for monomial, c in length.terms
         )
 
-    def emit_length_check(self, g: "Emitter", number: str, *lengths: Dim) -> str:
-        """Emit `number`, i64[1]; the model fails at run time if a length is negative. ONNX has no
-        assertion, so an index out of range is read instead.
+    def emit_length_check(self, g: "Emitter", length_name: str, *lengths: Dim) -> str:
+        """Emit the length `length_name`, i64[1]; the model fails at run time if one of `lengths` is
+        negative. ONNX has no assertion, so the failure is an out-of-range index.
         """
-        with g.outside("lengths"):
+        with g.hoist_nodes("lengths"):
             for length in lengths:
-                if not is_never_negative(length.substitute(self.facts), self.lower_bounds):
+                if not is_never_negative(
+                    length.substitute(self.length_equations), self.lower_bounds
+                ):
                     # Index 1 of a vector of length 1 makes every runtime fail.
-                    below = g.node("Less", self.emit_length(g, length), [0])
-                    number = g.node(
-                        "Gather", number, g.node("Cast", below, to=ONNX_TYPE_CODES["i64"]), axis=0
+                    is_negative = g.node("Less", self.emit_length(g, length), [0])
+                    length_name = g.node(
+                        "Gather",
+                        length_name,
+                        g.node("Cast", is_negative, to=ONNX_TYPE_CODES["i64"]),
+                        axis=0,
                     )
-        return number
+        return length_name
 
     def is_positive(self, length: Dim) -> bool:
-        """Return whether the length is known to be at least 1."""
+        """Return True if the length is known to be at least 1."""
         return length in self.nonzero or self.get_lower_bound(length) > 0
 
     def _emit_term(self, g: "Emitter", monomial: Monomial, c: int) -> str:
         factors = [
-            self._emit_symbol(g, atom) if isinstance(atom, str) else self._emit_part(g, atom)
+            self._emit_symbol(g, atom)
+            if isinstance(atom, str)
+            else self._emit_length_function(g, atom)
             for atom, power in monomial
             for _ in range(power)
         ]
@@ -122,20 +130,24 @@ class LengthResolver:
             total = g.node("Mul", total, factor)
         return total
 
-    def _emit_part(self, g: "Emitter", part: DimFunction) -> str:
-        """Emit a function of lengths. A divisor of 0, whose quotient is unused, becomes 1, since a
+    def _emit_length_function(self, g: "Emitter", function: DimFunction) -> str:
+        """Emit a function of lengths. A divisor of 0, whose quotient is unused, becomes 1, because
         division by 0 crashes.
         """
-        left, right = (self.emit_length(g, d) for d in part.args)
-        # Lengths are far below 2**53, up to which `Min` and `Max` are exact.
-        if part.fn in ("min", "max"):
-            return g.node(part.fn.capitalize(), left, right)
-        if not (part.args[1].number or self.is_positive(part.args[1])):
+        left, right = (self.emit_length(g, d) for d in function.args)
+        # `Min` and `Max` are exact up to 2**53, which no length reaches.
+        if function.fn in ("min", "max"):
+            return g.node(function.fn.capitalize(), left, right)
+        if not (function.args[1].number or self.is_positive(function.args[1])):
             right = g.node("Where", g.node("Equal", right, [0]), [1], right)
-        if part.fn == "/":
+        if function.fn == "/":
             return emit_exact_quotient(g, left, right)
-        rest = g.node("Mod", left, right)
-        return rest if part.fn == "%" else g.node("Div", g.node("Sub", left, rest), right)
+        remainder = g.node("Mod", left, right)
+        return (
+            remainder
+            if function.fn == "%"
+            else g.node("Div", g.node("Sub", left, remainder), right)
+        )
 
     def _emit_symbol(self, g: "Emitter", symbol: str) -> str:
         if symbol in self.length_inputs:
@@ -149,16 +161,18 @@ class LengthResolver:
 
 def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
     """Emit a symbol computed from an axis of an input, i64[1]."""
-    whole = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
+    axis_length = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
     if source.rest != 0:
-        whole = g.node("Sub", whole, lengths.emit_length(g, source.rest))
+        axis_length = g.node("Sub", axis_length, lengths.emit_length(g, source.rest))
     if source.factor == 1:
-        return whole
-    return emit_exact_quotient(g, whole, [source.factor])
+        return axis_length
+    return emit_exact_quotient(g, axis_length, [source.factor])
 
 
 def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> str:
-    """Emit the axis length that equals `length`, such as `a * b` without sources, i64[1]."""
+    """Emit an expression without sources, such as `a * b`, as the axis length that equals it,
+    i64[1].
+    """
     name, axis = next(
         (name, type.shape.index(length)) for name, type in inputs.items() if length in type.shape
     )
@@ -168,8 +182,8 @@ def _read_whole_axis(g: "Emitter", inputs: Mapping[str, Type], length: Dim) -> s
 def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
     """Return a lower bound of a symbol or of a function of lengths."""
     if isinstance(atom, str):
-        if atom in lengths.facts and atom not in lengths.lower_bounds:
-            return lengths.get_lower_bound(lengths.facts[atom])
+        if atom in lengths.length_equations and atom not in lengths.lower_bounds:
+            return lengths.get_lower_bound(lengths.length_equations[atom])
         return max(lengths.lower_bounds.get(atom, 0), 0)
     a, b = (lengths.get_lower_bound(d) for d in atom.args)
     if atom.fn == "//" and (divisor := atom.args[1].number or 0) > 0:
@@ -177,6 +191,8 @@ def _find_atom_lower_bound(lengths: LengthResolver, atom: Atom) -> int:
     return {"max": max(a, b), "min": min(a, b)}.get(atom.fn, 0)
 
 
-def emit_exact_quotient(g: "Emitter", above: str, below: str | list[int]) -> str:
-    """Emit `above / below`, i64[1]; the model fails at run time on a remainder."""
-    return g.node("Gather", g.node("Div", above, below), g.node("Mod", above, below), axis=0)
+def emit_exact_quotient(g: "Emitter", dividend: str, divisor: str | list[int]) -> str:
+    """Emit `dividend / divisor`, i64[1]; the model fails at run time if there is a remainder."""
+    return g.node(
+        "Gather", g.node("Div", dividend, divisor), g.node("Mod", dividend, divisor), axis=0
+    )

@@ -43,8 +43,8 @@ def emit_integer_sign(g: Emitter, x: Tensor) -> str:
     """Emit -1, 0 or 1 for an integer."""
     dtype = x.dtype
     zero = g.constant(0, dtype)
-    above = emit_cast(g, g.node("Less", zero, x), dtype)
-    return g.node("Sub", above, emit_cast(g, g.node("Less", x, zero), dtype))
+    is_positive = emit_cast(g, g.node("Less", zero, x), dtype)
+    return g.node("Sub", is_positive, emit_cast(g, g.node("Less", x, zero), dtype))
 
 
 def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -56,19 +56,21 @@ def emit_integer_mod(g: Emitter, x: Tensor, y: Tensor) -> str:
 
 
 def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit integer floor division, 0 for a divisor of 0. `Div` truncates, so 1 is subtracted where
-    its remainder differs from that of `Mod`.
+    """Emit integer floor division, 0 for a divisor of 0. `Div` truncates, so 1 is subtracted if its
+    remainder differs from that of `Mod`.
     """
     dtype, divisor_value = x.dtype, find_tensor_constant(y)
     # Division by 0 gives 0, by -1 the negation: both are products. The minimum integer divided by
     # -1 wraps around in `Mul`, while `Div` crashes the process.
     if divisor_value in (0, -1):
         return g.node("Mul", x, y)
-    divisor, special = _emit_safe_divisor(g, y)
+    divisor, is_special = _emit_safe_divisor(g, y)
     quotient = g.node("Div", x, divisor)
-    above = _is_nonnegative_tensor(g, x)
+    is_nonnegative = _is_nonnegative_tensor(g, x)
     # For nonnegative operands the operator rounds as specified.
-    if not (above and (divisor_value or 0) > 0) and not (above and _is_nonnegative_tensor(g, y)):
+    if not (is_nonnegative and (divisor_value or 0) > 0) and not (
+        is_nonnegative and _is_nonnegative_tensor(g, y)
+    ):
         remainder = g.node("Sub", x, g.node("Mul", quotient, divisor))
         if divisor_value is not None:
             zero = g.constant(0, dtype)
@@ -78,7 +80,7 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
         else:
             too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x, divisor)))
         quotient = g.node("Sub", quotient, emit_cast(g, too_large, dtype))
-    return g.node("Where", special, g.node("Mul", x, y), quotient) if special else quotient
+    return g.node("Where", is_special, g.node("Mul", x, y), quotient) if is_special else quotient
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
@@ -87,10 +89,10 @@ def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:
     if find_tensor_constant(y) is not None:
         return y.name, ""
     dtype = y.dtype
-    special = g.node("Equal", y, g.constant(0, dtype))
+    is_special = g.node("Equal", y, g.constant(0, dtype))
     if not _is_nonnegative_tensor(g, y):
-        special = g.node("Or", special, g.node("Equal", y, g.constant(-1, dtype)))
-    return g.node("Where", special, g.constant(1, dtype), y), special
+        is_special = g.node("Or", is_special, g.node("Equal", y, g.constant(-1, dtype)))
+    return g.node("Where", is_special, g.constant(1, dtype), y), is_special
 
 
 def emit_integer_power(g: Emitter, x: Tensor, y: Tensor) -> str:
@@ -125,25 +127,25 @@ def emit_float_division(g: Emitter, fn: str, x: Tensor, y: Tensor) -> str:
     zero = g.constant(0, dtype)
     # `fmod` is exact, with the sign of the dividend; `Mod` does not allow floats without it.
     remainder = g.node("Mod", x, y, fmod=1)
-    signs = g.node("Less", g.node("Mul", g.node("Sign", remainder), g.node("Sign", y)), zero)
+    signs_differ = g.node("Less", g.node("Mul", g.node("Sign", remainder), g.node("Sign", y)), zero)
     if fn == "mod":
-        return g.node("Where", signs, g.node("Add", remainder, y), remainder)
+        return g.node("Where", signs_differ, g.node("Add", remainder, y), remainder)
     # Dividend minus remainder is a multiple of the divisor: `Div` returns the quotient within one
     # rounding, which `Round` removes. `Floor(x / y)` would sometimes be one too large.
     quotient = g.node("Round", g.node("Div", g.node("Sub", x, remainder), y))
-    quotient = g.node("Sub", quotient, emit_cast(g, signs, dtype))
+    quotient = g.node("Sub", quotient, emit_cast(g, signs_differ, dtype))
     # A constant nonzero divisor needs no `Where`.
     if find_tensor_constant(y):
         return quotient
     return g.node("Where", g.node("Equal", y, zero), g.node("Div", x, y), quotient)
 
 
-def emit_float_to_integer(g: Emitter, x: str, before: str, after: str) -> str:
+def emit_float_to_integer(g: Emitter, x: str, source_dtype: str, dtype: str) -> str:
     """Emit a cast that truncates towards zero; NaN becomes 0, out-of-range values saturate."""
-    lowest, highest = (g.constant(bound, before) for bound in FLOAT32_INTEGER_RANGES[after])
+    lowest, highest = (g.constant(bound, source_dtype) for bound in FLOAT32_INTEGER_RANGES[dtype])
     # Casts of out-of-range values differ between machines.
-    without_nan = g.node("Where", g.node("IsNaN", x), g.constant(0, before), x)
-    return emit_cast(g, g.node("Clip", without_nan, lowest, highest), after)
+    without_nan = g.node("Where", g.node("IsNaN", x), g.constant(0, source_dtype), x)
+    return emit_cast(g, g.node("Clip", without_nan, lowest, highest), dtype)
 
 
 def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
@@ -156,7 +158,7 @@ def emit_integer_sum(g: Emitter, x: Tensor, axis: int) -> str:
 
 
 def is_small_integer(value: Value) -> bool:
-    """Return whether integers stay far below 2**53, even summed along an axis."""
+    """Return True if integers stay far below 2**53, even if they are summed along an axis."""
     while value.node is not None:
         if is_position_id_source(value):
             return True
@@ -196,76 +198,86 @@ def pointwise(op: ops.Pointwise, g: Emitter, x: Tensor) -> str:
     dtype = x.dtype
     if op.fn == "sign" and dtype in INTEGER_DTYPES:
         return emit_integer_sign(g, x)
-    inner = "f32" if dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS else dtype
-    name = emit_cast(g, x, inner)
+    compute_dtype = "f32" if dtype == "f64" and op.fn in FLOAT32_ONLY_FUNCTIONS else dtype
+    name = emit_cast(g, x, compute_dtype)
     if op.fn in DIRECT_FUNCTIONS:
         result = g.node(op.fn.capitalize(), name)
     else:
-        result = FUNCTION_FORMULAS[op.fn](g, name, lambda value: g.constant(value, inner))
-    return emit_cast(g, result, dtype, before=inner)
+        result = FUNCTION_FORMULAS[op.fn](g, name, lambda value: g.constant(value, compute_dtype))
+    return emit_cast(g, result, dtype, source_dtype=compute_dtype)
 
 
 ConstantEmitter = Callable[[float], str]
 
 
-def emit_gelu(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
-    if g.has("Gelu"):
+def emit_gelu(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
+    """Emit `x/2 · (1 + erf(x / √2))` (arXiv:1606.08415, sec. 2)."""
+    if g.has_operator("Gelu"):
         return g.node("Gelu", x)
-    return _emit_gate(g, x, g.node("Erf", g.node("Mul", x, number(math.sqrt(0.5)))), number)
+    return _emit_gate(
+        g, x, g.node("Erf", g.node("Mul", x, emit_constant(math.sqrt(0.5)))), emit_constant
+    )
 
 
-def _emit_gate(g: Emitter, x: str, gate: str, number: ConstantEmitter) -> str:
+def _emit_gate(g: Emitter, x: str, gate: str, emit_constant: ConstantEmitter) -> str:
     """Emit `x/2 · (1 + gate)`."""
-    return g.node("Mul", g.node("Mul", x, g.node("Add", gate, number(1.0))), number(0.5))
+    return g.node(
+        "Mul", g.node("Mul", x, g.node("Add", gate, emit_constant(1.0))), emit_constant(0.5)
+    )
 
 
-def emit_gelu_tanh(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
-    if g.has("Gelu"):
+def emit_gelu_tanh(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
+    """Emit `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))` (arXiv:1606.08415, sec. 2)."""
+    if g.has_operator("Gelu"):
         return g.node("Gelu", x, approximate="tanh")
-    cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), number(0.044715))
-    inside = g.node("Mul", g.node("Add", x, cube), number(math.sqrt(2 / math.pi)))
-    return _emit_gate(g, x, g.node("Tanh", inside), number)
+    cube = g.node("Mul", g.node("Mul", g.node("Mul", x, x), x), emit_constant(0.044715))
+    inside = g.node("Mul", g.node("Add", x, cube), emit_constant(math.sqrt(2 / math.pi)))
+    return _emit_gate(g, x, g.node("Tanh", inside), emit_constant)
 
 
-def emit_expm1(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)` (Higham, Accuracy and
-    Stability of Numerical Algorithms, sec. 1.14.1).
+def emit_expm1(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
+    """Emit `exp(x) - 1`, accurate near 0: `(u - 1) · x / log(u)` with `u = exp(x)` (Higham,
+    Accuracy and Stability of Numerical Algorithms, sec. 1.14.1).
     """
-    one = number(1.0)
-    u = g.node("Exp", x)
-    less = g.node("Sub", u, one)
-    near = g.node("Mul", less, g.node("Div", x, g.node("Log", u)))
-    return _emit_near_zero(g, x, g.node("Where", g.node("Equal", u, one), x, near), less, number)
+    one = emit_constant(1.0)
+    exponential = g.node("Exp", x)
+    difference = g.node("Sub", exponential, one)
+    near = g.node("Mul", difference, g.node("Div", x, g.node("Log", exponential)))
+    return _emit_near_zero(
+        g, x, g.node("Where", g.node("Equal", exponential, one), x, near), difference, emit_constant
+    )
 
 
-def _emit_near_zero(g: Emitter, x: str, near: str, far: str, number: ConstantEmitter) -> str:
-    """Emit `near` for `|x| < 0.5`, else `far`: nothing cancels, and `u` may be infinite or 0."""
-    return g.node("Where", g.node("Less", g.node("Abs", x), number(0.5)), near, far)
+def _emit_near_zero(g: Emitter, x: str, near: str, far: str, emit_constant: ConstantEmitter) -> str:
+    """Emit `near` for `|x| < 0.5`, else `far`, where nothing cancels and `u` may be infinite or
+    0.
+    """
+    return g.node("Where", g.node("Less", g.node("Abs", x), emit_constant(0.5)), near, far)
 
 
-def emit_log1p(g: Emitter, x: str, number: ConstantEmitter) -> str:
-    """`log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`, where the
+def emit_log1p(g: Emitter, x: str, emit_constant: ConstantEmitter) -> str:
+    """Emit `log(1 + x)`, accurate near 0: `log(u) · x / (u - 1)` with `u = 1 + x`, where the
     rounding errors of `u` cancel (same source as `emit_expm1`).
     """
-    one = number(1.0)
+    one = emit_constant(1.0)
     u = g.node("Add", x, one)
     far = g.node("Log", u)
     near = g.node("Mul", far, g.node("Div", x, g.node("Sub", u, one)))
-    return _emit_near_zero(g, x, g.node("Where", g.node("Equal", u, one), x, near), far, number)
+    return _emit_near_zero(
+        g, x, g.node("Where", g.node("Equal", u, one), x, near), far, emit_constant
+    )
 
 
 FUNCTION_FORMULAS: dict[str, Callable[[Emitter, str, ConstantEmitter], str]] = {
     "gelu": emit_gelu,
     "gelu_tanh": emit_gelu_tanh,
     # `x · sigmoid(1.702 x)` (arXiv:1606.08415, sec. 2)
-    "quick_gelu": lambda g, x, number: g.node(
-        "Mul", x, g.node("Sigmoid", g.node("Mul", x, number(1.702)))
+    "quick_gelu": lambda g, x, emit_constant: g.node(
+        "Mul", x, g.node("Sigmoid", g.node("Mul", x, emit_constant(1.702)))
     ),
-    "silu": lambda g, x, number: g.node("Mul", x, g.node("Sigmoid", x)),
+    "silu": lambda g, x, emit_constant: g.node("Mul", x, g.node("Sigmoid", x)),
     # `max(x, 0)²` (arXiv:2109.08668, sec. 3)
-    "relu2": lambda g, x, number: g.node("Mul", *[g.node("Relu", x)] * 2),
+    "relu2": lambda g, x, emit_constant: g.node("Mul", *[g.node("Relu", x)] * 2),
     "expm1": emit_expm1,
     "log1p": emit_log1p,
 }

@@ -1,7 +1,8 @@
 """The ONNX graph under construction: nodes, constants, names, nested bodies.
 
-Equal nodes are emitted once, so layers share masks, shapes and position tables. Nodes go into
-the innermost open `GraphBody`; lengths are computed outside (`specc_onnx.lower.dynamic_shapes`).
+Equal nodes are emitted once, so layers share masks, shapes and position tables. Nodes are added to
+the innermost open `GraphBody`; nodes that compute lengths are hoisted
+(`specc_onnx.lower.dynamic_shapes`).
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -61,7 +62,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class LoweringSite:
-    """The IR node being lowered: its scope paths, result types, and which results are used."""
+    """The IR node that is being lowered: its scope paths, its result types, and which results are
+    used.
+    """
 
     scopes: tuple[str, ...] = ()
     types: tuple[Type, ...] = ()
@@ -75,31 +78,31 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """Nodes of a graph or subgraph, their results by hash key (`known`), and the IR types of these,
+    """Nodes of a graph or subgraph, their results by hash key, and the IR types of the results,
     which ONNX's shape inference would lose.
     """
 
     nodes: list[NodeProto] = field(default_factory=list)
-    known: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
+    results_by_key: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
     types: dict[str, Type] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class NameTable:
-    """Names in use (`taken`), their preferred names (set by `Emitter.unique`, read by
+    """Names in use, their preferred names (set by `Emitter.reserve_name`, read by
     `specc_onnx.emit.onnx_graph`), and the name of the graph.
     """
 
-    taken: set[str]
+    used: set[str]
     preferred: dict[str, str] = field(default_factory=dict)
-    graph: str = ""
+    graph_name: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class ValueTable:
-    """IR values and their names: `tensors` set by `lower_nodes`, shared `constants`, `parameters`
-    by the spec's names, their `stored_types`, `narrow_weights` (widened values to their 16-bit
-    initializers), and KV `buffers` that attention appends to.
+    """IR values and their names: `tensors`, set by `lower_nodes`; shared `constants`; `parameters`
+    by the names in the spec; `stored_types` of weights; `narrow_weights`, which maps widened values
+    to their 16-bit initializers; and the KV `buffers` that attention appends to.
     """
 
     tensors: dict[Value, Tensor] = field(default_factory=dict)
@@ -112,33 +115,33 @@ class ValueTable:
 
 @dataclass(slots=True)
 class BodyStack:
-    """The open graph bodies, the innermost last. Lengths are known in number `root` (0, or a loop
-    around a whole graph); nodes below number `isolated` are not reused.
+    """The open graph bodies, the innermost last. Lengths are computed in body number `root_index`
+    (0, or a loop around a whole graph). Nodes of bodies below `isolated_index` are not reused.
     """
 
     open: list[GraphBody] = field(default_factory=lambda: [GraphBody()])
-    root: int = 0
-    isolated: int = 0
+    root_index: int = 0
+    isolated_index: int = 0
 
 
 @dataclass(slots=True)
 class LayoutCache:
-    """Values in another layout: `packed` heads `[b, t, h*d]` of `[b, h, t, d]`; padding mask and
-    packed output of `recurrent` layers; `hoisted` masks; `near_keys` outside which attention
-    weights are zero (local-p).
+    """Values in another layout: packed heads `[b, t, h*d]` of values `[b, h, t, d]`, padding mask
+    and packed output of `recurrent` layers, hoisted masks, and the `near_keys` outside of which
+    attention weights are zero (local-p).
     """
 
-    packed: dict[str, str] = field(default_factory=dict)
+    packed_heads: dict[str, str] = field(default_factory=dict)
     recurrent: dict[str, tuple[str, str]] = field(default_factory=dict)
-    hoisted: dict[Hashable, Tensor] = field(default_factory=dict)
+    hoisted_masks: dict[Hashable, Tensor] = field(default_factory=dict)
     near_keys: dict[str, "NearKeys"] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class GraphFacts:
-    """Facts known before lowering: sides of padding masks, use counts, ends of the pieces that axes
-    are split into, upper bounds of lengths. `branch_lengths` collects lengths beyond which the
-    model takes another branch.
+    """Facts known before lowering: sides of padding masks, use counts, ends of the pieces into
+    which axes are split, upper bounds of lengths. `branch_lengths` collects the lengths above which
+    the model takes another branch.
     """
 
     padding_sides: dict[Value, str] = field(default_factory=dict)
@@ -147,11 +150,11 @@ class GraphFacts:
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     branch_lengths: dict[str, int] = field(default_factory=dict)
 
-    def add_branch_length(self, length: Dim, above: int) -> None:
-        """Add a length beyond which the model takes another branch."""
+    def add_branch_length(self, length: Dim, limit: int) -> None:
+        """Record that the model takes another branch above `limit`."""
         if length.name is not None:
             known = self.branch_lengths.get(length.name, 0)
-            self.branch_lengths[length.name] = max(above, known)
+            self.branch_lengths[length.name] = max(limit, known)
 
 
 Operand: TypeAlias = str | Tensor | bool | int | float | Sequence[int] | None
@@ -162,7 +165,7 @@ float f32, a sequence of integers i64[n]), or None if it is absent."""
 @dataclass(kw_only=True)
 class Emitter:
     """Builder of ONNX nodes for one target and opset. `lengths` computes dynamic lengths, `site` is
-    the IR node being lowered, `attentions` are notes on where attention weights are.
+    the IR node that is being lowered, `attention_notes` state where attention weights can be read.
     """
 
     target: Target
@@ -174,16 +177,16 @@ class Emitter:
     layouts: LayoutCache = field(default_factory=LayoutCache)
     facts: GraphFacts = field(default_factory=GraphFacts)
     site: LoweringSite = field(default_factory=LoweringSite)
-    attentions: list[dict[str, str]] = field(default_factory=list)
+    attention_notes: list[dict[str, str]] = field(default_factory=list)
 
-    def has(self, kind: str) -> bool:
-        """Return whether target and opset have the fused operator `kind`."""
+    def has_operator(self, kind: str) -> bool:
+        """Return True if target and opset have the fused operator `kind`."""
         return kind in self.target.fused_operators and onnx_targets.is_operator_available(
             kind, self.opset
         )
 
-    def lacks(self, kind: str, dtype: str) -> bool:
-        """Return whether the target has no kernel of an operator for an element type."""
+    def lacks_kernel(self, kind: str, dtype: str) -> bool:
+        """Return True if the target has no kernel of an operator for an element type."""
         return bool({kind, f"{kind} {dtype}"} & self.target.missing_kernels)
 
     def node(self, kind: str, *inputs: Operand, domain: str = "", **attributes: Any) -> str:
@@ -191,92 +194,98 @@ class Emitter:
         return self.nodes(kind, 1, *inputs, domain=domain, **attributes)[0]
 
     def nodes(
-        self, kind: str, results: int, *inputs: Operand, domain: str = "", **attributes: Any
+        self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Emit an ONNX node, or reuse an equal one; return its first `results` results. Missing
+        """Emit an ONNX node, or reuse an equal one; return its first `result_count` results. Absent
         inputs at the end are dropped.
         """
-        given = [_emit_operand(self, operand) for operand in inputs]
-        while given and not given[-1]:
-            given.pop()
-        kept = {k: v for k, v in attributes.items() if v is not None}
-        options = tuple((k, make_hashable(v)) for k, v in kept.items())
-        key = (kind, results, domain, tuple(given), options)
-        for body in self.bodies.open[self.bodies.isolated :]:
-            if (known := body.known.get(key)) is not None:
-                return known
-        name = self.unique(self.scoped_name(kind))
-        names = (name, *(self.unique(f"{name}:{n}") for n in range(1, results)))
-        self.bodies.open[-1].nodes.append(make_node(kind, name, given, names, domain, kept))
-        self.bodies.open[-1].known[key] = names
+        input_names = [_emit_operand(self, operand) for operand in inputs]
+        while input_names and not input_names[-1]:
+            input_names.pop()
+        present_attributes = {k: v for k, v in attributes.items() if v is not None}
+        options = tuple((k, make_hashable(v)) for k, v in present_attributes.items())
+        key = (kind, result_count, domain, tuple(input_names), options)
+        for body in self.bodies.open[self.bodies.isolated_index :]:
+            if (known_results := body.results_by_key.get(key)) is not None:
+                return known_results
+        name = self.reserve_name(self.make_scoped_name(kind))
+        names = (name, *(self.reserve_name(f"{name}:{n}") for n in range(1, result_count)))
+        self.bodies.open[-1].nodes.append(
+            make_node(kind, name, input_names, names, domain, present_attributes)
+        )
+        self.bodies.open[-1].results_by_key[key] = names
         return names
 
-    def scoped_name(self, word: str) -> str:
+    def make_scoped_name(self, suffix: str) -> str:
         """Return a name under the current scope, such as `encoder/layers/3/Gemm`."""
-        return "/".join([self.scope_prefix, word])
+        return "/".join([self.scope_prefix, suffix])
 
     @property
     def scope_prefix(self) -> str:
         """Return the current scope as a node name prefix, never empty."""
         parts = [*filter(None, self.site.scope.split("."))]
-        return "/".join(parts) or self.names.graph or "main"
+        return "/".join(parts) or self.names.graph_name or "main"
 
-    def alias(self, name: str, wish: str) -> str:
+    def emit_identity(self, name: str, preferred_name: str) -> str:
         """Emit an `Identity` in the innermost body; return the new name."""
-        result = self.unique(wish)
+        result = self.reserve_name(preferred_name)
         self.bodies.open[-1].nodes.append(make_node("Identity", result, [name], [result], "", {}))
         return result
 
-    def unique(self, wish: str) -> str:
-        """Return `wish`, or `wish_2`, `wish_3`, … if it is taken."""
-        name = make_unique_name(wish, self.names.taken)
-        self.names.preferred[name] = wish
+    def reserve_name(self, preferred_name: str) -> str:
+        """Return the preferred name, numbered from 2 if it is taken."""
+        name = make_unique_name(preferred_name, self.names.used)
+        self.names.preferred[name] = preferred_name
         return name
 
-    def new_tensor(self, word: str, type: Type, value: Value | None = None) -> Tensor:
+    def new_tensor(self, suffix: str, type: Type, value: Value | None = None) -> Tensor:
         """Return a tensor with a unique name under the current scope."""
-        return Tensor(self.unique(self.scoped_name(word)), type, value)
+        return Tensor(self.reserve_name(self.make_scoped_name(suffix)), type, value)
 
-    def new_loop_inputs(self, word: str) -> tuple[Tensor, Tensor]:
+    def new_loop_inputs(self, suffix: str) -> tuple[Tensor, Tensor]:
         """Return the first two inputs of a `Loop` body: iteration i64[], condition bool[]."""
-        return self.new_tensor(word, Type("i64", ())), self.new_tensor("go", Type("bool", ()))
+        return self.new_tensor(suffix, Type("i64", ())), self.new_tensor("go", Type("bool", ()))
 
     @contextmanager
-    def body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects emitted nodes; `isolated`: without reuse of outer values."""
-        site, opened, before = self.site, GraphBody(), self.bodies.isolated
-        self.bodies.open.append(opened)
+    def open_body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
+        """Open a body that collects emitted nodes; with `isolated`, nodes of outer bodies are not
+        reused.
+        """
+        site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
+        self.bodies.open.append(body)
         if isolated:
-            self.bodies.isolated = len(self.bodies.open) - 1
+            self.bodies.isolated_index = len(self.bodies.open) - 1
         try:
-            yield opened
+            yield body
         finally:
             self.bodies.open.pop()
-            self.site, self.bodies.isolated = site, before
+            self.site, self.bodies.isolated_index = site, outer_isolated
 
     @contextmanager
     def enter_graph(self, lengths: LengthResolver) -> Iterator[None]:
         """Lower a separate graph, with its own `lengths`, into the innermost body."""
-        before, root = self.lengths, self.bodies.root
-        self.lengths, self.bodies.root = lengths, len(self.bodies.open) - 1
+        outer_lengths, outer_root = self.lengths, self.bodies.root_index
+        self.lengths, self.bodies.root_index = lengths, len(self.bodies.open) - 1
         try:
             yield
         finally:
-            self.lengths, self.bodies.root = before, root
+            self.lengths, self.bodies.root_index = outer_lengths, outer_root
 
     @contextmanager
-    def outside(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit into the body where lengths are known, or into the main graph with `level` 0."""
-        bodies, site, isolated = self.bodies.open, self.site, self.bodies.isolated
-        self.bodies.open, self.site, self.bodies.isolated = (
-            bodies[: (self.bodies.root if level is None else level) + 1],
+    def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
+        """Emit nodes into the body in which lengths are computed, or into the main graph with
+        `level` 0.
+        """
+        bodies, site, isolated = self.bodies.open, self.site, self.bodies.isolated_index
+        self.bodies.open, self.site, self.bodies.isolated_index = (
+            bodies[: (self.bodies.root_index if level is None else level) + 1],
             LoweringSite((scope,)),
             0,
         )
         try:
             yield
         finally:
-            self.bodies.open, self.site, self.bodies.isolated = bodies, site, isolated
+            self.bodies.open, self.site, self.bodies.isolated_index = bodies, site, isolated
 
     def constant(self, value: object, dtype: str) -> str:
         """Emit a constant tensor, or reuse an equal one."""
@@ -287,12 +296,12 @@ class Emitter:
             known = self.values.constants.get(name)
             if known and known.raw_data == proto.raw_data and known.dims == proto.dims:
                 return name
-            # the name may be that of another constant of this shape, or of a value
-            if name not in self.names.taken:
+            # the name may belong to another constant of this shape, or to a value
+            if name not in self.names.used:
                 break
         proto.name = name
         self.values.constants[name] = proto
-        self.names.taken.add(name)
+        self.names.used.add(name)
         return name
 
     def dim(self, length: DimLike) -> str:
@@ -300,8 +309,8 @@ class Emitter:
         return self.lengths.emit_scalar(self, length)
 
     def shape(self, dims: Sequence[DimLike]) -> str:
-        """Emit lengths as a vector, i64[n]; a constant if all are known."""
-        return self.lengths.vector(self, dims)
+        """Emit lengths as a vector, i64[n]; a constant if all lengths are static."""
+        return self.lengths.emit_vector(self, dims)
 
     def list_names(self, values: Iterable[Value]) -> list[str]:
         """Return the names of IR values."""
@@ -344,28 +353,30 @@ def make_body_graph(
 
 
 def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Return results under names defined in the innermost body, without duplicates, as ONNX
-    requires: a carry passed through or an outer value is copied.
+    """Return results under distinct names that are defined in the innermost body, as ONNX requires:
+    unchanged carries and outer values are copied.
     """
-    made = {name for node in g.bodies.open[-1].nodes for name in node.output}
-    found: list[str] = []
+    defined = {name for node in g.bodies.open[-1].nodes for name in node.output}
+    names: list[str] = []
     for name in results:
-        own = name in made and name not in found
-        found.append(name if own else g.alias(name, g.scoped_name("result")))
-    return found
+        is_usable = name in defined and name not in names
+        names.append(name if is_usable else g.emit_identity(name, g.make_scoped_name("result")))
+    return names
 
 
 def make_branch(
     g: Emitter,
     name: str,
     types: Sequence[Type],
-    write: Callable[[], Sequence[str]],
+    emit_results: Callable[[], Sequence[str]],
     *,
     isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If` with what `write` emits; `isolated` as in `Emitter.body`."""
-    with g.body(isolated=isolated) as body:
-        results = emit_body_results(g, write())
+    """Return a branch of an `If` with the results of `emit_results`; `isolated` as in
+    `Emitter.open_body`.
+    """
+    with g.open_body(isolated=isolated) as body:
+        results = emit_body_results(g, emit_results())
     return make_body_graph(name, body, results, types)
 
 
@@ -376,17 +387,17 @@ def emit_if(
     branches: Mapping[str, Callable[[], Sequence[str]]],
     isolated: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Emit an `If` of two named `branches`, for true and for false, each with the function that
-    emits its results; `isolated` are the names of branches that reuse no outer values.
+    """Emit an `If`. `branches` maps the names of the true and the false branch to functions that
+    emit their results; branches in `isolated` do not reuse outer values.
     """
     then, otherwise = (
-        make_branch(g, name, types, write, isolated=name in isolated)
-        for name, write in branches.items()
+        make_branch(g, name, types, emit_results, isolated=name in isolated)
+        for name, emit_results in branches.items()
     )
     return g.nodes("If", len(types), condition, then_branch=then, else_branch=otherwise)
 
 
 def list_value_infos(body: GraphBody, results: Sequence[str]) -> list[ValueInfoProto]:
     """Return the types of the values of a body except its results."""
-    made = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
-    return [make_value_info(name, body.types[name]) for name in made if name not in results]
+    names = dict.fromkeys(name for node in body.nodes for name in node.output if name in body.types)
+    return [make_value_info(name, body.types[name]) for name in names if name not in results]

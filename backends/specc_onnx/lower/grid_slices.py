@@ -30,20 +30,20 @@ LeafFunction: TypeAlias = Callable[[Value, GridAxes], Value]
 
 @dataclass(kw_only=True)
 class GridSlice:
-    """Recomputed slices of grids of `queries` and `keys`. `leaf` slices their leaves; `grids`
-    collects the leaves with both axes. With `recompute_single_axis`, values with one axis are
-    recomputed too, up to heavy ops other than products. Attention weights are recomputed only if
-    their mask hides all keys outside `visible_band`.
+    """Recomputed slices of grids of `queries` and `keys`. `slice_leaf` slices their leaves;
+    `grid_leaves` collects the leaves with both axes. With `recompute_single_axis`, values with one
+    axis are also recomputed, except for heavy ops other than matrix products. Attention weights are
+    recomputed only if their mask excludes all keys outside `visible_band`.
     """
 
     queries: Dim
     keys: Dim
-    leaf: LeafFunction = lambda value, axes: value
+    slice_leaf: LeafFunction = lambda value, axes: value
     scope: str = ""
     recompute_single_axis: bool = False
     visible_band: Interval = EMPTY_INTERVAL
     builder: Builder = field(default_factory=Builder)
-    grids: list[Value] = field(default_factory=list)
+    grid_leaves: list[Value] = field(default_factory=list)
     _slices: dict[tuple[Value, GridAxes], Value] = field(default_factory=dict)
 
     def slice_value(self, value: Value, axes: GridAxes) -> Value:
@@ -67,25 +67,27 @@ class GridSlice:
             self._slices[key] = self._recompute_node(*key, operand_slices) or self._slice_leaf(*key)
         return self._slices[value, axes]
 
-    def graph(self, value: Value) -> Graph:
+    def build_graph(self, value: Value) -> Graph:
         """Return the graph that computes a slice from values of the outer graph."""
         return self.builder.finish("portion", {"portion": value})
 
     def _slice_all_operands(
         self, value: Value, axes: GridAxes
     ) -> list[tuple[Value, GridAxes] | None] | None:
-        """Return the operands of a node with their query and key axes; None for a leaf."""
+        """Return the operands of a node with their query and key axes; None if the node is a
+        leaf.
+        """
         node = value.node
-        there = [axis for axis in axes if axis is not None]
-        if node is None or not self._should_recompute(node.op, len(there)):
+        grid_axes = [axis for axis in axes if axis is not None]
+        if node is None or not self._should_recompute(node.op, len(grid_axes)):
             return None
-        links = _find_result_dependences(node, value.index)
+        dependences = _find_result_dependences(node, value.index)
         if self._takes_all_keys(node, axes):
             return [_align_grid_operand(a) for a in node.args if a]
-        if not all(_is_elementwise_axis(node.op, links, axis) for axis in there):
+        if not all(_is_elementwise_axis(node.op, dependences, axis) for axis in grid_axes):
             return None
         return [
-            None if a is None else (a, _map_grid_axes(links, n, axes))
+            None if a is None else (a, _map_grid_axes(dependences, n, axes))
             for n, a in enumerate(node.args)
         ]
 
@@ -97,7 +99,7 @@ class GridSlice:
         return axes == 2 or (axes == 1 and self.recompute_single_axis and is_cheap)
 
     def _takes_all_keys(self, node: Node, axes: GridAxes) -> bool:
-        """Return whether the slice contains all keys that these weights can be nonzero for."""
+        """Return True if the slice contains all keys for which these weights can be nonzero."""
         op = node.op
         if not isinstance(op, ops.MaskedWeights):
             return False
@@ -111,8 +113,8 @@ class GridSlice:
         if axes == (None, None):
             return value
         if None not in axes:
-            self.grids.append(value)
-        return self.leaf(value, axes)
+            self.grid_leaves.append(value)
+        return self.slice_leaf(value, axes)
 
     def _recompute_node(
         self, value: Value, axes: GridAxes, operands: Sequence[Value | None]
@@ -128,47 +130,51 @@ class GridSlice:
         if isinstance(op, ops.Expand) and op.axis in axes:
             op = replace(op, length=shape[op.axis])
         try:
-            made = self.builder.add(op, *operands, scope=self.scope)[value.index]
+            result = self.builder.add(op, *operands, scope=self.scope)[value.index]
         except ShapeError:
             return None
-        return made if made.type.shape == tuple(shape) else None
+        return result if result.type.shape == tuple(shape) else None
 
 
-def _find_result_dependences(node: Node, result: int) -> list[Dependence]:
+def _find_result_dependences(node: Node, result_index: int) -> list[Dependence]:
     """Return the dependences of one result of a node on its operands."""
     types = tuple(a.type if a else None for a in node.args)
-    found = find_op_dependences(node.op, types, node.op.infer(*types))
-    return [link for link in found if link.result == result]
+    dependences = find_op_dependences(node.op, types, node.op.infer(*types))
+    return [dependence for dependence in dependences if dependence.result == result_index]
 
 
-def _is_elementwise_axis(op: Op, links: Sequence[Dependence], axis: int) -> bool:
+def _is_elementwise_axis(op: Op, dependences: Sequence[Dependence], axis: int) -> bool:
     """Return whether each position of an axis of the result reads only the same position."""
-    own = [link for link in links if link.result_axis == axis]
+    axis_dependences = [dependence for dependence in dependences if dependence.result_axis == axis]
     repeats = isinstance(op, ops.Expand) and op.axis == axis
-    return all(link.kind == "same" for link in own) and bool(own or repeats)
+    return all(dependence.kind == "same" for dependence in axis_dependences) and bool(
+        axis_dependences or repeats
+    )
 
 
 def _align_grid_operand(operand: Value) -> tuple[Value, GridAxes]:
     """Align the last two axes of scores or a mask with queries and keys."""
     last = operand.type.rank - 1
-    rows = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
-    query, key = rows
+    axes = (axis if operand.type.shape[axis] != 1 else None for axis in (last - 1, last))
+    query, key = axes
     return operand, (query, key)
 
 
-def _map_grid_axes(links: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
+def _map_grid_axes(dependences: Sequence[Dependence], operand: int, axes: GridAxes) -> GridAxes:
     """Return the axes of an operand that become those of the result."""
-    query, key = (None if a is None else _map_operand_axis(links, operand, a) for a in axes)
+    query, key = (None if a is None else _map_operand_axis(dependences, operand, a) for a in axes)
     return query, key
 
 
-def _map_operand_axis(links: Sequence[Dependence], operand: int, axis: int) -> int | None:
+def _map_operand_axis(dependences: Sequence[Dependence], operand: int, axis: int) -> int | None:
     """Return the operand axis that becomes `axis` of the result; None if it is broadcast."""
     return next(
         (
-            link.operand_axis
-            for link in links
-            if link.operand == operand and link.result_axis == axis and link.kind == "same"
+            dependence.operand_axis
+            for dependence in dependences
+            if dependence.operand == operand
+            and dependence.result_axis == axis
+            and dependence.kind == "same"
         ),
         None,
     )
@@ -176,8 +182,8 @@ def _map_operand_axis(links: Sequence[Dependence], operand: int, axis: int) -> i
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """Positions `global_positions`, i64[n], followed by `start` to `stop` (exclusive), i64[1]
-    each, "" for none. `length` is the total count.
+    """Positions `global_positions`, i64[n], followed by positions from `start` to `stop`
+    (exclusive), i64[1] each; "" if absent. `length` is the total number of positions.
     """
 
     start: str
@@ -194,25 +200,26 @@ def slice_attention_parts(
     keys: PositionSpan | None,
 ) -> AttentionParts:
     """Slice the operands of an attention to some queries, and some or all keys."""
-    mask, add = (
-        recompute_mask(g, x, queries, keys) if x and x.value else x for x in (parts.mask, parts.add)
+    mask, bias = (
+        recompute_mask(g, x, queries, keys) if x and x.value else x
+        for x in (parts.mask, parts.bias)
     )
     if mask is not None and keys is not None and keys.global_positions:
         mask = replace(mask, name=g.node("And", mask, _emit_not_duplicated(g, keys)))
     q, k, v = _slice_operands(op, g, parts, (queries, keys, keys))
-    return replace(parts, q=q, k=k, v=v, mask=mask, add=add)
+    return replace(parts, q=q, k=k, v=v, mask=mask, bias=bias)
 
 
 def _slice_operands(
     op: ops.Attend, g: Emitter, parts: AttentionParts, spans: Sequence[PositionSpan | None]
 ) -> list[Tensor]:
     """Slice query, key and value to their spans."""
-    whole = (parts.q, parts.k, parts.v)
+    tensors = (parts.q, parts.k, parts.v)
     packed: Sequence[str | None] | None = None
     if can_fuse_attention(op, g, parts):
         packed = find_packed_heads(g, parts)
     names = packed or (None, None, None)
-    operands = zip(whole, spans, names, strict=True)
+    operands = zip(tensors, spans, names, strict=True)
     return [_slice_heads(g, x, span, name) for x, span, name in operands]
 
 
@@ -225,19 +232,19 @@ def recompute_slice(
     recompute_single_axis: bool = False,
     visible_band: Interval = EMPTY_INTERVAL,
 ) -> Tensor:
-    """Recompute `x` in the innermost body for the queries and keys of two spans, None for all;
+    """Recompute `x` in the innermost body for a span of queries and a span of keys (None for all);
     `axes` are its query and key axes. The keyword arguments are those of `GridSlice`.
     """
     assert x.value is not None, "an operand of the graph has a value"
 
     def slice_value(value: Value, axes: GridAxes) -> Value:
         known = g.values.tensors[value]
-        part = slice_positions(g, known, axes, spans)
-        if part is known:
+        sliced = slice_positions(g, known, axes, spans)
+        if sliced is known:
             return value
-        made = Value(part.type)
-        g.values.tensors[made] = replace(part, value=made)
-        return made
+        sliced_value = Value(sliced.type)
+        g.values.tensors[sliced_value] = replace(sliced, value=sliced_value)
+        return sliced_value
 
     queries, keys = (
         span.length if span else x.shape[0 if axis is None else axis]
@@ -246,13 +253,13 @@ def recompute_slice(
     grid = GridSlice(
         queries=queries,
         keys=keys,
-        leaf=slice_value,
+        slice_leaf=slice_value,
         scope=g.site.scope,
         recompute_single_axis=recompute_single_axis,
         visible_band=visible_band,
     )
     value = grid.slice_value(x.value, axes)
-    lower_nodes(g, grid.graph(value))
+    lower_nodes(g, grid.build_graph(value))
     return g.values.tensors[value]
 
 
@@ -266,7 +273,7 @@ def recompute_mask(
 
 
 def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
-    """Emit a mask that is false for global keys inside the window, which are there twice."""
+    """Emit a mask that is false for global keys inside the window, because they occur twice."""
     is_before = g.node("Less", keys.global_positions, keys.start)
     is_after = g.node("GreaterOrEqual", keys.global_positions, keys.stop)
     window_length = g.node("Sub", keys.stop, keys.start)
@@ -275,20 +282,20 @@ def _emit_not_duplicated(g: Emitter, keys: PositionSpan) -> str:
 
 
 def _slice_heads(g: Emitter, x: Tensor, span: PositionSpan | None, packed: str | None) -> Tensor:
-    """Slice `[b, h, t, d]`, or its packed form if the kernel reads that."""
+    """Slice `[b, h, t, d]`, or its packed form if the kernel reads the packed form."""
     if span is None or packed is None:
         return slice_positions(g, x, (2,), (span,))
     b, h, t, d = x.shape
-    rows = slice_positions(g, Tensor(packed, Type(x.dtype, (b, t, h * d))), (1,), (span,))
-    name = g.unique(g.scoped_name("heads"))
-    g.layouts.packed[name] = rows.name
+    sliced = slice_positions(g, Tensor(packed, Type(x.dtype, (b, t, h * d))), (1,), (span,))
+    name = g.reserve_name(g.make_scoped_name("heads"))
+    g.layouts.packed_heads[name] = sliced.name
     return Tensor(name, _set_axis_length(x.type, 2, span.length))
 
 
 def slice_positions(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
-    """Slice a tensor along each axis with a span."""
+    """Slice a tensor along each axis that has a span."""
     axis_spans = [
         (axis, span)
         for axis, span in zip(axes, spans, strict=True)
@@ -319,8 +326,8 @@ def _gather_positions(g: Emitter, x: str, axis: int, span: PositionSpan) -> str:
     global_positions = g.node("Gather", x, span.global_positions, axis=axis)
     if not span.start:
         return global_positions
-    near = g.node("Slice", x, span.start, span.stop, [axis])
-    return g.node("Concat", global_positions, near, axis=axis)
+    window = g.node("Slice", x, span.start, span.stop, [axis])
+    return g.node("Concat", global_positions, window, axis=axis)
 
 
 def _emit_index_vector(g: Emitter, indices: Sequence[str]) -> str:

@@ -36,17 +36,17 @@ BUFFER_CAPACITY_DIM = Dim.symbol("capacity")
 
 
 def get_buffer_type(type: Type) -> Type:
-    """Return the type of the buffer for such keys or values."""
+    """Return the type of the buffer that stores such keys or values."""
     return Type(type.dtype, (*type.shape[:2], BUFFER_CAPACITY_DIM, type.shape[3]))
 
 
 @dataclass(frozen=True, slots=True)
 class _AppendedBuffer:
-    """Keys or values of an attention: a buffer and `new_positions`, which the kernel appends,
-    quantized if there is a `scale`.
+    """Keys or values of an attention: a buffer (`past`) and `new_positions`, which the kernel
+    appends, quantized if there is a `scale`.
     """
 
-    joined: Value
+    concatenated: Value
     past: Tensor
     new_positions: Tensor
     scale: Tensor | None = None
@@ -54,12 +54,14 @@ class _AppendedBuffer:
     @classmethod
     def from_value(cls, g: Emitter, x: Tensor) -> "_AppendedBuffer":
         assert x.value is not None
-        scale, joined = _split_scale(x.value)
-        past, new_positions = _get_two_operands(joined)
+        scale, concatenated = _split_scale(x.value)
+        past, new_positions = _get_two_operands(concatenated)
         if scale is not None:
             new_positions, _ = _get_two_operands(new_positions)
-        units = None if scale is None else g.values.tensors[scale]
-        return cls(joined, g.values.tensors[past], g.values.tensors[new_positions], units)
+        scale_tensor = None if scale is None else g.values.tensors[scale]
+        return cls(
+            concatenated, g.values.tensors[past], g.values.tensors[new_positions], scale_tensor
+        )
 
 
 def is_kv_buffer(g: Emitter, x: Tensor) -> bool:
@@ -74,8 +76,8 @@ def _split_scale(value: Value) -> tuple[Value | None, Value]:
     """Return the scale of an int8 cache, or None, and the stored value."""
     if value.node is None or not isinstance(value.node.op, ops.Dequantize):
         return None, value
-    joined, scale = _get_two_operands(value)
-    return scale, joined
+    stored, scale = _get_two_operands(value)
+    return scale, stored
 
 
 def _get_two_operands(value: Value) -> tuple[Value, Value]:
@@ -96,8 +98,9 @@ def emit_kv_buffer_attention(
     mask: Tensor | None,
     add: Tensor | None,
 ) -> str:
-    """Emit a `GroupQueryAttention` whose written buffers replace `k` and `v`. With 5 positions in
-    the buffers and 2 new ones, capacity is at least 7, `fill_counts` 6 and `total` 7.
+    """Emit a `GroupQueryAttention` whose updated buffers replace `k` and `v`. With 5 positions in
+    the buffers and 2 new ones, the capacity is at least 7, and the operands are the last position 6
+    and the total length 7.
     """
     b, h, query_count, d = q.shape
     keys, values = _AppendedBuffer.from_value(g, k), _AppendedBuffer.from_value(g, v)
@@ -114,8 +117,8 @@ def emit_kv_buffer_attention(
         op=op,
         heads=(h, k.shape[1]),
         buffers=buffers,
-        rows=(query, *(_emit_packed_heads(g, x.new_positions) for x in buffers)),
-        fill_counts=_emit_fill_counts(g, b, total_length),
+        packed_operands=(query, *(_emit_packed_heads(g, x.new_positions) for x in buffers)),
+        sequence_lengths=_emit_sequence_lengths(g, b, total_length),
         result=Type(q.dtype, (b, new_count, h * d)),
     )
     has_mask = mask is not None and not is_always_true(mask)
@@ -125,8 +128,10 @@ def emit_kv_buffer_attention(
     else:
         bias = _emit_attention_bias(g, q.dtype, (new_count, total_length), mask, add)
         result, *written_buffers = call.emit_call(g, bias)
-    for each, name in zip(buffers, written_buffers, strict=True):
-        g.values.tensors[each.joined] = Tensor(name, each.joined.type, each.joined)
+    for buffer, name in zip(buffers, written_buffers, strict=True):
+        g.values.tensors[buffer.concatenated] = Tensor(
+            name, buffer.concatenated.type, buffer.concatenated
+        )
     if needs_placeholders:
         result = emit_slice(g, result, 1, new_count - query_count, new_count)
     if mask is not None and has_mask:
@@ -134,42 +139,44 @@ def emit_kv_buffer_attention(
     return emit_split_heads(g, result, h, d)
 
 
-def _emit_fill_counts(g: Emitter, batch: Dim, whole: Dim) -> tuple[str, str]:
-    """Emit the last position of each sequence, i32[b], and the total length, i32[]."""
-    with g.outside("lengths"):
-        total = emit_cast(g, g.dim(whole), "i32")
-        last = emit_cast(g, g.dim(whole - 1), "i32")
-        return g.node("Expand", last, g.shape([batch])), total
+def _emit_sequence_lengths(g: Emitter, batch: Dim, total_length: Dim) -> tuple[str, str]:
+    """Emit the last position of each sequence, i32[b], and the total length, i32[], as the kernel
+    takes them.
+    """
+    with g.hoist_nodes("lengths"):
+        total = emit_cast(g, g.dim(total_length), "i32")
+        last_position = emit_cast(g, g.dim(total_length - 1), "i32")
+        return g.node("Expand", last_position, g.shape([batch])), total
 
 
 @dataclass(frozen=True, kw_only=True)
 class _GroupQueryCall:
-    """Operands of a `GroupQueryAttention` node: numbers of query and key/value `heads`, `buffers`,
-    packed `rows` of queries, new keys and values, and `fill_counts` of the buffers.
+    """Operands of a `GroupQueryAttention` node: the numbers of query and key/value `heads`, the
+    `buffers`, `packed_operands` (queries, new keys and values), and `sequence_lengths`.
     """
 
     op: ops.Attend
     heads: tuple[Dim, Dim]
     buffers: tuple[_AppendedBuffer, _AppendedBuffer]
-    rows: tuple[str, ...]
-    fill_counts: tuple[str, str]
+    packed_operands: tuple[str, ...]
+    sequence_lengths: tuple[str, str]
     result: Type
 
     def emit_call(self, g: Emitter, bias: Tensor | None) -> tuple[str, ...]:
         """Return the attention result and the updated buffers."""
         rotation = [None, None, None]  # optional rotary operands
         buffers = [x.past.name for x in self.buffers]
-        scales, kinds = _get_int8_operands(*self.buffers)
+        scales, options = _get_int8_operands(*self.buffers)
         return g.nodes(
             "GroupQueryAttention",
             3,
-            *(*self.rows, *buffers, *self.fill_counts, *rotation, bias, *scales),
+            *(*self.packed_operands, *buffers, *self.sequence_lengths, *rotation, bias, *scales),
             domain=CONTRIB_DOMAIN,
             num_heads=self.heads[0].number,
             kv_num_heads=self.heads[1].number,
             scale=self.op.scale,
             softcap=self.op.cap if self.op.cap > 0 else None,
-            **kinds,
+            **options,
         )
 
 
@@ -178,7 +185,7 @@ def _emit_unbiased_if_causal(
 ) -> tuple[str, ...]:
     """Emit attention without bias, which is faster, if the mask is causal at run time."""
     types = (call.result, *(get_buffer_type(x.past.type) for x in call.buffers))
-    grid = call.result.shape[1], call.buffers[0].joined.type.shape[2]
+    grid = call.result.shape[1], call.buffers[0].concatenated.type.shape[2]
 
     def attend_with_bias() -> tuple[str, ...]:
         return call.emit_call(g, _emit_attention_bias(g, call.result.dtype, grid, mask, None))
@@ -188,9 +195,9 @@ def _emit_unbiased_if_causal(
 
 
 def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str:
-    """Emit whether a mask shows every key up to the query itself, bool[]."""
+    """Emit whether a mask makes every key up to the query itself visible, bool[]."""
     queries, keys = grid
-    with g.outside("lengths"):
+    with g.hoist_nodes("lengths"):
         offset = g.dim(keys - queries)
         query = emit_unsqueeze(g, g.node("Add", emit_arange(g, queries), offset), 1)
         later = g.node("Greater", emit_arange(g, keys), query)
@@ -202,18 +209,18 @@ def _emit_is_causal_mask(g: Emitter, mask: Tensor, grid: tuple[Dim, Dim]) -> str
 def _get_int8_operands(
     keys: _AppendedBuffer, values: _AppendedBuffer
 ) -> tuple[list[str | None], dict[str, str | int]]:
-    """Return the operands and attributes of the kernel for int8 buffers; none for others."""
+    """Return the additional operands and attributes of the kernel for int8 buffers."""
     if keys.scale is None or values.scale is None:
         return [], {}
-    kinds: dict[str, str | int] = {"kv_cache_bit_width": 8}
-    kinds |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
+    options: dict[str, str | int] = {"kv_cache_bit_width": 8}
+    options |= dict.fromkeys(("k_quant_type", "v_quant_type"), "PER_CHANNEL")
     # operands: no sinks, then the scales
-    return [None, keys.scale.name, values.scale.name], kinds
+    return [None, keys.scale.name, values.scale.name], options
 
 
 def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
     """Emit `[b, h, t, d]` as `[b, t, h·d]`."""
-    if (known := g.layouts.packed.get(x.name)) is not None:
+    if (known := g.layouts.packed_heads.get(x.name)) is not None:
         return known
     _, h, _, d = x.shape
     time_major = g.node("Transpose", x, perm=[0, 2, 1, 3])
@@ -221,16 +228,16 @@ def _emit_packed_heads(g: Emitter, x: Tensor) -> str:
 
 
 def _emit_attention_bias(
-    g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, add: Tensor | None
+    g: Emitter, dtype: str, grid: tuple[Dim, Dim], mask: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
     """Emit mask and bias as one full-size bias; the kernel adds its own causal mask."""
-    if add is None and mask is not None and not is_always_true(mask):
-        add = make_typed_tensor(g.constant(0.0, dtype), dtype, (1, 1, 1, 1))
-    return emit_combined_mask(g, mask, add, grid)
+    if bias is None and mask is not None and not is_always_true(mask):
+        bias = make_typed_tensor(g.constant(0.0, dtype), dtype, (1, 1, 1, 1))
+    return emit_combined_mask(g, mask, bias, grid)
 
 
 def _emit_zeros_for_masked(g: Emitter, result: str, mask: Tensor, dtype: str) -> str:
-    """Zero the queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
+    """Emit zeros for queries of `[b, t, h·d]` without visible keys; all heads share the mask."""
     visible_count = g.node("ReduceMax", emit_cast(g, mask.name, "f32"), [3], keepdims=0)
     has_visible_key = g.node("Transpose", visible_count, perm=[0, 2, 1])
     return g.node("Where", emit_cast(g, has_visible_key, "bool"), result, g.constant(0, dtype))
@@ -250,23 +257,23 @@ def find_kv_buffers(
     if not target.in_place_cache_dtypes or opset < MIN_KV_BUFFER_OPSET:
         return ()
     states_by_input = {graph.inputs[s.name]: s for s in states if _is_bufferable(s)}
-    readers = count_users(graph)
+    use_counts = count_users(graph)
     caches = []
     for node, results in graph.nodes:
         # the kernel does not return attention weights
-        if not isinstance(node.op, ops.Attend) or readers[results[1]]:
+        if not isinstance(node.op, ops.Attend) or use_counts[results[1]]:
             continue
         if not _is_supported_by_kernel(node, target.in_place_cache_dtypes):
             continue
-        cache = _find_attention_cache(node, node.op, states_by_input, readers)
+        cache = _find_attention_cache(node, node.op, states_by_input, use_counts)
         if cache is not None:
             caches.append(cache)
     return tuple(caches)
 
 
 def _is_bufferable(state: DecodeState) -> bool:
-    """Return whether a state can be an in-place buffer: not a sliding window, whose front is
-    evicted, nor a cache with prefix positions, which is longer than `past`.
+    """Return True if a state can be an in-place buffer: not a sliding window, whose oldest
+    positions are evicted, nor a cache with prefix positions, which is longer than `past`.
     """
     return state.time_axis == 2 and state.max_positions == inf and not state.initial_output
 
@@ -275,11 +282,11 @@ def _find_attention_cache(
     node: Node,
     op: ops.Attend,
     states_by_input: Mapping[Value, DecodeState],
-    readers: Counter[Value],
+    use_counts: Counter[Value],
 ) -> KVCache | None:
     """Return the key and value states that only this attention reads, or None."""
-    key = _find_appended_state(op.key(node), states_by_input, readers)
-    value = _find_appended_state(op.values(node), states_by_input, readers)
+    key = _find_appended_state(op.key(node), states_by_input, use_counts)
+    value = _find_appended_state(op.values(node), states_by_input, use_counts)
     # a state that is both keys and values would be written twice
     if key is None or value is None or key is value:
         return None
@@ -308,15 +315,17 @@ def _is_supported_by_kernel(node: Node, dtypes: Collection[str]) -> bool:
 
 
 def _find_appended_state(
-    value: Value | None, states_by_input: Mapping[Value, DecodeState], readers: Counter[Value]
+    value: Value | None, states_by_input: Mapping[Value, DecodeState], use_counts: Counter[Value]
 ) -> DecodeState | None:
-    """Return the state that `value` appends to, if `value` is read only here and returned."""
+    """Return the state that `value` appends to, if no other node reads `value` and it is a graph
+    output.
+    """
     if value is None:
         return None
     match value.node:
         # The kernel does this concatenation itself, in the buffer.
         case Node(ops.Concat(), (Value() as past, _)):
             # Any other reader would see the buffer after the write.
-            has_single_reader = readers[past] == 1 and readers[value] == 2
+            has_single_reader = use_counts[past] == 1 and use_counts[value] == 2
             return states_by_input.get(past) if has_single_reader else None
     return None

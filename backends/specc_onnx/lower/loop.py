@@ -40,7 +40,7 @@ def scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     if length.number is not None:
         return _emit_chunks(op, g, args, recurrence)
     g.facts.add_branch_length(length, MAX_LOOP_LENGTH)
-    with g.outside("lengths"):
+    with g.hoist_nodes("lengths"):
         is_long = g.node("Greater", g.dim(length), MAX_LOOP_LENGTH)
 
     def compute_chunks() -> tuple[str, ...]:
@@ -109,11 +109,11 @@ def _emit_scanned_operands(
     return names, axes
 
 
-def _move_axis(g: Emitter, x: str, axis: int, to: int, rank: int) -> str:
-    """Emit `x` with `axis` moved to index `to`."""
+def _move_axis(g: Emitter, x: str, axis: int, target: int, rank: int) -> str:
+    """Emit `x` with `axis` moved to index `target`."""
     order = [n for n in range(rank) if n != axis]
-    order.insert(to, axis)
-    return x if axis == to else g.node("Transpose", x, perm=order)
+    order.insert(target, axis)
+    return x if axis == target else g.node("Transpose", x, perm=order)
 
 
 def _emit_without_placeholder(
@@ -126,8 +126,8 @@ def _emit_without_placeholder(
     """Return the results without the placeholder position of an empty axis."""
     has_positions = g.node("Greater", g.dim(length), 0)
     final_carries = [
-        emit_where(g, start.dtype, has_positions, end, start)
-        for start, end in zip(initial_carries, results[: op.carries], strict=True)
+        emit_where(g, initial.dtype, has_positions, final, initial)
+        for initial, final in zip(initial_carries, results[: op.carries], strict=True)
     ]
     stacked = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carries :]]
     return (*final_carries, *stacked)
@@ -135,16 +135,16 @@ def _emit_without_placeholder(
 
 def _build_scan_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor]) -> GraphProto:
     """Build the body graph with ONNX's input order: carries, then `keep`, then scanned values."""
-    inner = list(op.body.inputs.items())
-    rows, carries = inner[: op.scanned], inner[op.scanned : op.scanned + op.carries]
-    with g.body() as opened:
+    body_inputs = list(op.body.inputs.items())
+    scanned, carries = body_inputs[: op.scanned], body_inputs[op.scanned : op.scanned + op.carries]
+    with g.open_body() as body:
         keep = operands.keep and g.new_tensor("keep", remove_axis(operands.keep.type, 1))
         inputs = [add_body_input(g, name, value) for name, value in carries]
         inputs += [keep] if keep else []
-        inputs += [add_body_input(g, name, value) for name, value in rows]
+        inputs += [add_body_input(g, name, value) for name, value in scanned]
         results = lower_scan_body(op, g, operands.captured, keep)
     types = [v.type for v in op.body.outputs.values()]
-    return make_body_graph(g.scoped_name("body"), opened, results, types, inputs)
+    return make_body_graph(g.make_scoped_name("body"), body, results, types, inputs)
 
 
 def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
@@ -156,11 +156,11 @@ def add_body_input(g: Emitter, name: str, value: Value) -> Tensor:
 def lower_scan_body(
     op: ops.Scan, g: Emitter, captured: Sequence[Tensor], position_mask: Tensor | None
 ) -> list[str]:
-    """Lower the body for given positions and carries; return the results of an iteration. Masked
-    positions keep carries and collect zeros.
+    """Lower the body for the current positions and carries; return the results of an iteration.
+    Masked positions keep the carries and collect zeros.
     """
-    values, given = list(op.body.outputs.values()), op.split_body_inputs()
-    g.values.tensors.update(zip(given.captured, captured, strict=True))
+    values, body_inputs = list(op.body.outputs.values()), op.split_body_inputs()
+    g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
     for name, value in op.body.parameters.items():
         g.values.tensors[value] = g.values.parameters[name]
     if op.lasting:
@@ -170,7 +170,7 @@ def lower_scan_body(
         names = g.list_names(values)
     if position_mask is not None:
         zeros = [g.constant(0, v.type.dtype) for v in values[op.carries :]]
-        previous = [*g.list_names(given.initial_carries), *zeros]
+        previous = [*g.list_names(body_inputs.initial_carries), *zeros]
         triples = zip(values, names, previous, strict=True)
         names = [
             _emit_at_valid_positions(g, position_mask, Tensor(name, v.type), old)
@@ -180,13 +180,15 @@ def lower_scan_body(
 
 
 def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
-    """Lower the outputs of every iteration, and the others under an `If` for unfinished rows."""
+    """Lower the outputs of every iteration, and the other outputs inside an `If` for unfinished
+    sequences.
+    """
     values = list(op.body.outputs.values())
     conditional_outputs = values[: len(values) - op.lasting]
     unconditional = collect_needed_nodes(values[len(conditional_outputs) :])
     lower_nodes(g, op.body, unconditional)
-    starts = op.split_body_inputs().initial_carries
-    any_unfinished = _emit_any_unfinished(g, g.values.tensors[starts[op.until]])
+    initial_carries = op.split_body_inputs().initial_carries
+    any_unfinished = _emit_any_unfinished(g, g.values.tensors[initial_carries[op.until]])
     types = [v.type for v in conditional_outputs]
 
     def lower_body() -> list[str]:
@@ -195,7 +197,7 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
 
     def emit_unchanged() -> list[str]:
         zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
-        return [*g.list_names(starts), *zeros]
+        return [*g.list_names(initial_carries), *zeros]
 
     branches = {"unfinished": lower_body, "finished": emit_unchanged}
     results = emit_if(g, any_unfinished, types, branches)
@@ -218,17 +220,17 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     condition = None
     if has_early_exit:
         condition = _emit_any_unfinished(g, operands.initial_carries[op.until])
-    given = (iterations, condition, *operands.initial_carries)
-    results = g.nodes("Loop", len(op.body.outputs), *given, body=body)
+    loop_inputs = (iterations, condition, *operands.initial_carries)
+    results = g.nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
     # if all iterations run and there is at least one, no output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
-    for rows, type in zip(results[op.carries :], g.site.types[op.carries :], strict=True):
+    for collected, type in zip(results[op.carries :], g.site.types[op.carries :], strict=True):
         if not has_all_iterations:
-            rows = _emit_zero_filled(op, g, rows, type, iterations)
+            collected = _emit_zero_filled(op, g, collected, type, iterations)
         if op.reverse:
-            rows = g.node("Slice", rows, [-1], [-(2**62)], [0], [-1])
-        stacked.append(_move_axis(g, rows, 0, op.axis, type.rank))
+            collected = g.node("Slice", collected, [-1], [-(2**62)], [0], [-1])
+        stacked.append(_move_axis(g, collected, 0, op.axis, type.rank))
     return (*results[: op.carries], *stacked)
 
 
@@ -236,17 +238,21 @@ def _build_loop_body(
     op: ops.Scan, g: Emitter, operands: Loop[Tensor], iterations: str
 ) -> GraphProto:
     """Build the body graph with the inputs of `Loop`: iteration, condition, carries."""
-    inner = list(op.body.inputs.items())
-    starts = inner[op.scanned : op.scanned + op.carries]
-    with g.body() as opened:
-        iteration, condition = g.new_loop_inputs("turn")
-        inputs = [iteration, condition, *(add_body_input(g, name, v) for name, v in starts)]
+    body_inputs = list(op.body.inputs.items())
+    initial_carries = body_inputs[op.scanned : op.scanned + op.carries]
+    with g.open_body() as body:
+        iteration, condition = g.new_loop_inputs("iteration")
+        inputs = [
+            iteration,
+            condition,
+            *(add_body_input(g, name, v) for name, v in initial_carries),
+        ]
         position = iteration.name
         if op.reverse:
             position = g.node("Sub", g.node("Sub", iterations, 1), position)
-        for (_, value), x in zip(inner, operands.scanned, strict=False):
-            row = g.node("Gather", x, position, axis=op.axis)
-            g.values.tensors[value] = Tensor(row, value.type, value)
+        for (_, value), x in zip(body_inputs, operands.scanned, strict=False):
+            position_value = g.node("Gather", x, position, axis=op.axis)
+            g.values.tensors[value] = Tensor(position_value, value.type, value)
         keep = operands.keep
         position_mask = keep and Tensor(
             g.node("Gather", keep, position, axis=1), remove_axis(keep.type, 1)
@@ -256,19 +262,23 @@ def _build_loop_body(
         next_condition = (
             _emit_any_unfinished(g, results[op.until])
             if _has_early_exit(op)
-            else g.alias(condition.name, g.scoped_name("on"))
+            else g.emit_identity(condition.name, g.make_scoped_name("next_condition"))
         )
     types = [Type("bool", ()), *(v.type for v in op.body.outputs.values())]
-    return make_body_graph(g.scoped_name("body"), opened, [next_condition, *results], types, inputs)
+    return make_body_graph(
+        g.make_scoped_name("body"), body, [next_condition, *results], types, inputs
+    )
 
 
 def _has_early_exit(op: ops.Scan) -> bool:
-    """Return whether the loop stops once all sequences are done."""
+    """Return True if the loop stops once all sequences are finished."""
     return op.until != -1 and not op.lasting
 
 
 def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:
-    """Emit whether any sequence is not done, as a sum, which is defined for an empty batch."""
+    """Emit whether any sequence is unfinished. A sum is used, because it is defined for an empty
+    batch.
+    """
     count = emit_count(g, g.node("Not", done), dtype="i32")
     return g.node("Greater", count, g.constant(0, "i32"))
 

@@ -35,22 +35,22 @@ def linear(op: ops.Linear, g: Emitter, x: Tensor, w: Tensor, bias: Tensor | None
     w, is_transposed = _find_stored_weight(g, w)
     shape = x.shape
     if len(shape) == 1:
-        sides = (w.name, x.name) if is_transposed else (x.name, w.name)
-        return _emit_bias_add(g, g.node("MatMul", *sides), bias)
+        factors = (w.name, x.name) if is_transposed else (x.name, w.name)
+        return _emit_bias_add(g, g.node("MatMul", *factors), bias)
     # `MatMul` takes any leading axes; `Gemm` needs two reshapes.
     if g.target.linear_operator == "product" and len(shape) > 2 and x.dtype == "f32":
         return _emit_bias_add(g, _emit_linear_product(g, x, w, is_transposed), bias)
     operands = (emit_flatten(g, x), w.name, bias.name if bias else None)
     result = g.node("Gemm", *operands, transB=1 if is_transposed else None)
-    made = g.site.types[0].shape
-    return result if len(shape) == 2 else emit_unflatten(g, result, made)
+    result_shape = g.site.types[0].shape
+    return result if len(shape) == 2 else emit_unflatten(g, result, result_shape)
 
 
 def _find_stored_weight(g: Emitter, w: Tensor) -> tuple[Tensor, bool]:
-    """Return the stored weight, and whether its layout is `[out, in]`."""
+    """Return the stored weight, and True if its layout is `[out, in]`."""
     match w.value:
-        case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as lying,))):
-            return g.values.tensors[lying], False
+        case Value(node=Node(ops.Transpose(order=(1, 0)), (Value() as stored,))):
+            return g.values.tensors[stored], False
     return w, True
 
 
@@ -69,9 +69,9 @@ def _emit_linear_product(g: Emitter, x: Tensor, w: Tensor, is_transposed: bool) 
 
 def emit_unflatten(g: Emitter, x: str, shape: Sequence[Dim]) -> str:
     """Emit `[n, d]` as `shape`, the inverse of `emit_flatten`."""
-    # A symbol that no graph has, so that `Reshape` never copies this axis.
-    before = (Dim.symbol("rows before unflattening"), shape[-1])
-    return emit_reshape(g, x, shape, before=before)
+    # No graph has this symbol, so `Reshape` never copies this axis.
+    flat_shape = (Dim.symbol("flattened tokens"), shape[-1])
+    return emit_reshape(g, x, shape, source_shape=flat_shape)
 
 
 @lower
@@ -108,10 +108,10 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
 @lower
 def rms_norm(op: ops.RMSNorm, g: Emitter, x: Tensor, scale: Tensor | None) -> str:
     """Lower to `RMSNormalization`, or to its formula in older opsets."""
-    if g.has("RMSNormalization"):
+    if g.has_operator("RMSNormalization"):
         return g.node("RMSNormalization", x, _emit_norm_scale(g, x, scale), axis=-1, epsilon=op.eps)
     last = x.rank - 1
-    mean = emit_reduce(g, "ReduceMean", g.node("Mul", x, x), last, keep=True)
+    mean = emit_reduce(g, "ReduceMean", g.node("Mul", x, x), last, keepdims=True)
     root = g.node("Sqrt", g.node("Add", mean, g.constant(op.eps, x.dtype)))
     result = g.node("Div", x, root)
     return g.node("Mul", result, scale) if scale else result
@@ -142,36 +142,43 @@ lower.add_rules(
 def emit_masked_softmax(
     g: Emitter, scores: str, dtype: str, mask: Tensor | None, finite: bool = False
 ) -> str:
-    """Emit a softmax over the visible keys of the last axis: zeros if no key is visible or all
-    scores are -inf, which `finite` excludes.
+    """Emit a softmax over the visible keys of the last axis. The result is zero if no key is
+    visible or all scores are -inf; `finite` excludes infinite scores.
     """
-    shown = mask is not None and not is_always_true(mask)
+    has_mask = mask is not None and not is_always_true(mask)
     lowest = g.constant(float("-inf"), dtype)
-    if mask is not None and shown:
+    if mask is not None and has_mask:
         scores = g.node("Where", mask, scores, lowest)
     weights, zero = g.node("Softmax", scores, axis=-1), g.constant(0, dtype)
-    # A bias of -inf hides keys too.
+    # A bias of -inf also masks out keys.
     if not finite:
-        wide = "f32" if g.lacks("Equal", dtype) else dtype
-        least = g.constant(float("-inf"), wide)
-        nothing = g.node("Equal", emit_cast(g, scores, wide, before=dtype), least)
-        return g.node("Where", nothing, zero, weights)
-    if mask is None or not shown:
+        compute_dtype = "f32" if g.lacks_kernel("Equal", dtype) else dtype
+        negative_infinity = g.constant(float("-inf"), compute_dtype)
+        is_empty = g.node(
+            "Equal", emit_cast(g, scores, compute_dtype, source_dtype=dtype), negative_infinity
+        )
+        return g.node("Where", is_empty, zero, weights)
+    if mask is None or not has_mask:
         return weights
     return g.node("Where", mask, weights, zero)
 
 
 @lower
 def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
-    """Lower to a convolution with stride = kernel and flatten the result row by row."""
-    high, wide = w.shape[2], w.shape[3]
-    assert None not in (high.number, wide.number), "patch sizes are static"
-    size = [high.number, wide.number]
+    """Lower to a convolution with stride = kernel size, and flatten the result in row-major
+    order.
+    """
+    patch_height, patch_width = w.shape[2], w.shape[3]
+    assert None not in (patch_height.number, patch_width.number), "patch sizes are static"
+    size = [patch_height.number, patch_width.number]
     operands, dtype = (x.name, w, b), x.dtype
     grid = emit_convolution(g, "Conv", operands, dtype, kernel_shape=size, strides=size)
     batch, count, width = g.site.types[0].shape
-    rows = (divide_dims_exactly(x.shape[2], high), divide_dims_exactly(x.shape[3], wide))
-    flat = emit_reshape(g, grid, (batch, width, count), before=(batch, width, *rows))
+    grid_shape = (
+        divide_dims_exactly(x.shape[2], patch_height),
+        divide_dims_exactly(x.shape[3], patch_width),
+    )
+    flat = emit_reshape(g, grid, (batch, width, count), source_shape=(batch, width, *grid_shape))
     return g.node("Transpose", flat, perm=[0, 2, 1])
 
 
@@ -189,13 +196,13 @@ def group_norm(
     name = x.name if in_order else g.node("Transpose", x, perm=order)
     size = divide_dims_exactly(shape[1], op.groups) * multiply_dims(shape[2:])
     grouped = (shape[0], op.groups, size)
-    name = emit_reshape(g, name, grouped, before=shape)
+    name = emit_reshape(g, name, grouped, source_shape=shape)
     if g.lengths.is_positive(size):
         ones = emit_full(g, 1.0, dtype, [size])
         name = g.node("LayerNormalization", name, ones, axis=-1, epsilon=op.eps)
     else:
         name = _emit_centered_norm(g, name, dtype, op.eps)
-    name = emit_reshape(g, name, shape, before=grouped)
+    name = emit_reshape(g, name, shape, source_shape=grouped)
     # Scale and bias are per channel, not per group: they follow the layer norm.
     for kind, weight in (("Mul", gain), ("Add", bias)):
         if weight is not None:
@@ -206,9 +213,9 @@ def group_norm(
 
 
 def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:
-    """`(x - mean) / sqrt(var + eps)` over the last axis of three, which may be empty."""
-    centered = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keep=True))
-    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centered, centered), 2, keep=True)
+    """Emit `(x - mean) / sqrt(var + eps)` over the last of three axes, which may be empty."""
+    centered = g.node("Sub", x, emit_reduce(g, "ReduceMean", x, 2, keepdims=True))
+    variance = emit_reduce(g, "ReduceMean", g.node("Mul", centered, centered), 2, keepdims=True)
     spread = g.node("Sqrt", g.node("Add", variance, g.constant(eps, dtype)))
     return g.node("Div", centered, spread)
 
@@ -218,57 +225,61 @@ def sinusoid(op: ops.Sinusoid, g: Emitter, positions: Tensor) -> str:
     """Lower to sines and cosines, interleaved or concatenated."""
     assert op.dim.number is not None, "the width is static"
     half = op.dim.number // 2
-    places = np.arange(half, dtype=np.float64)
+    exponents = np.arange(half, dtype=np.float64)
     # fairseq's last frequency is 1 / base: it divides by half - 1 instead of half.
     if op.layout == "fairseq":
-        frequencies = op.base ** (-places / max(half - 1, 1))
+        frequencies = op.base ** (-exponents / max(half - 1, 1))
     else:
-        frequencies = op.base ** (-2 * places / op.dim.number)
-    angles = g.node("Mul", _emit_places(g, positions), g.constant(frequencies.tolist(), "f64"))
+        frequencies = op.base ** (-2 * exponents / op.dim.number)
+    angles = g.node(
+        "Mul", _emit_position_column(g, positions), g.constant(frequencies.tolist(), "f64")
+    )
     sines, cosines = g.node("Sin", angles), g.node("Cos", angles)
     if op.layout == "interleaved":
         rank = positions.rank
-        sides = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
-        pairs = g.node("Concat", *sides, axis=rank + 1)
+        columns = [emit_unsqueeze(g, each, rank + 1) for each in (sines, cosines)]
+        pairs = g.node("Concat", *columns, axis=rank + 1)
         # 0 copies the length of the input's axis at this index
-        joined = g.node("Reshape", pairs, [*[0] * rank, op.dim.number])
+        table = g.node("Reshape", pairs, [*[0] * rank, op.dim.number])
     else:
-        joined = g.node("Concat", sines, cosines, axis=positions.rank)
-    return emit_cast(g, joined, g.site.types[0].dtype, before="f64")
+        table = g.node("Concat", sines, cosines, axis=positions.rank)
+    return emit_cast(g, table, g.site.types[0].dtype, source_dtype="f64")
 
 
 @lower
-def rope_angles(op: ops.RopeAngles, g: Emitter, *rows: Tensor) -> tuple[str, str]:
-    """Lower to cosines and sines of rotary angles. Several position axes are gathered per pair."""
+def rope_angles(op: ops.RopeAngles, g: Emitter, *positions: Tensor) -> tuple[str, str]:
+    """Lower to cosines and sines of rotary angles; with several position axes, each pair gathers
+    its axis.
+    """
     assert op.dim.number is not None, "the width is static"
     frequencies: Sequence[float] = op.frequencies
     if not frequencies:
-        places = np.arange(0, op.dim.number, 2, dtype=np.float64)
-        frequencies = (op.theta ** (-places / op.dim.number)).tolist()
-    numbers = [_emit_places(g, row) for row in rows]
-    if len(rows) > 1:
-        joined = g.node("Concat", *numbers, axis=rows[0].rank)
-        numbers = [g.node("Gather", joined, [*op.axes], axis=rows[0].rank)]
-    angles = g.node("Mul", numbers[0], g.constant(frequencies, "f64"))
+        exponents = np.arange(0, op.dim.number, 2, dtype=np.float64)
+        frequencies = (op.theta ** (-exponents / op.dim.number)).tolist()
+    columns = [_emit_position_column(g, axis_positions) for axis_positions in positions]
+    if len(positions) > 1:
+        all_positions = g.node("Concat", *columns, axis=positions[0].rank)
+        columns = [g.node("Gather", all_positions, [*op.axes], axis=positions[0].rank)]
+    angles = g.node("Mul", columns[0], g.constant(frequencies, "f64"))
     results = []
     for kind in ("Cos", "Sin"):
         value = g.node(kind, angles)
         if op.factor != 1.0:
             value = g.node("Mul", value, g.constant(op.factor, "f64"))
-        results.append(emit_cast(g, value, g.site.types[0].dtype, before="f64"))
+        results.append(emit_cast(g, value, g.site.types[0].dtype, source_dtype="f64"))
     return results[0], results[1]
 
 
-def _emit_places(g: Emitter, positions: Tensor) -> str:
+def _emit_position_column(g: Emitter, positions: Tensor) -> str:
     """Return positions as double [*s, 1]."""
-    numbers = emit_cast(g, positions, "f64")
-    return emit_unsqueeze(g, numbers, positions.rank)
+    positions64 = emit_cast(g, positions, "f64")
+    return emit_unsqueeze(g, positions64, positions.rank)
 
 
 @lower
 def rotate(op: ops.Rotate, g: Emitter, x: Tensor, cosines: Tensor, sines: Tensor) -> str:
     """Lower to `RotaryEmbedding` if it has a kernel (not for double), else to its formula."""
-    if g.has("RotaryEmbedding") and x.dtype in ("f32", "f16"):
+    if g.has_operator("RotaryEmbedding") and x.dtype in ("f32", "f16"):
         return _emit_rotary_embedding(op, g, x, cosines, sines)
     # Features after the rotated ones are unchanged (partial rotary embeddings).
     rotated_width = 2 * cosines.shape[-1]
@@ -288,17 +299,17 @@ def _emit_rotary_embedding(
     batch, heads, time, width = x.shape
     pairs = cosines.shape[-1]
     tables = [emit_expand(g, t, (batch, time, pairs)) for t in (cosines, sines)]
-    partial = None if 2 * pairs == width else (2 * pairs).number
+    rotary_dim = None if 2 * pairs == width else (2 * pairs).number
     options: dict[str, Any] = {
         "interleaved": int(op.pairs == "interleaved"),
-        "rotary_embedding_dim": partial,
+        "rotary_embedding_dim": rotary_dim,
     }
     result = g.node("RotaryEmbedding", x, *tables, **options)
     # Attention may read packed heads: rotating these too makes the transposes unused.
-    packed = g.layouts.packed.get(x.name)
+    packed = g.layouts.packed_heads.get(x.name)
     if packed is not None and heads.number is not None:
         options["num_heads"] = heads.number
-        g.layouts.packed[result] = g.node("RotaryEmbedding", packed, *tables, **options)
+        g.layouts.packed_heads[result] = g.node("RotaryEmbedding", packed, *tables, **options)
     return result
 
 

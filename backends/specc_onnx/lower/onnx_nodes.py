@@ -1,4 +1,4 @@
-"""Build, name and traverse ONNX protos; markers that lowering writes for readers of models."""
+"""Build, name and traverse ONNX protos; names and modes that readers of models recognize."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ PROBABILITIES_OUTPUT_MODE = 3
 """`qk_matmul_output_mode` of the attention weights after softcap, mask and softmax."""
 
 EXPERT_LOOP_NAME = "experts"
-"""Name of the body of a loop over experts, after its scope."""
+"""Last part of the name of a loop body over experts, after its scope."""
 
 
 def iterate_node_bodies(node: NodeProto) -> Iterator[GraphProto]:
@@ -42,17 +42,21 @@ def iterate_node_inputs(node: NodeProto) -> Iterator[str]:
             yield result.name
 
 
-def make_unique_name(wish: str, taken: set[str]) -> str:
-    """Return `wish`, or `wish_2`, … if taken, by binary search, and add it to `taken`."""
-    name = wish
+def make_unique_name(preferred_name: str, taken: set[str]) -> str:
+    """Return the preferred name, numbered from 2 if it is in `taken`, and add it to `taken`. The
+    number is found by binary search.
+    """
+    name = preferred_name
     if name in taken:
-        low, high = 1, 2  # a used name, and one to try
-        while f"{wish}_{high}" in taken:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if f"{wish}_{middle}" in taken else (low, middle)
-        name = f"{wish}_{high}"
+        used, candidate = 1, 2  # a used name, and one to try
+        while f"{preferred_name}_{candidate}" in taken:
+            used, candidate = candidate, 2 * candidate
+        while candidate - used > 1:
+            middle = (used + candidate) // 2
+            used, candidate = (
+                (middle, candidate) if f"{preferred_name}_{middle}" in taken else (used, middle)
+            )
+        name = f"{preferred_name}_{candidate}"
     taken.add(name)
     return name
 
@@ -83,17 +87,17 @@ def _make_attribute(key: str, value: Any) -> AttributeProto:
         return AttributeProto(name=key, type=AttributeProto.STRING, s=value.encode())
     if isinstance(value, GraphProto):
         return AttributeProto(name=key, type=AttributeProto.GRAPH, g=value)
-    made: AttributeProto = helper.make_attribute(key, value)
-    return made
+    attribute: AttributeProto = helper.make_attribute(key, value)
+    return attribute
 
 
 def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
-    """Build a TensorProto that holds `array` (little-endian bytes), named after its values if they
-    are few, else after its shape.
+    """Build a TensorProto that holds `array` (little-endian bytes). Small tensors are named after
+    their values, others after their shape.
     """
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    few = array.size <= 8
-    content = str(array.tolist()).replace(" ", "") if few else "x".join(map(str, array.shape))
+    is_small = array.size <= 8
+    content = str(array.tolist()).replace(" ", "") if is_small else "x".join(map(str, array.shape))
     return TensorProto(
         name=f"{dtype}:{content}",
         data_type=ONNX_TYPE_CODES[dtype],
@@ -105,22 +109,24 @@ def make_tensor_proto(array: Array, dtype: str) -> TensorProto:
 def make_value_info(name: str, type: Type) -> ValueInfoProto:
     """Return a ValueInfoProto; a dynamic length is written as its formula."""
     dims = [d.number if d.number is not None else str(d) for d in type.shape]
-    made: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
-    return made
+    info: ValueInfoProto = helper.make_tensor_value_info(name, ONNX_TYPE_CODES[type.dtype], dims)
+    return info
 
 
 def find_live_nodes(nodes: list[NodeProto], wanted: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that `wanted` depends on."""
-    read, kept = set(wanted), []
+    """Return the nodes on which `wanted` depends."""
+    read, live = set(wanted), []
     for node in reversed(nodes):
         if not read.isdisjoint(node.output):
-            kept.append(node)
+            live.append(node)
             read.update(iterate_node_inputs(node))
-    return kept[::-1]
+    return live[::-1]
 
 
 class _IdentityKey:
-    """A hash key that compares graphs by identity, and keeps them alive so that ids are unique."""
+    """A hash key that compares graphs by identity. It keeps its graph alive, so that ids are
+    unique.
+    """
 
     def __init__(self, graph: GraphProto) -> None:
         self.graph = graph

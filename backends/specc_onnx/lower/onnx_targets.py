@@ -92,7 +92,7 @@ def check_opset(opset: int) -> None:
 FUSED_OPERATORS = frozenset({"Attention", "Gelu", "RMSNormalization", "RotaryEmbedding"})
 
 VARIABLE_LENGTH_LAYERS = frozenset({"lengths"})
-"""The feature of recurrent operators that take sequence lengths."""
+"""The feature of recurrent operators that accept sequence lengths."""
 
 CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peepholes"}
 """Further variants: `RNN` with an activation other than tanh, `GRU` with linear_before_reset=0,

@@ -33,14 +33,16 @@ MIN_KEYS = 1000
 
 @dataclass(frozen=True, slots=True)
 class NearKeys:
-    """Keys inside the window, and `is_few_keys`: whether only these are read, bool[]."""
+    """The span of keys inside the window, and `is_few_keys`, bool[]: whether only these keys are
+    read.
+    """
 
     keys: PositionSpan
     is_few_keys: str
 
 
 def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
-    """Return center and radius that a mask `[…, 1, k]` compares its keys with, or None."""
+    """Return the center and radius with which a mask `[…, 1, k]` compares its keys, or None."""
     shape = mask.shape
     if not g.target.uses_blocked_attention or len(shape) < 2 or shape[-2] != 1 or shape[-1].number:
         return None
@@ -48,7 +50,7 @@ def find_window_center(g: Emitter, mask: Tensor) -> tuple[Value, Value] | None:
 
 
 def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Value] | None:
-    """Match `abs(j - center) <= reach`; return center and reach."""
+    """Match `abs(j - center) <= radius`; return center and radius."""
     conditions = [mask]
     # The comparison may be any term of a conjunction.
     while conditions:
@@ -58,12 +60,12 @@ def _match_window(g: Emitter, mask: Value | None, keys: Dim) -> tuple[Value, Val
                 conditions += operands
             case Node(
                 ops.Compare(fn="le" | "lt"),
-                (Value(node=Node(ops.Pointwise(fn="abs"), (difference,))), reach),
+                (Value(node=Node(ops.Pointwise(fn="abs"), (difference,))), radius),
             ):
                 sides = difference.node.args if difference and difference.node else ()
                 center = _match_center(g, difference, sides, keys)
-                if center is not None and reach and keys not in reach.type.shape:
-                    return center, reach
+                if center is not None and radius and keys not in radius.type.shape:
+                    return center, radius
             case Node(op, (inner,)) if op.view:
                 conditions.append(inner)
     return None
@@ -83,7 +85,7 @@ def _match_center(
 
 
 def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
-    """Return whether a value is the key positions along its last axis."""
+    """Return True if a value is the key positions along its last axis."""
     return (
         positions is not None
         and positions.type.shape[-1:] == (keys,)
@@ -92,7 +94,7 @@ def _are_key_ids(g: Emitter, positions: Value | None, keys: Dim) -> bool:
 
 
 def _are_position_ids(g: Emitter, value: Value | None) -> bool:
-    """Return whether a value is position indices, in any layout."""
+    """Return True if a value is position indices, in any layout."""
     while (value := _find_outer_value(g, value)) is not None and value.node is not None:
         if isinstance(value.node.op, ops.Extent | ops.Range):
             return True
@@ -103,7 +105,7 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
 
 
 def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
-    """Return the outer value of a loop capture."""
+    """Return the outer value that a loop captures as `value`."""
     while value is not None and value.node is None and value in g.values.tensors:
         known = g.values.tensors[value].value
         if known is None or known is value:
@@ -112,16 +114,18 @@ def _find_outer_value(g: Emitter, value: Value | None) -> Value | None:
     return value
 
 
-def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearKeys:
-    """Emit the span from the minimum to the maximum center, widened by the radius plus 1."""
+def _emit_near_keys(g: Emitter, center: Value, radius: Value, keys: Dim) -> NearKeys:
+    """Emit the span from the minimum to the maximum center, extended by the radius plus 1 on both
+    sides.
+    """
     span_ends = {}
-    radius = g.node("Ceil", _emit_extreme(g, reach, "ReduceMax", 0))
-    radius = g.node("Add", radius, 1.0)
+    margin = g.node("Ceil", _emit_extreme(g, radius, "ReduceMax", 0))
+    margin = g.node("Add", margin, 1.0)
     length = g.node("Cast", g.dim(keys), to=1)
     for kind, shift in (("ReduceMin", "Sub"), ("ReduceMax", "Add")):
         # A placeholder at the other end makes the span of an empty batch minimal.
         placeholder = length if kind == "ReduceMin" else g.constant(0.0, "f32")
-        end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, placeholder), radius))
+        end = g.node("Floor", g.node(shift, _emit_extreme(g, center, kind, placeholder), margin))
         inside = g.node("Min", g.node("Max", end, 0.0), length)
         span_ends[kind] = g.node("Unsqueeze", emit_cast(g, inside, "i64"), [0])
     one, all_keys = [1], g.shape([keys])
@@ -136,12 +140,12 @@ def _emit_near_keys(g: Emitter, center: Value, reach: Value, keys: Dim) -> NearK
 def _emit_extreme(g: Emitter, value: Value, kind: str, placeholder: str | int) -> str:
     """Emit the minimum or maximum of a value and a placeholder, as f32[]."""
     x = g.values.tensors[value]
-    numbers = g.node("Reshape", emit_cast(g, x, "f32"), [-1])
+    elements = g.node("Reshape", emit_cast(g, x, "f32"), [-1])
     placeholder_value = (
         g.constant(float(placeholder), "f32") if isinstance(placeholder, int) else placeholder
     )
     placeholder_value = g.node("Unsqueeze", placeholder_value, [0])
-    return emit_reduce(g, kind, g.node("Concat", numbers, placeholder_value, axis=0), 0)
+    return emit_reduce(g, kind, g.node("Concat", elements, placeholder_value, axis=0), 0)
 
 
 def emit_near_weights(
@@ -153,22 +157,22 @@ def emit_near_weights(
     """Emit weights `[…, 1, k]`; weights far from the center are zeros without scores."""
     type = g.site.types[0]
     keys = type.shape[-1]
-    with g.outside("lengths"):
-        many = g.node("Greater", g.dim(keys), MIN_KEYS)
-    number = Type.of("i64", 1)
-    types = [type, number, number, Type("bool", ())]
+    with g.hoist_nodes("lengths"):
+        has_many_keys = g.node("Greater", g.dim(keys), MIN_KEYS)
+    index_type = Type.of("i64", 1)
+    types = [type, index_type, index_type, Type("bool", ())]
 
     def weigh_near() -> tuple[str, ...]:
         near = _emit_near_keys(g, *center, keys)
-        made = _emit_few_key_weights(g, near, operands, emit_weights)
-        return made, near.keys.start, near.keys.stop, near.is_few_keys
+        weights = _emit_few_key_weights(g, near, operands, emit_weights)
+        return weights, near.keys.start, near.keys.stop, near.is_few_keys
 
     def emit_all_weights() -> tuple[str, ...]:
-        made = _emit_all_key_weights(g, operands, emit_weights)
-        return made, g.shape([0]), g.shape([0]), g.constant(False, "bool")
+        weights = _emit_all_key_weights(g, operands, emit_weights)
+        return weights, g.shape([0]), g.shape([0]), g.constant(False, "bool")
 
     branches = {"many": weigh_near, "few": emit_all_weights}
-    result, start, stop, is_few_keys = emit_if(g, many, types, branches, isolated=branches)
+    result, start, stop, is_few_keys = emit_if(g, has_many_keys, types, branches, isolated=branches)
     g.layouts.near_keys[result] = NearKeys(PositionSpan(start, stop, NEAR_KEYS_DIM), is_few_keys)
     return result
 
@@ -207,7 +211,9 @@ def _recompute_keys(g: Emitter, x: Tensor, keys: PositionSpan | None) -> Tensor:
 
 
 def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
-    """Emit the weighted sum over the keys near the center; None if other weights may be nonzero."""
+    """Emit the weighted sum over the keys near the center; None if other keys may have nonzero
+    weights.
+    """
     near = _find_near_keys(g, weights.value)
     if near is None:
         return None
@@ -215,32 +221,32 @@ def emit_near_sum(g: Emitter, weights: Tensor, values: Tensor) -> str | None:
 
     def add_near() -> list[str]:
         with _set_near_count_known(g, near):
-            is_few_keys = slice_positions(g, weights, (weights.rank - 1,), (near.keys,))
-            some = slice_positions(g, values, (values.rank - 2,), (near.keys,))
-            return [emit_matmul(g, is_few_keys, some)]
+            near_weights = slice_positions(g, weights, (weights.rank - 1,), (near.keys,))
+            near_values = slice_positions(g, values, (values.rank - 2,), (near.keys,))
+            return [emit_matmul(g, near_weights, near_values)]
 
     branches = {"near": add_near, "all": lambda: [emit_matmul(g, weights, values)]}
     return emit_if(g, near.is_few_keys, [type], branches)[0]
 
 
 def _find_near_keys(g: Emitter, value: Value | None) -> NearKeys | None:
-    """Return the near keys that attention weights, or one of their factors, were computed with."""
-    todo = [value]
-    while todo:
-        value = todo.pop()
+    """Return the near keys with which attention weights, or one of their factors, were computed."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
         if value is None or value not in g.values.tensors:
             continue
         if (near := g.layouts.near_keys.get(g.values.tensors[value].name)) is not None:
             return near
         match value.node:
-            case Node(ops.Arith(fn="mul"), both):
-                todo += both
+            case Node(ops.Arith(fn="mul"), factors):
+                pending += factors
             case Node(ops.Insert() | ops.Squeeze(), (inner,)):
-                todo.append(inner)
+                pending.append(inner)
     return None
 
 
 def _set_near_count_known(g: Emitter, near: NearKeys) -> AbstractContextManager[None]:
-    """Bind the number of keys that are near inside the context."""
+    """Bind the number of near keys inside the context."""
     count = g.node("Sub", near.keys.stop, near.keys.start)
     return set_length_known(g, NEAR_KEYS_DIM, g.node("Squeeze", count, [0]))

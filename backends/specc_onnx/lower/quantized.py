@@ -24,7 +24,7 @@ from specc_onnx.lower.tensor_helpers import (
     make_typed_tensor,
 )
 
-MIN_ROW_MAXIMUM = 1e-30
+MIN_TOKEN_MAXIMUM = 1e-30
 """Lower bound of the absolute maximum of a token, so that the scale of zeros is not 0."""
 BLOCK_DEQUANTIZE_SINCE = 21
 """The first opset with block-wise `DequantizeLinear` and int4."""
@@ -38,37 +38,39 @@ def linear_q(
 ) -> str:
     """Lower `x @ w.T + b` with quantized weights."""
     shape = x.shape if x.rank > 1 else (Dim.of(1), *x.shape)
-    rows = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
+    tokens = make_typed_tensor(emit_reshape(g, x, shape), x.dtype, shape)
     result_shape = (*shape[:-1], g.site.types[0].shape[-1])
-    product = _emit_quantized_product(op, g, rows, weights, scales, result_shape)
+    product = _emit_quantized_product(op, g, tokens, weights, scales, result_shape)
     product = product if bias is None else g.node("Add", product, bias)
-    return emit_reshape(g, product, g.site.types[0].shape, before=result_shape)
+    return emit_reshape(g, product, g.site.types[0].shape, source_shape=result_shape)
 
 
 def _emit_quantized_product(
     op: ops.LinearQ,
     g: Emitter,
-    rows: Tensor,
+    tokens: Tensor,
     weights: Tensor,
     scales: Tensor,
     result_shape: tuple[Dim, ...],
 ) -> str:
     """Emit `x @ w.T` with the fastest kernel that the target has for this quantization."""
-    dtype = rows.dtype
-    kernel = dtype == "f32" or dtype in g.target.compute_dtypes
-    if op.block and op.layout == "rows" and g.target.quantized_operators and kernel:
-        return _emit_matmul_nbits(op, g, rows, weights, scales, result_shape)
+    dtype = tokens.dtype
+    has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
+    if op.block and op.layout == "rows" and g.target.quantized_operators and has_kernel:
+        return _emit_matmul_nbits(op, g, tokens, weights, scales, result_shape)
     # Per-tensor scales change the result, so they apply even without a kernel for the type.
-    per_tensor = op.rounding == "tensor"
-    if not per_tensor and not (op.rounding == "row" and not op.block and kernel):
-        return _emit_dequantized_product(op, g, rows, weights, scales)
+    is_per_tensor = op.rounding == "tensor"
+    if not is_per_tensor and not (op.rounding == "row" and not op.block and has_kernel):
+        return _emit_dequantized_product(op, g, tokens, weights, scales)
     # activations are quantized in f32
-    x, own = (make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (rows, scales))
-    if per_tensor:
-        product = _emit_per_tensor_product(op, g, x, weights, own)
+    x, scales32 = (
+        make_typed_tensor(emit_cast(g, t, "f32"), "f32", t.shape) for t in (tokens, scales)
+    )
+    if is_per_tensor:
+        product = _emit_per_tensor_product(op, g, x, weights, scales32)
     else:
-        product = _emit_integer_product(op, g, x, weights, own, result_shape)
-    return emit_cast(g, product, dtype, before="f32")
+        product = _emit_integer_product(op, g, x, weights, scales32, result_shape)
+    return emit_cast(g, product, dtype, source_dtype="f32")
 
 
 def _emit_matmul_nbits(
@@ -76,7 +78,7 @@ def _emit_matmul_nbits(
 ) -> str:
     """Emit `MatMulNBits` (group-wise quantized weights)."""
     if op.rounding == "row":
-        x = _emit_rounded_rows(g, x)
+        x = _emit_rounded_tokens(g, x)
     name = g.node(
         "MatMulNBits",
         x,
@@ -97,30 +99,30 @@ def _emit_integer_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, result_shape: tuple[Dim, ...]
 ) -> str:
     """Emit an integer matrix product with per-channel, then per-token scales."""
-    row_scales, scaled_rows = _emit_row_scales(g, x)
-    # `QuantizeLinear` has no per-token scales, so it gets scaled rows and scale 1. CUDA has only
+    token_scales, scaled_tokens = _emit_token_scales(g, x)
+    # `QuantizeLinear` has no per-token scales, so it gets scaled tokens and scale 1. CUDA has only
     # signed products, and no `QGemm`.
-    signed = g.target.quantized_operators == "weights"
-    zero_point = g.constant(0, "i8") if signed else g.constant(128, "u8")
-    codes = g.node("QuantizeLinear", scaled_rows, 1.0, zero_point)
+    is_signed = g.target.quantized_operators == "weights"
+    zero_point = g.constant(0, "i8") if is_signed else g.constant(128, "u8")
+    codes = g.node("QuantizeLinear", scaled_tokens, 1.0, zero_point)
     if op.layout == "rows" and g.target.quantized_operators == "rows":
         flat_codes = emit_flatten(g, Tensor(codes, x.type))
-        given = (flat_codes, 1.0, zero_point, w, 1.0, g.constant(0, "i8"))
-        product = g.node("QGemm", *given, domain=CONTRIB_DOMAIN, transB=1)
+        operands = (flat_codes, 1.0, zero_point, w, 1.0, g.constant(0, "i8"))
+        product = g.node("QGemm", *operands, domain=CONTRIB_DOMAIN, transB=1)
         flat_type = Type("f32", (multiply_dims(result_shape[:-1]), result_shape[-1]))
         g.bodies.open[-1].types[product] = flat_type
         sums = product if len(result_shape) == 2 else emit_unflatten(g, product, result_shape)
     else:
         matrix = _emit_columns(op, g, w)
-        product = g.node("MatMulInteger", codes, matrix, None if signed else zero_point)
+        product = g.node("MatMulInteger", codes, matrix, None if is_signed else zero_point)
         sums = emit_cast(g, product, "f32")
-    return g.node("Mul", g.node("Mul", sums, scales), row_scales)
+    return g.node("Mul", g.node("Mul", sums, scales), token_scales)
 
 
 def _emit_per_tensor_product(
     op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
-    """Emit an integer product with one activation scale, in the form ONNX Runtime fuses."""
+    """Emit an integer product with one activation scale, in a form that ONNX Runtime fuses."""
     codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x)
     product = g.node("MatMulInteger", codes, _emit_columns(op, g, w), zero_point)
     sums = emit_cast(g, product, "f32")
@@ -132,53 +134,57 @@ def _emit_columns(op: ops.LinearQ, g: Emitter, w: Tensor | str) -> Tensor | str:
     return g.node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
 
 
-def _emit_row_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
-    """Emit the scale of each row, and the rows divided by it, from -127 to 127."""
-    scale = g.node("Div", _emit_row_maximum(g, x), g.constant(127, x.dtype))
+def _emit_token_scales(g: Emitter, x: Tensor) -> tuple[str, str]:
+    """Emit the scale of each token, and the tokens divided by their scale, from -127 to 127."""
+    scale = g.node("Div", _emit_token_maximum(g, x), g.constant(127, x.dtype))
     return scale, g.node("Div", x, scale)
 
 
-def _emit_row_maximum(g: Emitter, x: Tensor) -> str:
-    """Emit the absolute maximum of each row, at least `MIN_ROW_MAXIMUM`."""
+def _emit_token_maximum(g: Emitter, x: Tensor) -> str:
+    """Emit the absolute maximum of each token, at least `MIN_TOKEN_MAXIMUM`."""
     last, dtype = x.rank - 1, x.dtype
-    maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x), last, keep=True)
+    maximum = emit_reduce(g, "ReduceMax", g.node("Abs", x), last, keepdims=True)
     # Over an empty axis, ONNX Runtime's `ReduceMax` keeps the width instead of 1.
     if not all(g.lengths.is_positive(d) for d in x.shape):
         maximum = emit_slice(g, maximum, last, 0, 1)
-    return g.node("Max", maximum, g.constant(MIN_ROW_MAXIMUM, dtype))
+    return g.node("Max", maximum, g.constant(MIN_TOKEN_MAXIMUM, dtype))
 
 
-def _emit_rounded_rows(g: Emitter, x: Tensor) -> Tensor:
-    """Quantize and dequantize each row with its own scale."""
-    scale, scaled = _emit_row_scales(g, x)
+def _emit_rounded_tokens(g: Emitter, x: Tensor) -> Tensor:
+    """Quantize and dequantize each token with its own scale."""
+    scale, scaled = _emit_token_scales(g, x)
     return Tensor(g.node("Mul", _emit_int8_codes(g, scaled, x.dtype), scale), x.type)
 
 
 def _emit_int8_codes(g: Emitter, x: str, dtype: str) -> str:
-    """Emit `x` rounded and clipped to the range of int8, in its own type."""
+    """Emit `x` rounded and clipped to the range of int8, without a change of its dtype."""
     return g.node("Clip", g.node("Round", x), g.constant(-128, dtype), g.constant(127, dtype))
 
 
 def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
-    """Quantize and dequantize each block of a row with its own scale."""
-    *lead, wide = x.shape
-    count = count_groups(wide.number or 0, block)
-    full = Dim.of(count * block)
+    """Quantize and dequantize each group of a token with its own scale."""
+    *leading, width = x.shape
+    count = count_groups(width.number or 0, block)
+    padded_width = Dim.of(count * block)
     name, dtype = x.name, x.dtype
-    if full != wide:
-        pads = [0] * (2 * len(lead) + 1) + [count * block - (wide.number or 0)]
+    if padded_width != width:
+        pads = [0] * (2 * len(leading) + 1) + [count * block - (width.number or 0)]
         name = g.node("Pad", name, pads)
-    shape = (*lead, Dim.of(count), Dim.of(block))
-    blocks = make_typed_tensor(emit_reshape(g, name, shape, before=(*lead, full)), dtype, shape)
-    maximum = _emit_row_maximum(g, blocks)
+    shape = (*leading, Dim.of(count), Dim.of(block))
+    blocks = make_typed_tensor(
+        emit_reshape(g, name, shape, source_shape=(*leading, padded_width)), dtype, shape
+    )
+    maximum = _emit_token_maximum(g, blocks)
     scale = g.node("Div", maximum, g.constant(127, dtype))
     # Like the kernel: multiplying by the reciprocal rounds differently from dividing.
     inverse_scale = g.node("Div", g.constant(127, dtype), maximum)
     codes = g.node("Round", g.node("Mul", blocks, inverse_scale))
-    rows = emit_reshape(g, g.node("Mul", codes, scale), (*lead, full), before=shape)
-    if full != wide:
-        rows = emit_slice(g, rows, len(lead), 0, wide)
-    return Tensor(rows, x.type)
+    values = emit_reshape(
+        g, g.node("Mul", codes, scale), (*leading, padded_width), source_shape=shape
+    )
+    if padded_width != width:
+        values = emit_slice(g, values, len(leading), 0, width)
+    return Tensor(values, x.type)
 
 
 def _emit_dequantized_product(
@@ -186,46 +192,46 @@ def _emit_dequantized_product(
 ) -> str:
     """Emit a product with dequantized weights."""
     if op.rounding == "row":
-        x = _emit_rounded_rows(g, x)
+        x = _emit_rounded_tokens(g, x)
     elif op.rounding == "block":
         x = _emit_rounded_groups(g, x, op.block)
-    wide = x.shape[-1]
-    matrix = _emit_dequantized_matrix(op, g, w, scales, wide)
+    width = x.shape[-1]
+    matrix = _emit_dequantized_matrix(op, g, w, scales, width)
     return g.node("MatMul", x, _emit_columns(op, g, matrix))
 
 
 @lower
 def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor) -> str:
-    """Gather rows, then dequantize them: the table stays quantized."""
-    numbers, rank = emit_checked_indices(g, ids), ids.rank
+    """Gather tokens, then dequantize them, so that the table stays quantized."""
+    indices, rank = emit_checked_indices(g, ids), ids.rank
     if g.target.quantized_operators == "weights" and op.block and op.layout == "rows":
-        return _emit_gather_block_quantized(op, g, numbers, table, scales)
-    count, shape = Dim.symbol("rows looked up"), g.site.types[0].shape
-    flat = emit_reshape(g, numbers, (count,), before=ids.shape) if rank != 1 else numbers
+        return _emit_gather_block_quantized(op, g, indices, table, scales)
+    count, shape = Dim.symbol("gathered tokens"), g.site.types[0].shape
+    flat = emit_reshape(g, indices, (count,), source_shape=ids.shape) if rank != 1 else indices
     is_transposed = op.layout == "columns"
-    rows = _emit_picked_groups(g, table, flat, count, axis=1 if is_transposed else 0)
+    codes = _emit_gathered_groups(g, table, flat, count, axis=1 if is_transposed else 0)
     # A token has one scale, or one per group if the table is stored by columns.
     has_block_scales = is_transposed and scales.rank > 1
-    row_scales = _emit_picked_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
-    values = _emit_dequantized_matrix(op, g, rows, row_scales, op.width)
+    token_scales = _emit_gathered_groups(g, scales, flat, count, axis=1 if has_block_scales else 0)
+    values = _emit_dequantized_matrix(op, g, codes, token_scales, op.width)
     if is_transposed:
         values = g.node("Transpose", values, perm=[1, 0])
-    return emit_reshape(g, values, shape, before=(count, op.width)) if rank != 1 else values
+    return emit_reshape(g, values, shape, source_shape=(count, op.width)) if rank != 1 else values
 
 
-def _emit_picked_groups(g: Emitter, x: Tensor, places: str, count: Dim, axis: int) -> Tensor:
-    """Gather the token positions of an axis of a quantized table."""
+def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis: int) -> Tensor:
+    """Gather tokens along an axis of a quantized table."""
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    return make_typed_tensor(g.node("Gather", x, places, axis=axis), x.dtype, shape)
+    return make_typed_tensor(g.node("Gather", x, indices, axis=axis), x.dtype, shape)
 
 
 def _emit_gather_block_quantized(
     op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
-    """Emit `GatherBlockQuantized`, without the padding of the last group."""
+    """Emit `GatherBlockQuantized`, and remove the padding of the last group."""
     out, count, _ = table.shape
     flat = g.node("Reshape", table, [out.number or 0, -1])
-    made = g.node(
+    values = g.node(
         "GatherBlockQuantized",
         flat,
         ids,
@@ -236,10 +242,10 @@ def _emit_gather_block_quantized(
         bits=op.bits,
         block_size=op.block,
     )
-    *lead, wide = g.site.types[0].shape
-    full = count * op.block
-    g.bodies.open[-1].types[made] = Type(scales.dtype, (*lead, full))
-    return made if full == wide else emit_slice(g, made, len(lead), 0, wide)
+    *lead, width = g.site.types[0].shape
+    padded_width = count * op.block
+    g.bodies.open[-1].types[values] = Type(scales.dtype, (*lead, padded_width))
+    return values if padded_width == width else emit_slice(g, values, len(lead), 0, width)
 
 
 @lower
@@ -254,7 +260,7 @@ lower.add_rules(
 
 
 def _emit_dequantized_matrix(
-    op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, wide: Dim
+    op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, width: Dim
 ) -> str:
     """Dequantize a matrix in its stored layout."""
     dtype, block = scales.dtype, op.block
@@ -265,7 +271,7 @@ def _emit_dequantized_matrix(
         per_output = scales.name if in_columns else emit_unsqueeze(g, scales, 1)
         return g.node("Mul", codes, per_output)
     if op.layout == "columns":
-        return _emit_dequantized_columns(g, w, scales, wide, block)
+        return _emit_dequantized_columns(g, w, scales, width, block)
     if op.bits == 4:
         w = _emit_unpacked_int4(g, w)
     out, count = scales.shape
@@ -274,35 +280,35 @@ def _emit_dequantized_matrix(
     zero_point = g.constant(float(2 ** (op.bits - 1)), dtype)
     codes = g.node("Sub", emit_cast(g, w, dtype), zero_point)
     values = g.node("Mul", codes, emit_unsqueeze(g, scales, 2))
-    full = count * block
-    flat = emit_reshape(g, values, (out, full), before=shape)
-    return flat if full == wide else emit_slice(g, flat, 1, 0, wide)
+    padded_width = count * block
+    flat = emit_reshape(g, values, (out, padded_width), source_shape=shape)
+    return flat if padded_width == width else emit_slice(g, flat, 1, 0, width)
 
 
-def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, wide: Dim, block: int) -> str:
+def _emit_dequantized_columns(g: Emitter, w: Tensor, scales: Tensor, width: Dim, block: int) -> str:
     """Dequantize a matrix with group-wise scales along its first axis."""
     if g.opset >= BLOCK_DEQUANTIZE_SINCE and scales.dtype == "f32":
         # ONNX Runtime's optimizer rejects a weight outside the body that dequantizes it.
-        with g.outside(g.site.scope, level=0):
+        with g.hoist_nodes(g.site.scope, level=0):
             return g.node("DequantizeLinear", w, scales, axis=0, block_size=block)
-    # Without group-wise `DequantizeLinear`: repeat each scale for the rows of its group.
+    # Without group-wise `DequantizeLinear`, each scale is repeated for the inputs of its group.
     repeated = g.node("Expand", emit_unsqueeze(g, scales, 1), [1, block, 1])
     count, out = scales.shape
-    full = count * block
-    flat = emit_reshape(g, repeated, (full, out), before=(count, Dim.of(block), out))
-    if full != wide:
-        flat = emit_slice(g, flat, 0, 0, wide)
+    padded_width = count * block
+    flat = emit_reshape(g, repeated, (padded_width, out), source_shape=(count, Dim.of(block), out))
+    if padded_width != width:
+        flat = emit_slice(g, flat, 0, 0, width)
     return g.node("Mul", emit_cast(g, w, scales.dtype), flat)
 
 
 def _emit_unpacked_int4(g: Emitter, w: Tensor) -> Tensor:
     """Unpack bytes of two int4 values each, low nibble first."""
-    # By arithmetic: `BitwiseAnd` needs opset 18, and a model may use 17.
+    # Arithmetic instead of `BitwiseAnd`, which needs opset 18; a model may use 17.
     sixteen = g.constant(16, "u8")
     high = g.node("Div", w, sixteen)
     low = g.node("Sub", w, g.node("Mul", high, sixteen))
     *lead, bytes_ = w.shape
     both = g.node("Concat", emit_unsqueeze(g, low, 3), emit_unsqueeze(g, high, 3), axis=3)
     shape = (*lead, bytes_ * 2)
-    name = emit_reshape(g, both, shape, before=(*lead, bytes_, Dim.of(2)))
+    name = emit_reshape(g, both, shape, source_shape=(*lead, bytes_, Dim.of(2)))
     return make_typed_tensor(name, "u8", shape)

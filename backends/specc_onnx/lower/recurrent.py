@@ -36,7 +36,7 @@ class PackedSequence:
 
     @property
     def is_right_padded(self) -> bool:
-        """Return whether all padding is on the right, as the operators require."""
+        """Return True if all padding is on the right, as the operators require."""
         if self.keep is None:
             return True
         value = self.keep.value
@@ -48,7 +48,9 @@ class PackedSequence:
         return self.keep.name if self.keep else "."
 
     def pack_sequence(self, x: Tensor, *, zero_padding: bool = False) -> str:
-        """Return `[b, t, d]` as right-padded `[t, b, d]`, zeros at padding if `zero_padding`."""
+        """Emit `[b, t, d]` as right-padded `[t, b, d]`; with `zero_padding`, padded positions are
+        zeros.
+        """
         if known := _find_packed_operand(self, x):
             return known
         g, name = self.g, x.name
@@ -60,7 +62,7 @@ class PackedSequence:
         return g.node("Transpose", self.pad_empty_axes(name, x.shape), perm=[1, 0, 2])
 
     def unpack_sequence(self, out: str) -> str:
-        """Return results at their original positions, with zeros at padding."""
+        """Emit results at their original positions, with zeros at padded positions."""
         out = self.remove_placeholder(out, (self.batch, self.length))
         if self.is_right_padded:
             return out
@@ -91,7 +93,7 @@ class PackedSequence:
         return g.node("Slice", x, [*[0 for _ in axes]], g.shape(shape), [*axes])
 
     def pad_lengths(self, lengths: str) -> str:
-        """Pad `lengths` as `pad_empty_axes` pads the batch; CUDA has no `Pad` for i32."""
+        """Pad `lengths` as `pad_empty_axes` pads the batch axis; CUDA has no `Pad` for i32."""
         g = self.g
         if g.lengths.is_positive(self.batch):
             return lengths
@@ -99,19 +101,19 @@ class PackedSequence:
         return g.node("Concat", lengths, placeholder, axis=0)
 
     def select_final_state(
-        self, end: str, start: Tensor | None, lengths: str | None, dtype: str
+        self, final: str, initial: Tensor | None, lengths: str | None, dtype: str
     ) -> str:
-        """Emit a final state; it is the initial state for sequences of length 0."""
+        """Emit a final state; sequences of length 0 keep their initial state."""
         g = self.g
         # The operator ran over the position that `pad_empty_axes` added, and ONNX leaves the result
         # undefined for a sequence of length 0.
         if lengths is not None:
-            some = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
+            has_positions = g.node("Greater", emit_unsqueeze(g, lengths, 1), g.constant(0, "i32"))
         elif not g.lengths.is_positive(self.length):
-            some = g.node("Greater", g.dim(self.length), 0)
+            has_positions = g.node("Greater", g.dim(self.length), 0)
         else:
-            return end
-        return g.node("Where", some, end, start or g.constant(0.0, dtype))
+            return final
+        return g.node("Where", has_positions, final, initial or g.constant(0.0, dtype))
 
 
 def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
@@ -122,11 +124,11 @@ def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
         operands = [g.values.tensors[a] for a in node.args if a in g.values.tensors]
         if len(operands) < len(node.args):
             return None
-    found = [g.layouts.recurrent.get(operand.name, ("", "")) for operand in operands]
+    cached = [g.layouts.recurrent.get(operand.name, ("", "")) for operand in operands]
     # Another mask moves positions differently.
-    if any(mask != sequence.padding_mask for mask, _ in found):
+    if any(mask != sequence.padding_mask for mask, _ in cached):
         return None
-    packed = [name for _, name in found]
+    packed = [name for _, name in cached]
     return packed[0] if len(packed) == 1 else g.node("Concat", *packed, axis=2)
 
 
@@ -137,23 +139,23 @@ def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
 
 def _emit_target_positions(sequence: PackedSequence) -> str:
     """Emit the target index of each position: valid positions first, then padded ones, each in
-    order. For `x . y`, where the second position is padding, the indices are 0 2 1.
+    their order. For `x . y`, where the second position is padding, the indices are 0 2 1.
     """
     g, keep = sequence.g, sequence.keep
     assert keep is not None
     valid = emit_cast(g, keep, "i64")
     padded = emit_cast(g, g.node("Not", keep), "i64")
-    front = g.node("Sub", g.node("CumSum", valid, 1), 1)
+    valid_index = g.node("Sub", g.node("CumSum", valid, 1), 1)
     count = g.node("ReduceSum", valid, [1], keepdims=True)
-    back = g.node("Add", g.node("Sub", g.node("CumSum", padded, 1), 1), count)
-    return g.node("Where", keep, front, back)
+    padded_index = g.node("Add", g.node("Sub", g.node("CumSum", padded, 1), 1), count)
+    return g.node("Where", keep, valid_index, padded_index)
 
 
 def _emit_source_positions(sequence: PackedSequence) -> str:
     """Emit the source index of each position, the inverse of `_emit_target_positions`."""
     g, shape = sequence.g, (sequence.batch, sequence.length)
-    numbers = make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:])
-    positions = emit_expand(g, numbers, shape)
+    indices = make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:])
+    positions = emit_expand(g, indices, shape)
     # Each position is written exactly once, so the initial zeros do not matter.
     zeros = emit_full(g, 0, "i64", shape)
     return g.node("ScatterElements", zeros, _emit_target_positions(sequence), positions, axis=1)
@@ -165,7 +167,7 @@ def _gather_positions(g: Emitter, x: str, positions: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GateOrder:
-    """The order of gates in ONNX, and which of them are negated."""
+    """The order of gates in ONNX, and the gate whose weights are negated, if any."""
 
     order: Sequence[int]
     negated: int | None = None
@@ -178,11 +180,11 @@ def emit_ordered_weights(
     biases: tuple[Tensor | None, Tensor | None],
     axis: int = 0,
 ) -> list[str | None]:
-    """Emit `W`, `U` and the biases in ONNX's gate order, outside any loop if possible."""
+    """Emit `W`, `U` and the biases in ONNX's gate order, outside loops if they are parameters."""
     parameter_names = {t.name for t in g.values.parameters.values()}
     is_static = all(w.name in parameter_names for w in (*weights, *biases) if w)
     # Weights computed inside a loop body are not visible outside.
-    with g.outside(g.site.scope, level=0) if is_static else nullcontext():
+    with g.hoist_nodes(g.site.scope, level=0) if is_static else nullcontext():
         bias = _emit_joined_bias(g, cell, biases, weights[0].shape[axis].number or 0)
         ordered = (emit_gates_in_order(g, w, cell, axis) for w in weights)
         return [*(emit_unsqueeze(g, w, 0) for w in ordered), bias]
@@ -231,7 +233,7 @@ def rnn(op: ops.Rnn, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to `GRU`; an update gate for the new state negates its weights."""
+    """Lower to `GRU`; the weights of an update gate that selects the new state are negated."""
     # sigmoid(-x) = 1 - sigmoid(x): the gate is inverted without another operator
     gates = GateOrder(GRU_GATE_ORDER, negated=1 if op.update == "new" else None)
     feature = "" if op.reset == "after" else "reset before"
@@ -241,7 +243,7 @@ def gru(op: ops.Gru, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 @lower
 def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
-    """Lower to `LSTM`, which has no projection."""
+    """Lower to `LSTM`, or to a loop if there is a projection, which `LSTM` lacks."""
     layer = _RecurrentLayer(g, op, args, GateOrder(LSTM_GATE_ORDER))
     return _emit_layer(layer, "LSTM", "peepholes" if layer.operands.peepholes else "")
 
@@ -277,7 +279,7 @@ class _RecurrentLayer:
         return PackedSequence(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
-        """Return whether ONNX's operator can compute the layer with this feature, "" for none."""
+        """Return True if ONNX's operator can compute the layer with this feature ("" for none)."""
         if self.operands.projection or self.operands.sequence.dtype not in FUSED_LAYER_DTYPES:
             return False
         lengths = "lengths" if self.sequence.keep else ""
@@ -300,12 +302,12 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     g, sequence, x = layer.g, layer.sequence, layer.operands
     # the number of valid positions, i32[b]; None if all are valid
     lengths = emit_count(g, x.keep, 1, dtype="i32") if x.keep else None
-    counts = lengths and sequence.pad_lengths(lengths)
-    starts = x.initial_state, x.initial_cell
+    padded_lengths = lengths and sequence.pad_lengths(lengths)
+    initial_states = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
     states = [
         emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.shape), 0) if s else None
-        for s in starts
+        for s in initial_states
     ]
     packed = sequence.pack_sequence(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
@@ -315,24 +317,24 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     # the cell gate has no peephole weights, [1, 3·h]
     order = GateOrder(PEEPHOLE_ORDER)
     peepholes = x.peepholes and emit_unsqueeze(g, emit_gates_in_order(g, x.peepholes, order), 0)
-    hidden_states, *finals = g.nodes(
+    hidden_states, *final_states = g.nodes(
         kind,
         3 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 2,
-        *(packed, *weights, counts, *states, peepholes, *_emit_scales(layer)),
+        *(packed, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
         domain=CONTRIB_DOMAIN if x.scales else "",
         hidden_size=x.state_weights.shape[1 - axis].number,
         direction="reverse" if layer.op.reverse else "forward",
         **attributes,
     )
     stacked = g.node("Squeeze", hidden_states, [1])
-    out = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
+    output = sequence.unpack_sequence(g.node("Transpose", stacked, perm=[1, 0, 2]))
     # The next layer reads the time-major output, without transposes.
-    g.layouts.recurrent[out] = sequence.padding_mask, stacked
-    results = [out]
-    for end, start in zip(finals, starts, strict=False):
-        state = sequence.remove_placeholder(g.node("Squeeze", end, [0]), (sequence.batch,))
+    g.layouts.recurrent[output] = sequence.padding_mask, stacked
+    results = [output]
+    for final, initial in zip(final_states, initial_states, strict=False):
+        state = sequence.remove_placeholder(g.node("Squeeze", final, [0]), (sequence.batch,))
         dtype = x.sequence.dtype
-        results.append(sequence.select_final_state(state, start, lengths, dtype))
+        results.append(sequence.select_final_state(state, initial, lengths, dtype))
     return tuple(results)
 
 

@@ -1,7 +1,7 @@
 """The table of lowering rules, and lowering of all nodes of a graph.
 
-A rule takes the op, the emitter and one `Tensor` per operand (None for a missing optional
-operand) and returns the names of the results, whose types are in `g.site`.
+A rule takes the op, the emitter and one `Tensor` per operand (None for an absent optional operand).
+It returns the names of the results, whose types are in `g.site`.
 """
 
 from collections import Counter, defaultdict
@@ -25,7 +25,7 @@ lower: OpRuleTable[LoweringRule] = OpRuleTable("onnx")
 
 
 def lower_nodes(g: Emitter, graph: Graph, only: Collection[Node] | None = None) -> None:
-    """Lower the nodes of `graph`, or `only` some of them, and restore the emitter's site."""
+    """Lower the nodes of `graph`, or the nodes in `only`, and restore the emitter's site."""
     outer_site = g.site
     use_counts = count_users(graph)
     # The counts of the whole graph also apply to recomputed parts.
@@ -62,7 +62,7 @@ def lower_expansion(
     args: Sequence[Tensor | None],
     add_nodes: Callable[[Builder, Sequence[Value | None]], Sequence[Value]],
 ) -> tuple[str, ...]:
-    """Lower the IR nodes that `add_nodes` builds for an op with these operands."""
+    """Lower the IR nodes that `add_nodes` builds in place of an op with these operands."""
     b = Builder()
     inputs = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
@@ -86,17 +86,17 @@ def _add_doc_string(nodes: Sequence[NodeProto], doc: str, scope_prefix: str) -> 
 
 
 def _find_tilings(graph: Graph) -> dict[Value, dict[int, tuple[int, ...]]]:
-    """Return the ends of the pieces of each axis that static slices partition."""
-    cuts: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
+    """Return the ends of the pieces of each axis that static slices partition completely."""
+    slices_by_axis: dict[tuple[Value, int], set[tuple[int, int]]] = defaultdict(set)
     for node, _ in graph.nodes:
         match node.op, node.args:
             case ops.Slice(axis=axis, start=start, stop=stop), (Value() as x,):
                 begin, end = (-1 if d.number is None else d.number for d in (start, stop))
-                cuts[x, axis].add((begin, end))
-    found: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
-    for (x, axis), pieces in cuts.items():
-        stops = tuple(sorted(stop for _, stop in pieces))
-        whole = stops[-1] == x.type.shape[axis].number
-        if whole and len(stops) > 1 and pieces == {*pairwise((0, *stops))}:
-            found[x][axis] = stops
-    return found
+                slices_by_axis[x, axis].add((begin, end))
+    tilings: dict[Value, dict[int, tuple[int, ...]]] = defaultdict(dict)
+    for (x, axis), intervals in slices_by_axis.items():
+        stops = tuple(sorted(stop for _, stop in intervals))
+        covers_axis = stops[-1] == x.type.shape[axis].number
+        if covers_axis and len(stops) > 1 and intervals == {*pairwise((0, *stops))}:
+            tilings[x][axis] = stops
+    return tilings

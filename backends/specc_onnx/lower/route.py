@@ -51,25 +51,25 @@ def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
     *lead, width = result_type.shape
     # 16-bit sums would lose precision, and ONNX Runtime has no kernel for them.
     dtype = "f32" if result_type.dtype in HALF_DTYPES else result_type.dtype
-    sums = Type(dtype, (multiply_dims(lead), width))
+    sums_type = Type(dtype, (multiply_dims(lead), width))
     experts = _ExpertEmitter(
         op=op,
         g=g,
         operands=routed,
-        rows=emit_flatten(g, routed.x),
+        tokens=emit_flatten(g, routed.x),
         gates=emit_flatten(g, routed.gates),
         ids=_emit_expert_ids(op, g, routed),
-        sums=sums,
+        result_type=sums_type,
     )
-    start = emit_full(g, 0, dtype, sums.shape)
+    start = emit_full(g, 0, dtype, sums_type.shape)
     unrolled = _can_inline_experts(op, g, routed)
     total = experts.emit_unrolled(start) if unrolled else experts.emit_loop(start)
-    result = emit_reshape(g, total, result_type.shape, before=sums.shape)
-    return emit_cast(g, result, result_type.dtype, before=dtype)
+    result = emit_reshape(g, total, result_type.shape, source_shape=sums_type.shape)
+    return emit_cast(g, result, result_type.dtype, source_dtype=dtype)
 
 
 def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> bool:
-    """Return whether there are few small experts with static weights."""
+    """Return True if the experts are few and small and have static weights."""
     stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow_weights.values()}
     elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
     count = op.experts.number
@@ -83,12 +83,14 @@ def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tenso
 
 
 def _emit_expert_ids(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> str:
-    """Emit the expert ids of each token, i64[n, k]; the number of experts means no expert."""
+    """Emit the expert ids of each token, i64[n, k]; the id after the last expert means no
+    expert.
+    """
     no_expert = g.dim(op.experts)
-    ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", before=operands.ids.dtype)
+    ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
     is_valid = g.node("Less", ids, no_expert)
-    negative = g.node("Less", ids, 0)
-    is_valid = g.node("And", is_valid, g.node("Not", negative))
+    is_negative = g.node("Less", ids, 0)
+    is_valid = g.node("And", is_valid, g.node("Not", is_negative))
     if operands.keep is not None:
         shape = operands.keep.shape
         keep = emit_reshape(g, operands.keep, (multiply_dims(shape), 1))
@@ -98,17 +100,17 @@ def _emit_expert_ids(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor])
 
 @dataclass(frozen=True, kw_only=True)
 class _ExpertEmitter:
-    """Emitter of the experts of a layer: tokens `rows` [n, d], `gates` and `ids` [n, k]; `sums`
-    is the type of the result.
+    """Emitter of the experts of a layer: `tokens` [n, d], `gates` and `ids` [n, k]; `result_type`
+    is the type of the summed outputs.
     """
 
     op: ops.Route
     g: Emitter
     operands: RouteOperands[Tensor]
-    rows: str
+    tokens: str
     gates: str
     ids: str
-    sums: Type
+    result_type: Type
 
     def emit_loop(self, start: str) -> str:
         """Emit a `Loop` over the experts that have tokens."""
@@ -122,35 +124,35 @@ class _ExpertEmitter:
     def _emit_iteration(self, used_experts: str) -> GraphProto:
         """Return the loop body with inputs iteration, condition and sums so far."""
         g = self.g
-        with g.body() as opened:
-            iteration, condition = g.new_loop_inputs("turn")
-            sums = g.new_tensor("sums", self.sums)
+        with g.open_body() as body:
+            iteration, condition = g.new_loop_inputs("iteration")
+            sums = g.new_tensor("sums", self.result_type)
             expert = g.node("Gather", used_experts, iteration, axis=0)
             expert_weights = [self._slice_expert_weights(t, expert) for t in self.operands.stacked]
-            made = self._add_expert_output(sums.name, expert, expert_weights)
-            results = emit_body_results(g, [condition.name, *made])
-        name, types = g.scoped_name(EXPERT_LOOP_NAME), [condition.type, self.sums]
-        return make_body_graph(name, opened, results, types, [iteration, condition, sums])
+            new_sums = self._add_expert_output(sums.name, expert, expert_weights)
+            results = emit_body_results(g, [condition.name, *new_sums])
+        name, types = g.make_scoped_name(EXPERT_LOOP_NAME), [condition.type, self.result_type]
+        return make_body_graph(name, body, results, types, [iteration, condition, sums])
 
     def emit_unrolled(self, start: str) -> str:
         """Emit an `If` per expert."""
         g, total, count = self.g, start, self.op.experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
-        for number in range(count):
-            expert = g.constant(number, "i64")
-            expert_weights = [each[number] for each in parts]
+        for index in range(count):
+            expert = g.constant(index, "i64")
+            expert_weights = [weights[index] for weights in parts]
             is_used = g.node("Gather", self._emit_used_experts(), expert, axis=0)
             add_output = partial(self._add_expert_output, total, expert, expert_weights)
             branches = {"used": add_output, "unused": partial(tuple[str], [total])}
-            (total,) = emit_if(g, is_used, [self.sums], branches)
+            (total,) = emit_if(g, is_used, [self.result_type], branches)
         return total
 
     def _emit_used_experts(self) -> str:
-        """Emit which experts have tokens, bool[experts + 1]; the last is for no expert."""
-        g, many = self.g, self.op.experts + 1
+        """Emit which experts have tokens, bool[experts + 1]; the last element is for no expert."""
+        g, count = self.g, self.op.experts + 1
         flat_ids = g.node("Reshape", self.ids, [-1])
         ones = g.node("Expand", True, g.node("Shape", flat_ids))
-        zeros = emit_full(g, False, "bool", [many])
+        zeros = emit_full(g, False, "bool", [count])
         return g.node("ScatterElements", zeros, flat_ids, ones, axis=0)
 
     def _add_expert_output(
@@ -161,7 +163,10 @@ class _ExpertEmitter:
         token_ids, token_gates = self._select_tokens(g.node("Equal", self.ids, expert))
         output = self._lower_expert(token_ids, expert_weights)
         dtype = self.operands.gates.dtype
-        factors = (emit_cast(g, x, self.sums.dtype, before=dtype) for x in (output, token_gates))
+        factors = (
+            emit_cast(g, x, self.result_type.dtype, source_dtype=dtype)
+            for x in (output, token_gates)
+        )
         added = g.node("Mul", *factors)
         return g.nodes(
             "ScatterND", 1, sums, emit_unsqueeze(g, token_ids, 1), added, reduction="add"
@@ -173,15 +178,17 @@ class _ExpertEmitter:
         any_chosen = emit_reduce(g, "ReduceMax", emit_cast(g, is_chosen, "i64"), 1)
         token_ids = g.node("Squeeze", g.node("NonZero", any_chosen), [0])
         gates = emit_where(g, dtype, is_chosen, self.gates, g.constant(0, dtype))
-        token_gates = emit_reduce(g, "ReduceSum", gates, 1, keep=True)
+        token_gates = emit_reduce(g, "ReduceSum", gates, 1, keepdims=True)
         return token_ids, g.node("Gather", token_gates, token_ids, axis=0)
 
     def _lower_expert(self, token_ids: str, expert_weights: Sequence[Tensor]) -> str:
-        """Lower the body of the expert for the tokens with these indices; return [m, o]."""
+        """Lower the body of the expert for the tokens with these indices; return its output [m,
+        o].
+        """
         op, g = self.op, self.g
         value, *captures = op.get_body_inputs()
         lead_axes = value.type.rank - 2
-        name = g.node("Gather", self.rows, token_ids, axis=0)
+        name = g.node("Gather", self.tokens, token_ids, axis=0)
         x = Tensor(emit_unsqueeze(g, name, *range(lead_axes)), value.type, value)
         g.values.tensors[value] = x
         g.values.tensors.update(
@@ -190,16 +197,16 @@ class _ExpertEmitter:
         # the branch or iteration runs only if the expert has tokens
         with g.enter_graph(LengthResolver({x.name: x.type}, {}, {op.token_count_symbol: 1})):
             lower_nodes(g, op.body)
-        made = g.values.tensors[op.get_body_output()]
+        output = g.values.tensors[op.get_body_output()]
         if not lead_axes:
-            return made.name
-        return g.node("Squeeze", made, [*range(lead_axes)])
+            return output.name
+        return g.node("Squeeze", output, [*range(lead_axes)])
 
     def _split_expert_weights(self, stacked: Tensor, count: int) -> list[Tensor]:
-        """Split a stacked weight outside any loop, where a runtime can fold it."""
+        """Split a stacked weight outside loops, where a runtime can fold the split."""
         g = self.g
         stored = g.values.narrow_weights.get(stacked.name, stacked.name)
-        with g.outside(g.site.scope, level=0):
+        with g.hoist_nodes(g.site.scope, level=0):
             parts = g.nodes("Split", count, stored, [1] * count, axis=0)
             return [self._widen_part(stacked, g.node("Squeeze", part, [0])) for part in parts]
 
@@ -213,5 +220,5 @@ class _ExpertEmitter:
         values, dtype = self.g.values, stacked.dtype
         stored = values.narrow_weights.get(stacked.name)
         if stored is not None:
-            part = emit_cast(self.g, part, dtype, before=values.stored_types[stored].dtype)
+            part = emit_cast(self.g, part, dtype, source_dtype=values.stored_types[stored].dtype)
         return Tensor(part, Type(dtype, stacked.shape[1:]))

@@ -73,25 +73,27 @@ def compare(op: ops.Compare, g: Emitter, left: Tensor, right: Tensor) -> str:
 @lower
 def cast_(op: ops.Cast, g: Emitter, x: Tensor) -> str:
     """Lower to `Cast`; float to integer saturates."""
-    before = x.dtype
+    source_dtype = x.dtype
     # A weight stored in this type needs no cast.
     stored = g.values.narrow_weights.get(x.name)
     if stored is not None and g.values.stored_types[stored].dtype == op.to:
         return stored
-    if op.to in INTEGER_DTYPES and before in FLOAT_DTYPES:
-        return emit_float_to_integer(g, x.name, before, op.to)
+    if op.to in INTEGER_DTYPES and source_dtype in FLOAT_DTYPES:
+        return emit_float_to_integer(g, x.name, source_dtype, op.to)
     return emit_cast(g, x, op.to)
 
 
 @lower
 def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
-    """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for kernels."""
+    """Lower to `Transpose`; record the packed form `[b, t, h·d]` of split heads for attention
+    kernels.
+    """
     result = g.node("Transpose", x, perm=list(op.order))
     node = x.value.node if x.value else None
     if op.order == (0, 2, 1, 3) and node is not None and node.args[0] is not None:
         match node.op:
             case ops.Split(axis=2) if node.args[0].type.rank == 3:
-                g.layouts.packed[result] = g.values.tensors[node.args[0]].name
+                g.layouts.packed_heads[result] = g.values.tensors[node.args[0]].name
     return result
 
 
@@ -99,11 +101,11 @@ def transpose(op: ops.Transpose, g: Emitter, x: Tensor) -> str:
 def merge(op: ops.Merge, g: Emitter, x: Tensor) -> str:
     """Lower to a reshape; heads with a packed form are merged already."""
     node = x.value.node if x.value else None
-    joins_heads = op.axis == 2 and op.count == 2
-    if joins_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
+    merges_heads = op.axis == 2 and op.count == 2
+    if merges_heads and node is not None and node.op == ops.Transpose((0, 2, 1, 3)):
         inner = node.args[0]
         assert inner is not None
-        if (packed := g.layouts.packed.get(g.values.tensors[inner].name)) is not None:
+        if (packed := g.layouts.packed_heads.get(g.values.tensors[inner].name)) is not None:
             return packed
     return emit_reshape(g, x, g.site.types[0].shape)
 
@@ -121,7 +123,7 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
     """Lower to `Concat`; attention itself appends new positions to a KV buffer."""
     # a placeholder name: attention replaces it by the written buffer
     if parts[0].value in g.values.buffers:
-        return g.unique(g.scoped_name("buffer"))
+        return g.reserve_name(g.make_scoped_name("buffer"))
     if len(parts) == 1:
         return parts[0].name
     return g.node("Concat", *(p.name for p in parts), axis=op.axis)
@@ -129,7 +131,7 @@ def concat(op: ops.Concat, g: Emitter, *parts: Tensor) -> str:
 
 @lower
 def slice_(op: ops.Slice, g: Emitter, x: Tensor) -> str:
-    """Lower to `Slice`, or to one `Split` for slices that partition an axis."""
+    """Lower to `Slice`, or to one `Split` if slices partition the axis."""
     if op.start == 0 and op.stop == x.shape[op.axis]:
         return x.name
     ends = g.facts.split_ends.get(x.value, {}).get(op.axis) if x.value else None
@@ -166,31 +168,31 @@ def gather(op: ops.Gather, g: Emitter, table: Tensor, ids: Tensor) -> str:
     # GatherND copies single elements: five times slower
     if op.axis == table.rank - 1:
         return g.node("GatherElements", table, emit_checked_indices(g, ids), axis=op.axis)
-    numbers = emit_cast(
-        g, emit_checked_indices(g, ids), "i64", before=ids.dtype
+    indices = emit_cast(
+        g, emit_checked_indices(g, ids), "i64", source_dtype=ids.dtype
     )  # GatherND takes no other
-    places = emit_unsqueeze(g, numbers, ids.rank)
-    return g.node("GatherND", table, places, batch_dims=op.axis)
+    index_columns = emit_unsqueeze(g, indices, ids.rank)
+    return g.node("GatherND", table, index_columns, batch_dims=op.axis)
 
 
 @lower
 def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` with descending positions."""
     length = x.shape[op.axis]
-    numbers = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
-    return g.node("Gather", x, numbers, axis=op.axis)
+    positions = g.node("Sub", g.dim(length - 1), emit_arange(g, length))
+    return g.node("Gather", x, positions, axis=op.axis)
 
 
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
-    """Prepend `by` positions and drop as many at the end, also of a shorter axis."""
+    """Prepend `by` positions and drop as many at the end; the axis may be shorter than `by`."""
     if op.by == 0:
         return x.name
     shape = list(x.shape)
     length, shape[op.axis] = shape[op.axis], Dim.of(op.by)
-    front = emit_full(g, op.first, x.dtype, shape)
-    longer = g.node("Concat", front, x, axis=op.axis)
-    return emit_slice(g, longer, op.axis, 0, length)
+    padding = emit_full(g, op.first, x.dtype, shape)
+    padded = g.node("Concat", padding, x, axis=op.axis)
+    return emit_slice(g, padded, op.axis, 0, length)
 
 
 @lower
@@ -209,23 +211,23 @@ def reduce_(op: ops.Reduce, g: Emitter, x: Tensor) -> str:
 @lower
 def argmax(op: ops.ArgMax, g: Emitter, x: Tensor) -> str:
     """Emit the first index of the maximum."""
-    if g.lacks("ArgMax", x.dtype):
-        _, place = g.nodes("TopK", 2, x, [1], axis=op.axis)
-        return g.node("Squeeze", place, [op.axis])
+    if g.lacks_kernel("ArgMax", x.dtype):
+        _, index = g.nodes("TopK", 2, x, [1], axis=op.axis)
+        return g.node("Squeeze", index, [op.axis])
     return g.node("ArgMax", x, axis=op.axis, keepdims=0, select_last_index=0)
 
 
 @lower
 def onehot(op: ops.OneHot, g: Emitter, x: Tensor) -> str:
     """Compare with position indices: an index out of range gives zeros."""
-    numbers = emit_cast(g, emit_arange(g, op.size), x.dtype, before="i64")
-    same = g.node("Equal", emit_unsqueeze(g, x, x.rank), numbers)
-    return emit_cast(g, same, g.site.types[0].dtype)
+    classes = emit_cast(g, emit_arange(g, op.size), x.dtype, source_dtype="i64")
+    is_class = g.node("Equal", emit_unsqueeze(g, x, x.rank), classes)
+    return emit_cast(g, is_class, g.site.types[0].dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class EinsumTerm:
-    """An operand with its axes by name."""
+    """An operand of an einsum with its axis names."""
 
     tensor: Tensor
     axes: tuple[str, ...]
@@ -245,13 +247,13 @@ def einsum(op: ops.Einsum, g: Emitter, *args: Tensor) -> str:
     if any(len(set(n)) < len(n) for n in names):
         return _emit_einsum_operator(g, args, names, out)
     terms = [EinsumTerm(a, n) for a, n in zip(args, names, strict=True)]
-    joined = terms[0]
+    product = terms[0]
     for n, term in enumerate(terms[1:], start=1):
         # An axis is summed as soon as neither a later operand nor the result has it.
         later = {*out, *(name for t in terms[n + 1 :] for name in t.axes)}
-        joined = _multiply_terms(g, joined, term, later)
-    joined = _sum_unshared_axes(g, joined, set(out))
-    return _transpose_term(g, joined, out).name
+        product = _multiply_terms(g, product, term, later)
+    product = _sum_unshared_axes(g, product, set(out))
+    return _transpose_term(g, product, out).name
 
 
 def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -> EinsumTerm:
@@ -262,18 +264,18 @@ def _multiply_terms(g: Emitter, a: EinsumTerm, b: EinsumTerm, later: set[str]) -
     )
     # `b h q d, b h k d`: `b` and `h` are batch axes, `d` is summed, `q` and `k` are rows and
     # columns.
-    both = [n for n in a.axes if n in b.axes]
-    batch = [n for n in both if n in later]
-    inner = [n for n in both if n not in later]
+    shared = [n for n in a.axes if n in b.axes]
+    batch = [n for n in shared if n in later]
+    summed = [n for n in shared if n not in later]
     rows = [n for n in a.axes if n not in b.axes]
     columns = [n for n in b.axes if n not in a.axes]
-    left = _to_matrix(g, a, batch, rows, inner)
-    right = _to_matrix(g, b, batch, inner, columns)
-    made = emit_matmul(g, left, right)
+    left = _to_matrix(g, a, batch, rows, summed)
+    right = _to_matrix(g, b, batch, summed, columns)
+    product = emit_matmul(g, left, right)
     flat = (*left.shape[:-1], right.shape[-1])
     axes = (*batch, *rows, *columns)
     shape = (*a.dims(batch), *a.dims(rows), *b.dims(columns))
-    name = emit_reshape(g, made, shape, before=flat)
+    name = emit_reshape(g, product, shape, source_shape=flat)
     return EinsumTerm(make_typed_tensor(name, a.tensor.dtype, shape), axes)
 
 
@@ -281,22 +283,22 @@ def _to_matrix(
     g: Emitter, term: EinsumTerm, batch: list[str], rows: list[str], columns: list[str]
 ) -> Tensor:
     """Emit a term as `[batch…, rows, columns]` with each group of axes merged."""
-    moved = _transpose_term(g, term, (*batch, *rows, *columns))
+    transposed = _transpose_term(g, term, (*batch, *rows, *columns))
     row_count, column_count = multiply_dims(term.dims(rows)), multiply_dims(term.dims(columns))
     shape = (*term.dims(batch), row_count, column_count)
-    name = emit_reshape(g, moved, shape)
-    return make_typed_tensor(name, moved.dtype, shape)
+    name = emit_reshape(g, transposed, shape)
+    return make_typed_tensor(name, transposed.dtype, shape)
 
 
-def _sum_unshared_axes(g: Emitter, term: EinsumTerm, kept: set[str]) -> EinsumTerm:
-    """Sum a term over the axes that are not in `kept`."""
+def _sum_unshared_axes(g: Emitter, term: EinsumTerm, used_axes: set[str]) -> EinsumTerm:
+    """Sum a term over the axes that are not in `used_axes`."""
     # From the last axis on, so that indices of earlier axes stay valid.
     for axis in reversed(range(len(term.axes))):
-        if term.axes[axis] not in kept:
+        if term.axes[axis] not in used_axes:
             name = emit_reduce(g, "ReduceSum", term.tensor, axis)
             axes = term.axes[:axis] + term.axes[axis + 1 :]
-            made = make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
-            term = EinsumTerm(made, axes)
+            summed = make_typed_tensor(name, term.tensor.dtype, term.dims(axes))
+            term = EinsumTerm(summed, axes)
     return term
 
 
@@ -311,9 +313,9 @@ def _transpose_term(g: Emitter, term: EinsumTerm, axes: Sequence[str]) -> Tensor
 def _emit_einsum_operator(
     g: Emitter, args: Sequence[Tensor], names: Sequence[Sequence[str]], out: Sequence[str]
 ) -> str:
-    """Emit `Einsum`; the only operator that handles a repeated axis in one term (a diagonal)."""
-    every = dict.fromkeys(n for term in names for n in term)
-    letter = dict(zip(every, string.ascii_letters, strict=False))
-    *given, made = ["".join(letter[n] for n in term) for term in (*names, out)]
-    equation = f"{','.join(given)}->{made}"
+    """Emit `Einsum`, the only operator that supports a repeated axis in one term (a diagonal)."""
+    axis_names = dict.fromkeys(n for term in names for n in term)
+    letter = dict(zip(axis_names, string.ascii_letters, strict=False))
+    *operand_terms, result_term = ["".join(letter[n] for n in term) for term in (*names, out)]
+    equation = f"{','.join(operand_terms)}->{result_term}"
     return g.node("Einsum", *(a.name for a in args), equation=equation)

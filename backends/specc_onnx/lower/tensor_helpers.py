@@ -19,29 +19,29 @@ from specc_onnx.lower.onnx_targets import ONNX_TYPE_CODES
 
 
 def emit_reshape(
-    g: Emitter, x: str | Tensor, after: Sequence[DimLike], *, before: Sequence[DimLike] = ()
+    g: Emitter, x: str | Tensor, shape: Sequence[DimLike], *, source_shape: Sequence[DimLike] = ()
 ) -> str:
-    """Emit a reshape to `after` that is valid for empty tensors too; `before` is the shape of a
-    value that is given by name.
+    """Emit a reshape to `shape` that is also valid for empty tensors. `source_shape` is required if
+    `x` is a name.
     """
     if isinstance(x, Tensor):
-        before, x = x.shape, x.name
-    if tuple(before) == tuple(after):
+        source_shape, x = x.shape, x.name
+    if tuple(source_shape) == tuple(shape):
         return x
-    constant = _find_constant_target(before, after)
+    constant = _find_constant_target(source_shape, shape)
     if constant is not None:
         return g.node("Reshape", x, constant)
-    return g.node("Reshape", x, g.shape(after), allowzero=1)
+    return g.node("Reshape", x, g.shape(shape), allowzero=1)
 
 
 def _find_constant_target(
-    before: Sequence[DimLike], after: Sequence[DimLike]
+    source_shape: Sequence[DimLike], shape: Sequence[DimLike]
 ) -> Sequence[int] | None:
     """Return a constant shape operand of `Reshape`; None if it must be computed at run time."""
-    target = _plan_target_shape(before, after)
+    target = _plan_target_shape(source_shape, shape)
     static = [n for n in target if n is not None]
     # 0 copies an axis, so no actual length may be 0.
-    if None not in target and 0 not in after:
+    if None not in target and 0 not in shape:
         return static
     # ONNX cannot infer -1 if another length is 0, and a copied axis may be empty.
     if target.count(None) == 1 and all(n > 0 for n in static):
@@ -49,12 +49,16 @@ def _find_constant_target(
     return None
 
 
-def _plan_target_shape(before: Sequence[DimLike], after: Sequence[DimLike]) -> list[int | None]:
+def _plan_target_shape(
+    source_shape: Sequence[DimLike], shape: Sequence[DimLike]
+) -> list[int | None]:
     """Return the shape operand of `Reshape`: 0 copies a dynamic axis, None is a dynamic length."""
-    stays = [axis < len(before) and before[axis] == d for axis, d in enumerate(after)]
+    is_unchanged = [
+        axis < len(source_shape) and source_shape[axis] == d for axis, d in enumerate(shape)
+    ]
     return [
-        0 if same and length.number is None else length.number
-        for same, length in zip(stays, map(Dim.of, after), strict=True)
+        0 if unchanged and length.number is None else length.number
+        for unchanged, length in zip(is_unchanged, map(Dim.of, shape), strict=True)
     ]
 
 
@@ -97,18 +101,18 @@ def emit_unsqueeze(g: Emitter, x: str | Tensor, *axes: int) -> str:
     return g.node("Unsqueeze", name, [*axes]) if axes else name
 
 
-def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keep: bool = False) -> str:
+def emit_reduce(g: Emitter, kind: str, x: Operand, axis: int, keepdims: bool = False) -> str:
     """Emit `ReduceSum`, `ReduceMean`, `ReduceMax` or `ReduceMin` over one axis."""
     if kind == "ReduceSum" or g.opset >= onnx_targets.REDUCE_AXES_INPUT_SINCE:
-        return g.node(kind, x, [axis], keepdims=keep)
-    return g.node(kind, x, axes=[axis], keepdims=keep)
+        return g.node(kind, x, [axis], keepdims=keepdims)
+    return g.node(kind, x, axes=[axis], keepdims=keepdims)
 
 
 def emit_count(
-    g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keep: bool = False
+    g: Emitter, x: str | Tensor, *axes: int, dtype: str = "i64", keepdims: bool = False
 ) -> str:
     """Emit the number of true elements along `axes`, or of all elements."""
-    return g.node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keep)
+    return g.node("ReduceSum", emit_cast(g, x, dtype), [*axes] or None, keepdims=keepdims)
 
 
 def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Operand) -> str:
@@ -119,25 +123,29 @@ def emit_where(g: Emitter, dtype: str, condition: Operand, yes: Operand, no: Ope
 
 
 def emit_matmul(g: Emitter, x: Tensor, y: Tensor) -> str:
-    """Emit `MatMul`; operands are expanded first where a broadcast axis may be empty."""
+    """Emit `MatMul`; operands are expanded first if a broadcast axis may be empty."""
     names = []
-    for one, other in ((x, y), (y, x)):
-        lead, lengths = one.shape[-3::-1], other.shape[-3::-1]
-        pairs = [*zip_longest(lead, lengths, fillvalue=Dim.of(1))][::-1]
-        doubtful = any(a == 1 != b and not g.lengths.is_positive(b) for a, b in pairs)
-        full = [b if a == 1 else a for a, b in pairs]
-        needed = lead and doubtful
-        names.append(emit_expand(g, one, (*full, *one.shape[-2:])) if needed else one.name)
+    for operand, other in ((x, y), (y, x)):
+        leading, other_leading = operand.shape[-3::-1], other.shape[-3::-1]
+        pairs = [*zip_longest(leading, other_leading, fillvalue=Dim.of(1))][::-1]
+        may_be_empty = any(a == 1 != b and not g.lengths.is_positive(b) for a, b in pairs)
+        broadcast = [b if a == 1 else a for a, b in pairs]
+        needs_expand = leading and may_be_empty
+        names.append(
+            emit_expand(g, operand, (*broadcast, *operand.shape[-2:]))
+            if needs_expand
+            else operand.name
+        )
     return g.node("MatMul", *names)
 
 
-def emit_cast(g: Emitter, x: str | Tensor, after: str, *, before: str = "") -> str:
-    """Cast `x` to another element type; `before` is the type of a value that is given by name, if
-    it may have that type already.
+def emit_cast(g: Emitter, x: str | Tensor, dtype: str, *, source_dtype: str = "") -> str:
+    """Emit a cast to `dtype`, unless the dtype of `x` is the same; `source_dtype` is the dtype if
+    `x` is a name.
     """
     if isinstance(x, Tensor):
-        before, x = x.dtype, x.name
-    return x if before == after else g.node("Cast", x, to=ONNX_TYPE_CODES[after])
+        source_dtype, x = x.dtype, x.name
+    return x if source_dtype == dtype else g.node("Cast", x, to=ONNX_TYPE_CODES[dtype])
 
 
 def emit_arange(g: Emitter, length: Dim) -> str:
@@ -145,17 +153,19 @@ def emit_arange(g: Emitter, length: Dim) -> str:
     return g.node("Range", 0, g.dim(length), 1)
 
 
-def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, count: int = 1) -> str:
-    """Emit `x` with zeros appended to an axis of fewer than `count` positions."""
+def emit_min_length_padding(g: Emitter, x: Tensor, axis: int, min_length: int = 1) -> str:
+    """Emit `x` with zeros appended along an axis of fewer than `min_length` positions."""
     length = x.shape[axis]
-    if g.lengths.get_lower_bound(length) >= count:
+    if g.lengths.get_lower_bound(length) >= min_length:
         return x.name
-    short = g.node("Sub", [count], g.shape([length]))
-    missing = g.node("Max", short, [0])
-    sides = [g.shape([d]) for d in x.shape]
-    sides[axis] = missing
+    deficit = g.node("Sub", [min_length], g.shape([length]))
+    missing = g.node("Max", deficit, [0])
+    lengths = [g.shape([d]) for d in x.shape]
+    lengths[axis] = missing
     zero = g.constant(0, x.dtype)
-    return g.node("Concat", x, g.node("Expand", zero, g.node("Concat", *sides, axis=0)), axis=axis)
+    return g.node(
+        "Concat", x, g.node("Expand", zero, g.node("Concat", *lengths, axis=0)), axis=axis
+    )
 
 
 def is_always_true(x: Tensor) -> bool:
@@ -177,7 +187,7 @@ def make_typed_tensor(name: str, dtype: str, shape: Sequence[DimLike]) -> Tensor
 
 
 MAX_SIGN_SEARCH_DEPTH = 48
-"""Maximum number of operations between a value and the one that determines its sign."""
+"""Maximum number of ops between a value and the op that determines its sign."""
 
 VALUE_PRESERVING_OPS = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
@@ -190,19 +200,19 @@ MAX_INTEGERS = {"i64": 2**63 - 1, "i32": 2**31 - 1}
 
 
 def emit_checked_indices(g: Emitter, ids: Tensor) -> str:
-    """Emit indices with negative ones replaced by one that is out of range."""
+    """Emit indices in which negative ones are replaced by an index that is out of range."""
     if ids.value is not None and is_nonnegative_value(ids.value, g):
         return ids.name
     dtype = ids.dtype
-    below = g.node("Less", ids, g.constant(0, dtype))
-    return g.node("Where", below, g.constant(MAX_INTEGERS[dtype], dtype), ids)
+    is_negative = g.node("Less", ids, g.constant(0, dtype))
+    return g.node("Where", is_negative, g.constant(MAX_INTEGERS[dtype], dtype), ids)
 
 
 def emit_indices_without_padding(g: Emitter, ids: Tensor, keep: Tensor) -> str:
     """Replace negative indices at padded positions by 0."""
     zero = g.constant(0, ids.dtype)
-    unread = g.node("And", g.node("Not", keep), g.node("Less", ids, zero))
-    return g.node("Where", unread, zero, ids)
+    is_padding = g.node("And", g.node("Not", keep), g.node("Less", ids, zero))
+    return g.node("Where", is_padding, zero, ids)
 
 
 def is_nonnegative_value(value: Value, g: Emitter) -> bool:
@@ -212,7 +222,7 @@ def is_nonnegative_value(value: Value, g: Emitter) -> bool:
 
 @dataclass
 class SignAnalysis:
-    """Search for integers that are nonnegative by the ops that compute them."""
+    """Search for integers that are nonnegative because of the ops that compute them."""
 
     lengths: LengthResolver
     known: dict[Value, bool] = field(default_factory=dict)
@@ -241,7 +251,7 @@ class SignAnalysis:
             case Node(ops.Size(length=length)):
                 # a length such as `past - window` may be negative
                 bounds = self.lengths.lower_bounds
-                return is_never_negative(length.substitute(self.lengths.facts), bounds)
+                return is_never_negative(length.substitute(self.lengths.length_equations), bounds)
             case Node(ops.Cast(), (Value() as x,)):
                 # float casts are not followed: -0.5 becomes 0, -1.5 does not
                 is_integer = x.type.dtype in MAX_INTEGERS
@@ -255,8 +265,8 @@ class SignAnalysis:
 
 
 def _list_sign_sources(node: Node) -> Sequence[Value | None]:
-    """Return the operands of an op whose results are nonnegative if these are, [None] if it is
-    not known.
+    """Return the operands of an op whose results are nonnegative if these operands are; [None] if
+    unknown.
     """
     match node:
         case Node(ops.Arith(fn="mod"), (_, divisor)):

@@ -23,7 +23,7 @@ PartialShape: TypeAlias = tuple[int | None, ...]
 
 
 class UnsoundModelError(Exception):
-    """An invalid model, always a bug of specc; the message names the value."""
+    """The model is invalid, which is always a bug of specc; the message names the value."""
 
 
 class OperandMismatchError(Exception):
@@ -32,12 +32,13 @@ class OperandMismatchError(Exception):
 
 @dataclass(kw_only=True)
 class InferredTypes:
-    """Inferred types of a model's values at the lengths `env`, and the values of small integer
-    `constants`. They must agree with `declared` types; `unknown_lengths` are declared lengths that
-    `env` lacks (value, axis, formula). `is_reached` is False in a branch that may not run.
+    """Inferred types of the values of a model at concrete `lengths`, and the values of small
+    integer `constants`. They must agree with the `declared` types. `unknown_lengths` are declared
+    lengths without a value in `lengths` (value, axis, formula). `is_reached` is False in a branch
+    that may not run.
     """
 
-    env: Mapping[str, int]
+    lengths: Mapping[str, int]
     opsets: Mapping[str, int]
     types: dict[str, TypeProto] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -45,32 +46,32 @@ class InferredTypes:
     unknown_lengths: list[tuple[str, int, str]] = field(default_factory=list)
     is_reached: bool = True
 
-    def add_value(self, name: str, type: TypeProto, numbers: Array | None = None) -> None:
+    def add_value(self, name: str, type: TypeProto, elements: Array | None = None) -> None:
         """Add a value. Raise UnsoundModelError if its type contradicts the declared one."""
-        known = self.declared.get(name)
-        if known is not None:
-            if reason := find_type_conflict(known, type):
+        declared = self.declared.get(name)
+        if declared is not None:
+            if reason := find_type_conflict(declared, type):
                 raise UnsoundModelError(f"`{name}`: {reason}")
-            type = merge_types(known, type)
+            type = merge_types(declared, type)
         self.types[name] = type
         if (
-            numbers is not None
-            and numbers.size <= MAX_FOLDED_ELEMENTS
+            elements is not None
+            and elements.size <= MAX_FOLDED_ELEMENTS
             and type.tensor_type.elem_type in FOLDED_DTYPES
         ):
-            self.constants[name] = numbers
+            self.constants[name] = elements
 
     def add_declared_types(self, values: Iterable[ValueInfoProto]) -> None:
         """Add the types that the model declares."""
         for value in values:
-            self.declared[value.name] = substitute_type_lengths(value.type, self.env)
+            self.declared[value.name] = substitute_type_lengths(value.type, self.lengths)
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-                if dim.dim_param and _evaluate_length(dim, self.env) is None:
+                if dim.dim_param and _evaluate_length(dim, self.lengths) is None:
                     self.unknown_lengths.append((value.name, axis, dim.dim_param))
 
     def check_unknown_lengths(self) -> None:
         """Raise UnsoundModelError if an unknown symbol has two lengths or a formula is wrong."""
-        env = dict(self.env)
+        lengths = dict(self.lengths)
         formulas = []
         for name, axis, text in self.unknown_lengths:
             shape = self.get_shape(name) if name in self.types else None
@@ -78,15 +79,15 @@ class InferredTypes:
             if length is None:
                 continue
             if _NAME_PATTERN.fullmatch(text):
-                _check_equal_length(name, axis, text, env.setdefault(text, length), length)
+                _check_equal_length(name, axis, text, lengths.setdefault(text, length), length)
             else:
                 formulas.append((name, axis, text, length))
         for name, axis, text, length in formulas:
             # a dotted name is an axis of one carry; no formula refers to it
             is_carry = "." in text
             if not is_carry:
-                _solve_formula(text, length, env)
-            known = _evaluate_formula(text, env)
+                _solve_formula(text, length, lengths)
+            known = _evaluate_formula(text, lengths)
             if known is not None or is_carry:
                 _check_equal_length(name, axis, text, known, length)
 
@@ -115,21 +116,23 @@ def choose_distinct_lengths(
     lower_limits: Mapping[str, int] | None = None,
     upper_limits: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Return a length for every symbol of `dims`: distinct primes, above `lower_limits` and at most
-    `upper_limits`, or the nearest valid lengths; {} if there are none.
+    """Return a length for every symbol of `dims`: distinct primes above `lower_limits` and at most
+    `upper_limits`, or the nearest valid lengths; {} if there are no valid lengths.
     """
-    listed = list(dims)
-    fixed = {d.number for d in listed if d.number is not None}
-    symbols = sorted({s for d in listed for s in d.symbols()} - graph.length_equations.keys())
-    env = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
-    found = find_valid_lengths(graph, env, excluded={*env.values(), *fixed})
-    if not found:
+    all_dims = list(dims)
+    fixed = {d.number for d in all_dims if d.number is not None}
+    symbols = sorted({s for d in all_dims for s in d.symbols()} - graph.length_equations.keys())
+    primes = _choose_primes(symbols, fixed, graph, lower_limits or {}, upper_limits or {})
+    lengths = find_valid_lengths(graph, primes, excluded={*primes.values(), *fixed})
+    if not lengths:
         # A short position table may leave too few lengths for distinct ones.
         small = {s: max(n, graph.min_lengths.get(s, 0)) for n, s in enumerate(symbols, 1)}
-        found = find_valid_lengths(graph, small)
-    if not found:
+        lengths = find_valid_lengths(graph, small)
+    if not lengths:
         return {}
-    return found | {symbol: dim.evaluate(found) for symbol, dim in graph.length_equations.items()}
+    return lengths | {
+        symbol: dim.evaluate(lengths) for symbol, dim in graph.length_equations.items()
+    }
 
 
 def _choose_primes(
@@ -140,18 +143,18 @@ def _choose_primes(
     upper_limits: Mapping[str, int],
 ) -> dict[str, int]:
     """Return ascending primes for the symbols, different from the `fixed` lengths."""
-    env: dict[str, int] = {}
+    primes: dict[str, int] = {}
     # Smaller numbers are common as widths and head counts.
     number = 10
     for symbol in symbols:
-        long = symbol in lower_limits
-        low = lower_limits[symbol] + 1 if long else 0
+        has_limit = symbol in lower_limits
+        low = lower_limits[symbol] + 1 if has_limit else 0
         low = max(number + 1, low, graph.min_lengths.get(symbol, 0))
-        prime = _find_prime(low, fixed | {*env.values()})
-        env[symbol] = min(prime, upper_limits.get(symbol, prime))
+        prime = _find_prime(low, fixed | {*primes.values()})
+        primes[symbol] = min(prime, upper_limits.get(symbol, prime))
         # Lengths are large only where required.
-        number = number if long else env[symbol]
-    return env
+        number = number if has_limit else primes[symbol]
+    return primes
 
 
 def _find_prime(low: int, excluded: Collection[int]) -> int:
@@ -163,8 +166,8 @@ def _find_prime(low: int, excluded: Collection[int]) -> int:
 
 def make_tensor_type(element: int, shape: Sequence[int | None] | None) -> TypeProto:
     """Return a tensor type; None is an unknown length, or an unknown shape."""
-    made: TypeProto = helper.make_tensor_type_proto(element, shape)
-    return made
+    type_proto: TypeProto = helper.make_tensor_type_proto(element, shape)
+    return type_proto
 
 
 def read_shape(type: TypeProto) -> PartialShape | None:
@@ -181,24 +184,24 @@ def has_unknown_length(type: TypeProto) -> bool:
     return shape is None or None in shape
 
 
-def substitute_type_lengths(type: TypeProto, env: Mapping[str, int]) -> TypeProto:
-    """Substitute the lengths known in `env` in a type."""
+def substitute_type_lengths(type: TypeProto, known_lengths: Mapping[str, int]) -> TypeProto:
+    """Substitute known lengths in a type."""
     tensor = type.tensor_type
     if not tensor.HasField("shape"):
         return type
-    lengths = [_evaluate_length(d, env) for d in tensor.shape.dim]
+    lengths = [_evaluate_length(d, known_lengths) for d in tensor.shape.dim]
     return make_tensor_type(tensor.elem_type, lengths)
 
 
-def _evaluate_length(dim: Any, env: Mapping[str, int]) -> int | None:
+def _evaluate_length(dim: Any, lengths: Mapping[str, int]) -> int | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return _evaluate_formula(dim.dim_param, env)
+    return _evaluate_formula(dim.dim_param, lengths)
 
 
-def _evaluate_formula(text: str, env: Mapping[str, int]) -> int | None:
+def _evaluate_formula(text: str, lengths: Mapping[str, int]) -> int | None:
     try:
-        return _parse_formula(text).evaluate(env)
+        return _parse_formula(text).evaluate(lengths)
     except DimError:
         return None
 
@@ -210,20 +213,24 @@ def _check_equal_length(name: str, axis: int, text: str, known: int | None, leng
         )
 
 
-def _solve_formula(text: str, length: int, env: dict[str, int]) -> None:
-    """Solve a formula for the only symbol that `env` lacks, and add it to `env`: with 5 `new`
+def _solve_formula(text: str, length: int, lengths: dict[str, int]) -> None:
+    """Solve a formula for its only unknown symbol and add the symbol to `lengths`: with 5 `new`
     positions and a length of 5, `new + past` gives 0 for `past`.
     """
-    unknown = _collect_formula_symbols(text) - env.keys()
+    unknown = _collect_formula_symbols(text) - lengths.keys()
     if len(unknown) != 1:
         return
     (name,) = unknown
-    at_zero, at_one = (_evaluate_formula(text, {**env, name: n}) for n in (0, 1))
+    at_zero, at_one = (_evaluate_formula(text, {**lengths, name: n}) for n in (0, 1))
     if at_zero is None or at_one is None or at_one == at_zero:
         return
-    rows, rest = divmod(length - at_zero, at_one - at_zero)
-    if rows >= 0 and not rest and _evaluate_formula(text, {**env, name: rows}) == length:
-        env[name] = rows
+    solution, remainder = divmod(length - at_zero, at_one - at_zero)
+    if (
+        solution >= 0
+        and not remainder
+        and _evaluate_formula(text, {**lengths, name: solution}) == length
+    ):
+        lengths[name] = solution
 
 
 def _collect_formula_symbols(text: str) -> frozenset[str]:
@@ -238,17 +245,20 @@ _NAME_PATTERN = re.compile(r"[A-Za-z_][\w.]*")
 """A symbolic dimension; axes of carries whose length changes are dotted: `state.2`."""
 
 
-def find_type_conflict(declared: TypeProto, found: TypeProto) -> str:
+def find_type_conflict(declared: TypeProto, inferred: TypeProto) -> str:
     """Return how a declared type contradicts the inferred one; "" if it does not."""
-    a, b = declared.tensor_type.elem_type, found.tensor_type.elem_type
-    if b and a != b:
-        return f"element type {a} here, {b} computed"
-    here, there = read_shape(declared), read_shape(found)
-    if here is None or there is None:
+    declared_element, inferred_element = (
+        declared.tensor_type.elem_type,
+        inferred.tensor_type.elem_type,
+    )
+    if inferred_element and declared_element != inferred_element:
+        return f"element type {declared_element} here, {inferred_element} computed"
+    declared_shape, inferred_shape = read_shape(declared), read_shape(inferred)
+    if declared_shape is None or inferred_shape is None:
         return ""
-    if len(here) != len(there):
-        return f"{len(here)} axes here, {len(there)} computed"
-    for axis, (x, y) in enumerate(zip(here, there, strict=True)):
+    if len(declared_shape) != len(inferred_shape):
+        return f"{len(declared_shape)} axes here, {len(inferred_shape)} computed"
+    for axis, (x, y) in enumerate(zip(declared_shape, inferred_shape, strict=True)):
         if None not in (x, y) and x != y:
             return f"axis {axis} is {x} long here, {y} computed"
     return ""
@@ -256,19 +266,23 @@ def find_type_conflict(declared: TypeProto, found: TypeProto) -> str:
 
 def merge_types(a: TypeProto, b: TypeProto) -> TypeProto:
     """Return the combined knowledge of two types that do not conflict."""
-    one, two = read_shape(a), read_shape(b)
-    if one is None or two is None:
-        return a if two is None else b
+    first, second = read_shape(a), read_shape(b)
+    if first is None or second is None:
+        return a if second is None else b
     return make_tensor_type(
-        a.tensor_type.elem_type, [y if x is None else x for x, y in zip(one, two, strict=True)]
+        a.tensor_type.elem_type, [y if x is None else x for x, y in zip(first, second, strict=True)]
     )
 
 
 def join_types(a: TypeProto, b: TypeProto) -> TypeProto:
-    """Return the common type of two branches. Raise OperandMismatchError for element types."""
-    element, one, two = a.tensor_type.elem_type, read_shape(a), read_shape(b)
+    """Return the common type of two branches. Raise OperandMismatchError if element types
+    differ.
+    """
+    element, first, second = a.tensor_type.elem_type, read_shape(a), read_shape(b)
     if element != b.tensor_type.elem_type:
         raise OperandMismatchError("branches have different element types")
-    if one is None or two is None or len(one) != len(two):
+    if first is None or second is None or len(first) != len(second):
         return make_tensor_type(element, None)
-    return make_tensor_type(element, [x if x == y else None for x, y in zip(one, two, strict=True)])
+    return make_tensor_type(
+        element, [x if x == y else None for x, y in zip(first, second, strict=True)]
+    )

@@ -58,189 +58,209 @@ NODE_ERRORS = (
 
 
 def infer_model_types(
-    model: ModelProto, env: Mapping[str, int], scalars: Mapping[str, int]
+    model: ModelProto, lengths: Mapping[str, int], scalars: Mapping[str, int]
 ) -> InferredTypes:
-    """Infer the type of every value at the input lengths `env`; `scalars` are values of scalar
+    """Infer the type of every value at the input `lengths`; `scalars` are the values of scalar
     inputs. Raise UnsoundModelError if a node has invalid operands or a declared type is wrong.
     """
     opsets = {o.domain: o.version for o in model.opset_import}
-    found = InferredTypes(env=env, opsets=opsets)
-    found.add_declared_types((*model.graph.value_info, *model.graph.output))
+    inferred = InferredTypes(lengths=lengths, opsets=opsets)
+    inferred.add_declared_types((*model.graph.value_info, *model.graph.output))
     for value in model.graph.input:
-        numbers = np.array(scalars[value.name]) if value.name in scalars else None
-        found.add_value(value.name, substitute_type_lengths(value.type, env), numbers)
-    infer_graph_types(found, model.graph)
-    found.check_unknown_lengths()
-    return found
+        elements = np.array(scalars[value.name]) if value.name in scalars else None
+        inferred.add_value(value.name, substitute_type_lengths(value.type, lengths), elements)
+    infer_graph_types(inferred, model.graph)
+    inferred.check_unknown_lengths()
+    return inferred
 
 
-def infer_graph_types(found: InferredTypes, graph: GraphProto) -> None:
+def infer_graph_types(inferred: InferredTypes, graph: GraphProto) -> None:
     """Infer the initializers and nodes of a graph whose inputs are known."""
-    given = {value.name for value in graph.input}
-    for tensor in (t for t in graph.initializer if t.name not in given):
-        found.add_value(
+    input_names = {value.name for value in graph.input}
+    for tensor in (t for t in graph.initializer if t.name not in input_names):
+        inferred.add_value(
             tensor.name,
             make_tensor_type(tensor.data_type, tuple(tensor.dims)),
             read_constant_tensor(tensor),
         )
     for node in graph.node:
         try:
-            _infer_node(found, node)
+            _infer_node(inferred, node)
         except NODE_ERRORS as error:
             raise UnsoundModelError(f"node `{node.name}` ({node.op_type}): {error}") from error
 
 
-def _infer_node(found: InferredTypes, node: NodeProto) -> None:
-    types = _infer_results(found, node)
+def _infer_node(inferred: InferredTypes, node: NodeProto) -> None:
+    types = _infer_results(inferred, node)
     if (check := SHAPE_CHECKS.get(node.op_type)) is not None:
-        check(found, node, types)
-    sizes = [found.get_static_shape(n) for n in node.input if n]
-    if node.op_type not in DATA_DEPENDENT_OPS and None not in sizes:
-        _check_lengths_known(types, sizes)
-    operands = [found.constants.get(n) for n in node.input]
-    numbers = fold_node(node, operands, sizes[0] if sizes else None)
+        check(inferred, node, types)
+    operand_shapes = [inferred.get_static_shape(n) for n in node.input if n]
+    if node.op_type not in DATA_DEPENDENT_OPS and None not in operand_shapes:
+        _check_lengths_known(types, operand_shapes)
+    operands = [inferred.constants.get(n) for n in node.input]
+    elements = fold_node(node, operands, operand_shapes[0] if operand_shapes else None)
     for n, name in enumerate(filter(None, node.output)):
-        found.add_value(name, types[n], numbers if n == 0 else None)
+        inferred.add_value(name, types[n], elements if n == 0 else None)
 
 
 def _check_lengths_known(
     results: Sequence[TypeProto], operand_shapes: Sequence[list[int] | None]
 ) -> None:
-    """Raise OperandMismatchError for unknown lengths: ONNX's inference silently gives up on invalid
-    operands.
+    """Raise OperandMismatchError if a length is unknown: ONNX's inference ignores invalid operands
+    without an error.
     """
     if any(has_unknown_length(t) for t in results):
         raise OperandMismatchError(f"no shape follows from {', '.join(map(str, operand_shapes))}")
 
 
-def _infer_results(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Return the result types of a node by the rule for control flow, contrib ops or ONNX's."""
+def _infer_results(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+    """Return the result types of a node by a rule for control flow or contrib ops, else by ONNX's
+    rule.
+    """
     if node.op_type in CONTROL_FLOW_RULES:
-        return CONTROL_FLOW_RULES[node.op_type](found, node)
+        return CONTROL_FLOW_RULES[node.op_type](inferred, node)
     rule = CONTRIB_SHAPE_RULES.get((node.domain, node.op_type), _infer_by_schema)
-    return rule(found, node)
+    return rule(inferred, node)
 
 
-def _infer_by_schema(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_by_schema(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Return the result types by the shape inference of the ONNX schema."""
-    schema = defs.get_schema(node.op_type, found.opsets[node.domain], node.domain)
-    types = {n: found.types[n] for n in node.input if n}
+    schema = defs.get_schema(node.op_type, inferred.opsets[node.domain], node.domain)
+    types = {n: inferred.types[n] for n in node.input if n}
     data = {
-        n: numpy_helper.from_array(found.constants[n]) for n in node.input if n in found.constants
+        n: numpy_helper.from_array(inferred.constants[n])
+        for n in node.input
+        if n in inferred.constants
     }
-    opsets = [helper.make_opsetid(d, v) for d, v in found.opsets.items()]
-    made = infer_node_outputs(schema, node, types, data, opset_imports=opsets)
-    return [made.get(n, TypeProto()) for n in node.output if n]
+    opsets = [helper.make_opsetid(d, v) for d, v in inferred.opsets.items()]
+    results = infer_node_outputs(schema, node, types, data, opset_imports=opsets)
+    return [results.get(n, TypeProto()) for n in node.output if n]
 
 
 # --- control flow ---------------------------------------------------------------------
 
 
 def _infer_body(
-    found: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
+    inferred: InferredTypes, body: GraphProto, types: Sequence[TypeProto]
 ) -> list[TypeProto]:
     """Infer a body whose inputs have these types; return the types of its outputs."""
-    found.add_declared_types((*body.input, *body.value_info, *body.output))
+    inferred.add_declared_types((*body.input, *body.value_info, *body.output))
     for value, type in zip(body.input, types, strict=True):
-        found.add_value(value.name, type)
-    infer_graph_types(found, body)
-    return [found.types[o.name] for o in body.output]
+        inferred.add_value(value.name, type)
+    infer_graph_types(inferred, body)
+    return [inferred.types[o.name] for o in body.output]
 
 
-def _infer_if(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
+def _infer_if(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer both branches; return the types of the branch taken, or those common to both."""
-    known = found.constants.get(node.input[0])
-    taken = None if known is None else bool(known.all())
-    before, made = found.is_reached, []
+    condition = inferred.constants.get(node.input[0])
+    taken = None if condition is None else bool(condition.all())
+    outer_reached, branch_types = inferred.is_reached, []
     for name, branch in (("then", True), ("else", False)):
-        found.is_reached = before and taken is branch
-        made.append(_infer_body(found, get_node_attribute(node, f"{name}_branch"), []))
-    found.is_reached = before
-    then, other = made
+        inferred.is_reached = outer_reached and taken is branch
+        branch_types.append(_infer_body(inferred, get_node_attribute(node, f"{name}_branch"), []))
+    inferred.is_reached = outer_reached
+    then, other = branch_types
     if taken is not None:
         return then if taken else other
     return [join_types(a, b) for a, b in zip(then, other, strict=True)]
 
 
-def _infer_scan(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Scan`: carries keep their types; outputs get the scanned length in front."""
+def _infer_scan(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+    """Infer a `Scan`: carries keep their types; other outputs get the scanned length as first
+    axis.
+    """
     count = get_node_attribute(node, "num_scan_inputs")
-    carried, scanned = list(node.input)[:-count], list(node.input)[-count:]
+    carries, scanned = list(node.input)[:-count], list(node.input)[-count:]
     axes = get_node_attribute(node, "scan_input_axes", [0] * count)
-    rows, lengths = [], set()
+    slices, lengths = [], set()
     for name, axis in zip(scanned, axes, strict=True):
-        shape = found.get_shape(name)
+        shape = inferred.get_shape(name)
         if shape is not None:
             lengths.add(shape[axis])
             shape = (*shape[:axis], *shape[axis:][1:])
-        rows.append(make_tensor_type(found.get_element_type(name), shape))
+        slices.append(make_tensor_type(inferred.get_element_type(name), shape))
     if len(lengths - {None}) > 1:
         raise OperandMismatchError(f"scanned sequences have different lengths: {lengths}")
-    starts = [found.types[n] for n in carried]
-    ends = _infer_body(found, get_node_attribute(node, "body"), [*starts, *rows])
-    _check_carries(starts, ends)
+    initial_types = [inferred.types[n] for n in carries]
+    final_types = _infer_body(inferred, get_node_attribute(node, "body"), [*initial_types, *slices])
+    _check_carries(initial_types, final_types)
     length = lengths.pop() if len(lengths) == 1 else None
-    return [*ends[: len(carried)], *(_stack_type(t, length) for t in ends[len(carried) :])]
+    return [
+        *final_types[: len(carries)],
+        *(_stack_type(t, length) for t in final_types[len(carries) :]),
+    ]
 
 
-def _infer_loop(found: InferredTypes, node: NodeProto) -> list[TypeProto]:
-    """Infer a `Loop` from its first iteration. Carries may grow, so only lengths equal before and
-    after it are known. Symbols of the body are bound by the carries.
+def _infer_loop(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
+    """Infer a `Loop` from its first iteration. Carries may grow, so only lengths that are equal
+    before and after it are known. The carries bind the symbols of the body.
     """
     body = get_node_attribute(node, "body")
-    counters, starts = list(body.input)[:2], [found.types[n] for n in node.input[2:]]
-    outside, found.env = found.env, _read_symbol_lengths(body.input[2:], starts)
-    before, found.unknown_lengths = found.unknown_lengths, []
-    if found.is_reached:
-        found.constants[counters[0].name] = np.array(0)
-    ends = _infer_body(found, body, [*(v.type for v in counters), *starts])[1:]
-    found.check_unknown_lengths()
-    found.env, found.unknown_lengths = outside, before
+    counters, initial_types = list(body.input)[:2], [inferred.types[n] for n in node.input[2:]]
+    outer_lengths, inferred.lengths = (
+        inferred.lengths,
+        _read_symbol_lengths(body.input[2:], initial_types),
+    )
+    outer_unknown, inferred.unknown_lengths = inferred.unknown_lengths, []
+    if inferred.is_reached:
+        inferred.constants[counters[0].name] = np.array(0)
+    final_types = _infer_body(inferred, body, [*(v.type for v in counters), *initial_types])[1:]
+    inferred.check_unknown_lengths()
+    inferred.lengths, inferred.unknown_lengths = outer_lengths, outer_unknown
     # the second iteration gets these results: carries with a common symbol must still agree
-    next_lengths = _read_symbol_lengths(body.input[2:], ends)
-    _check_carries([substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], ends)
-    last = [join_types(a, b) for a, b in zip(starts, ends, strict=False)]
-    iterations = _count_iterations(found, node, body)
-    return [*last, *(_stack_type(t, iterations) for t in ends[len(starts) :])]
+    next_lengths = _read_symbol_lengths(body.input[2:], final_types)
+    _check_carries(
+        [substitute_type_lengths(v.type, next_lengths) for v in body.input[2:]], final_types
+    )
+    carry_types = [join_types(a, b) for a, b in zip(initial_types, final_types, strict=False)]
+    iterations = _count_iterations(inferred, node, body)
+    return [*carry_types, *(_stack_type(t, iterations) for t in final_types[len(initial_types) :])]
 
 
-def _count_iterations(found: InferredTypes, node: NodeProto, body: GraphProto) -> int | None:
+def _count_iterations(inferred: InferredTypes, node: NodeProto, body: GraphProto) -> int | None:
     """Return the trip count of a `Loop` without an early exit, else None."""
-    most = found.constants.get(node.input[0])
+    trip_count = inferred.constants.get(node.input[0])
     condition = body.input[1].name
     is_constant = any(
         n.op_type == "Identity" and n.input[0] == condition
         for n in body.node
         if body.output[0].name in n.output
     )
-    first = found.constants.get(node.input[1])
-    if most is None or first is None or not (is_constant and first.all() and found.is_reached):
+    initial_condition = inferred.constants.get(node.input[1])
+    if (
+        trip_count is None
+        or initial_condition is None
+        or not (is_constant and initial_condition.all() and inferred.is_reached)
+    ):
         return None
-    return int(most)
+    return int(trip_count)
 
 
 def _read_symbol_lengths(
     values: Iterable[ValueInfoProto], types: Iterable[TypeProto]
 ) -> dict[str, int]:
-    """Return the lengths of the symbols in declared types, by the inferred types."""
-    found: dict[str, int] = {}
+    """Return the lengths of the symbols in declared types, according to the inferred types."""
+    inferred: dict[str, int] = {}
     for value, type in zip(values, types, strict=False):
         dims = value.type.tensor_type.shape.dim
         for dim, length in zip(dims, read_shape(type) or (), strict=False):
             if dim.dim_param.isidentifier() and length is not None:
-                found.setdefault(dim.dim_param, length)
-    return found
+                inferred.setdefault(dim.dim_param, length)
+    return inferred
 
 
-def _check_carries(before: Sequence[TypeProto], after: Sequence[TypeProto]) -> None:
-    for n, (a, b) in enumerate(zip(before, after, strict=False)):
+def _check_carries(initial_types: Sequence[TypeProto], final_types: Sequence[TypeProto]) -> None:
+    for n, (a, b) in enumerate(zip(initial_types, final_types, strict=False)):
         if reason := find_type_conflict(a, b):
             raise OperandMismatchError(f"carry {n} changes: {reason}")
 
 
-def _stack_type(row: TypeProto, length: int | None) -> TypeProto:
-    shape = read_shape(row)
-    return make_tensor_type(row.tensor_type.elem_type, None if shape is None else (length, *shape))
+def _stack_type(element: TypeProto, length: int | None) -> TypeProto:
+    shape = read_shape(element)
+    return make_tensor_type(
+        element.tensor_type.elem_type, None if shape is None else (length, *shape)
+    )
 
 
 CONTROL_FLOW_RULES: Mapping[str, Callable[[InferredTypes, NodeProto], list[TypeProto]]] = {
@@ -275,13 +295,13 @@ def make_weights_inputs(built: BuiltModel) -> ModelProto:
     names = {tensor.name for tensor in built.weights.values()}
     source = built.model.graph
     kept = [t for t in source.initializer if t.name not in names]
-    extra = [
+    weight_inputs = [
         helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in built.weights.values()
     ]
     graph = GraphProto(
         name=source.name,
         node=source.node,
-        input=[*source.input, *extra],
+        input=[*source.input, *weight_inputs],
         output=source.output,
         initializer=kept,
         value_info=source.value_info,
@@ -295,8 +315,8 @@ def make_weights_inputs(built: BuiltModel) -> ModelProto:
 
 
 def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
-    """Compare the types of inputs, outputs and weights with the graph, and those of all values with
-    the inferred ones at distinct lengths; return the latter.
+    """Compare the types of inputs, outputs and weights with the graph, and the declared types of
+    all values with the types inferred at distinct lengths. Return the inferred types.
     """
     for value in (*model.graph.input, *model.graph.output):
         expected = make_value_info(value.name, built.types[value.name])
@@ -305,28 +325,32 @@ def check_value_types(built: BuiltModel, model: ModelProto) -> InferredTypes:
                 f"`{value.name}` is {_format_value_type(value)} in the model, "
                 f"{_format_value_type(expected)} in the graph"
             )
-    found = _infer_at_lengths(built, model, _choose_lengths(built, {}))
-    long = _choose_lengths(built, built.branch_lengths)
-    # Long inputs may take other branches, so these are checked too.
-    if built.branch_lengths and all(long.get(s, 0) > n for s, n in built.branch_lengths.items()):
-        found = _infer_at_lengths(built, model, long)
-    return found
+    inferred = _infer_at_lengths(built, model, _choose_lengths(built, {}))
+    long_lengths = _choose_lengths(built, built.branch_lengths)
+    # Long inputs may take other branches, so they are checked too.
+    if built.branch_lengths and all(
+        long_lengths.get(s, 0) > n for s, n in built.branch_lengths.items()
+    ):
+        inferred = _infer_at_lengths(built, model, long_lengths)
+    return inferred
 
 
-def _choose_lengths(built: BuiltModel, beyond: Mapping[str, int]) -> dict[str, int]:
+def _choose_lengths(built: BuiltModel, lower_limits: Mapping[str, int]) -> dict[str, int]:
     graph = built.graph
     types = (*built.types.values(), *(v.type for v in graph.inputs.values()))
     dims = [d for t in types for d in t.shape]
     # Trial lengths must not exceed position tables.
-    most = find_max_lengths(graph)
-    return choose_distinct_lengths(dims, graph, beyond, most if beyond else None)
+    max_lengths = find_max_lengths(graph)
+    return choose_distinct_lengths(dims, graph, lower_limits, max_lengths if lower_limits else None)
 
 
 def _infer_at_lengths(
-    built: BuiltModel, model: ModelProto, env: Mapping[str, int]
+    built: BuiltModel, model: ModelProto, lengths: Mapping[str, int]
 ) -> InferredTypes:
-    scalars = {name: env[symbol] for symbol, name in built.length_inputs.items() if symbol in env}
-    return infer_model_types(model, env, scalars)
+    scalars = {
+        name: lengths[symbol] for symbol, name in built.length_inputs.items() if symbol in lengths
+    }
+    return infer_model_types(model, lengths, scalars)
 
 
 def _format_value_type(value: ValueInfoProto) -> str:

@@ -46,18 +46,18 @@ def get_node_attribute(node: NodeProto, name: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorShapes:
-    """Shapes of an operator as a signature. `compute_lengths` computes lengths of axis names from
-    attributes and known lengths. `elements` are result element types, as operand indices or
-    (unless `of_operand`) type codes; `operand_types` are required element types by operand index,
-    `required_attributes` those of the only form that specc emits.
+    """Shapes of an operator as a signature. `compute_lengths` computes lengths of named axes from
+    attributes and known lengths. `result_types` are the element types of results, as operand
+    indices or, unless `types_from_operands`, type codes. `operand_types` are required element types
+    by operand index; `required_attributes` are the attributes of the only form that specc emits.
     """
 
     signature: str
-    elements: tuple[int, ...] = ()
+    result_types: tuple[int, ...] = ()
     compute_lengths: Callable[[Attributes, Mapping[str, int]], dict[str, int]] = lambda a, known: {}
     operand_types: Mapping[int, int] = field(default_factory=dict)
     required_attributes: Mapping[str, int] = field(default_factory=dict)
-    of_operand: bool = True
+    types_from_operands: bool = True
 
     def bind(self, inferred: InferredTypes, node: NodeProto) -> dict[str, tuple[int, ...]]:
         """Return the lengths of each axis name, from operands and attributes. Raise
@@ -68,8 +68,8 @@ class OperatorShapes:
         bound: dict[str, tuple[int, ...]] = {}
         for name, term in zip(node.input, Signature.parse(self.signature).operands, strict=False):
             if name and (sizes := inferred.get_static_shape(name)) is not None:
-                for axis, places in assign_axis_marks(term, len(sizes), None, 0):
-                    _bind_length(bound, axis.name, tuple(sizes[n] for n in places), name)
+                for axis, axes in assign_axis_marks(term, len(sizes), None, 0):
+                    _bind_length(bound, axis.name, tuple(sizes[n] for n in axes), name)
         known = {name: part[0] for name, part in bound.items() if len(part) == 1}
         for name, length in self.compute_lengths(attributes, known).items():
             _bind_length(bound, name, (length,), "an attribute")
@@ -80,51 +80,57 @@ class OperatorShapes:
             attributes.get(name, 0) != value for name, value in self.required_attributes.items()
         ):
             raise OperandMismatchError("this form is never emitted")
-        for place, kind in self.operand_types.items():
-            if inferred.get_element_type(node.input[place]) != kind:
-                raise OperandMismatchError(f"operand {place} is not of element type {kind}")
+        for index, type_code in self.operand_types.items():
+            if inferred.get_element_type(node.input[index]) != type_code:
+                raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
 
     def infer(self, inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
         """Return the result types; lengths without a source are unknown."""
         bound = self.bind(inferred, node)
-        made = []
+        types = []
         results = Signature.parse(self.signature).results[: len(node.output)]
-        for element, term in zip(self.elements, results, strict=False):
+        for result_type, term in zip(self.result_types, results, strict=False):
             parts = [bound.get(axis.name) for axis in term.axes]
             shape = None if None in parts else [n for part in parts for n in part or ()]
-            kind = inferred.get_element_type(node.input[element]) if self.of_operand else element
-            made.append(make_tensor_type(kind, shape))
-        return made
+            type_code = (
+                inferred.get_element_type(node.input[result_type])
+                if self.types_from_operands
+                else result_type
+            )
+            types.append(make_tensor_type(type_code, shape))
+        return types
 
 
 def _bind_length(
-    bound: dict[str, tuple[int, ...]], name: str, lengths: tuple[int, ...], where: str
+    bound: dict[str, tuple[int, ...]], name: str, lengths: tuple[int, ...], source: str
 ) -> None:
     known = bound.setdefault(name, lengths)
     if known != lengths:
-        raise OperandMismatchError(f"`{name}` is {known}, but {lengths} by {where}")
+        raise OperandMismatchError(f"`{name}` is {known}, but {lengths} by {source}")
 
 
 def _list_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `MatMulNBits`: rows are padded to whole blocks."""
+    """Return the lengths of `MatMulNBits`, whose inputs are padded to whole blocks."""
     count = -(-a["K"] // a["block_size"])
     return {"k": a["K"], "n": a["N"], "c": count, "p": a["block_size"] * a["bits"] // 8}
 
 
 def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `GatherBlockQuantized`: a table row holds whole blocks."""
+    """Return the lengths of `GatherBlockQuantized`, whose table rows consist of whole blocks."""
     if "w" not in known:
         raise OperandMismatchError("its table has no static shape")
-    wide = known["w"] * 8 // a["bits"]
-    if wide % a["block_size"]:
+    width = known["w"] * 8 // a["bits"]
+    if width % a["block_size"]:
         raise OperandMismatchError(
-            f"{wide} values cannot be divided into blocks of {a['block_size']}"
+            f"{width} values cannot be divided into blocks of {a['block_size']}"
         )
-    return {"d": wide, "c": wide // a["block_size"]}
+    return {"d": width, "c": width // a["block_size"]}
 
 
 def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the lengths of `GroupQueryAttention`: heads of one width are concatenated."""
+    """Return the lengths of `GroupQueryAttention`, whose heads have equal width and are
+    concatenated.
+    """
     if "q" not in known or "k" not in known:
         raise OperandMismatchError("its rows have no static shape")
     width = known["q"] // a["num_heads"]
@@ -137,8 +143,8 @@ def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], 
 
     def list_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
         h = a["hidden_size"]
-        ways = 2 if a.get("direction") == b"bidirectional" else 1
-        return {"y": ways, "h": h, "g": gates * h, "c": 2 * gates * h, "p": 3 * h}
+        directions = 2 if a.get("direction") == b"bidirectional" else 1
+        return {"y": directions, "h": h, "g": gates * h, "c": 2 * gates * h, "p": 3 * h}
 
     return list_lengths
 
@@ -146,38 +152,38 @@ def _list_gate_lengths(gates: int) -> Callable[[Attributes, Mapping[str, int]], 
 CONTRIB_SHAPES = {
     "FusedMatMul": OperatorShapes(
         signature="f[*r k], f[n k] -> f[*r n]",
-        elements=(0,),
+        result_types=(0,),
         required_attributes={"transB": 1, "transA": 0},
     ),
     "GroupQueryAttention": OperatorShapes(
         signature="f[b t q], f[b t k], f[b t k], a[b g m d], a[b g m d]"
         " -> f[b t q], a[b g m d], a[b g m d]",
-        elements=(0, 3, 4),
+        result_types=(0, 3, 4),
         compute_lengths=_list_head_lengths,
     ),
     "QGemm": OperatorShapes(
         signature="q[m k], f[], q[], q[n k] -> f[m n]",
-        elements=(TensorProto.FLOAT,),
-        of_operand=False,
+        result_types=(TensorProto.FLOAT,),
+        types_from_operands=False,
         operand_types={0: TensorProto.UINT8, 3: TensorProto.INT8},
         required_attributes={"transB": 1},
     ),
     "MatMulNBits": OperatorShapes(
         signature="f[*r k], q[n c p], f[n c] -> f[*r n]",
-        elements=(0,),
+        result_types=(0,),
         compute_lengths=_list_block_lengths,
     ),
     "GatherBlockQuantized": OperatorShapes(
         signature="q[v w], i[*s], f[v c] -> f[*s d]",
-        elements=(2,),
+        result_types=(2,),
         compute_lengths=_list_table_lengths,
         required_attributes={"gather_axis": 0, "quantize_axis": 1},
     ),
     "DynamicQuantizeLSTM": OperatorShapes(
         signature="f[t b w], q[y w g], q[y h g], f[y c], i[b], f[y b h], f[y b h], f[y p],"
         " f[y g], q[y], f[y g], q[y] -> f[t y b h], f[y b h], f[y b h]",
-        elements=(TensorProto.FLOAT,) * 3,
-        of_operand=False,
+        result_types=(TensorProto.FLOAT,) * 3,
+        types_from_operands=False,
         compute_lengths=_list_gate_lengths(4),
         operand_types=dict.fromkeys((1, 2, 9, 11), TensorProto.INT8),
     ),
@@ -197,8 +203,8 @@ RECURRENT_SHAPES = {
 
 def _infer_top_k(inferred: InferredTypes, node: NodeProto) -> list[TypeProto]:
     """Infer `TopK`, whose k may be data-dependent."""
-    x, many = node.input
-    shape, count = inferred.get_shape(x), inferred.constants.get(many)
+    x, k = node.input
+    shape, count = inferred.get_shape(x), inferred.constants.get(k)
     element = inferred.get_element_type(x)
     if shape is None:
         return [make_tensor_type(element, None), make_tensor_type(TensorProto.INT64, None)]
@@ -242,7 +248,7 @@ ArithmeticRule: TypeAlias = Callable[[list[Array], Attributes], Array | None]
 
 
 def fold_node(
-    node: NodeProto, given: Sequence[Array | None], shape: Sequence[int] | None
+    node: NodeProto, operands: Sequence[Array | None], shape: Sequence[int] | None
 ) -> Array | None:
     """Fold the first result of `node` from operands or the first shape; None if unknown."""
     rule = ARITHMETIC_RULES.get(node.op_type)
@@ -251,16 +257,16 @@ def fold_node(
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if rule is None:
         return None if shape is None else SHAPE_READERS[node.op_type](shape, attributes)
-    known = [x for x in given if x is not None]
-    return rule(known, attributes) if len(known) == len(given) else None
+    constants = [x for x in operands if x is not None]
+    return rule(constants, attributes) if len(constants) == len(operands) else None
 
 
 def read_constant_tensor(tensor: TensorProto) -> Array | None:
     """Return the values of a small integer constant, else None."""
     if tensor.data_type not in FOLDED_DTYPES or np.prod(tensor.dims) > MAX_FOLDED_ELEMENTS:
         return None
-    made: Array = numpy_helper.to_array(tensor)
-    return made
+    array: Array = numpy_helper.to_array(tensor)
+    return array
 
 
 SHAPE_READERS: Mapping[str, Callable[[Sequence[int], Attributes], Array]] = {
@@ -279,12 +285,12 @@ def _fold_slice(x: list[Array], _: Attributes) -> Array:
     data, starts, ends = x[:3]
     axes = x[3] if len(x) > 3 else np.arange(len(starts))
     steps = x[4] if len(x) > 4 else np.ones(len(starts), int)
-    cuts = [slice(None)] * data.ndim
+    slices = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         # A reversed slice ends before index 0 in ONNX at a very negative end, in NumPy at None.
         beyond = step < 0 and end < -data.shape[axis]
-        cuts[axis] = slice(int(start), None if beyond else int(end), int(step))
-    return data[tuple(cuts)]
+        slices[axis] = slice(int(start), None if beyond else int(end), int(step))
+    return data[tuple(slices)]
 
 
 def _fold_reshape(x: list[Array], _: Attributes) -> Array:

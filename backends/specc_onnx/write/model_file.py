@@ -39,40 +39,40 @@ from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 
 
 def measure_weight_memory(model: ModelProto) -> WeightFootprint:
-    """Count the elements of all weights and their bytes, stored and in memory. ONNX Runtime applies
-    a `Cast` of a weight once, at load time, so such weights are in memory widened.
+    """Count the elements of all weights and their bytes on disk and in memory. ONNX Runtime applies
+    a `Cast` of a weight once, at load time, so such weights are widened in memory.
     """
     widened = _find_widened_bits(model)
-    numbers = stored = held = 0
+    element_count = stored_bytes = memory_bytes = 0
     tensors = (t for graph in iterate_nested_graphs(model.graph) for t in graph.initializer)
     for tensor in tensors:
         count = math.prod(max(length, 0) for length in tensor.dims)
         width = _get_element_bits(tensor.data_type)
-        numbers += count
-        stored += count * width // 8
-        held += count * max(width, widened.get(tensor.name, 0)) // 8
-    return WeightFootprint(numbers, stored, held)
+        element_count += count
+        stored_bytes += count * width // 8
+        memory_bytes += count * max(width, widened.get(tensor.name, 0)) // 8
+    return WeightFootprint(element_count, stored_bytes, memory_bytes)
 
 
 def _find_widened_bits(model: ModelProto) -> dict[str, int]:
     """Return the bits per element after the casts of a value, by its name."""
-    found: dict[str, int] = {}
+    widened_bits: dict[str, int] = {}
     nodes = (node for graph in iterate_nested_graphs(model.graph) for node in graph.node)
     for node in nodes:
         if node.op_type == "Cast" and node.input:
-            kinds = [a.i for a in node.attribute if a.name == "to"]
-            bits = max((_get_element_bits(kind) for kind in kinds), default=0)
-            found[node.input[0]] = max(bits, found.get(node.input[0], 0))
-    return found
+            type_codes = [a.i for a in node.attribute if a.name == "to"]
+            bits = max((_get_element_bits(type_code) for type_code in type_codes), default=0)
+            widened_bits[node.input[0]] = max(bits, widened_bits.get(node.input[0], 0))
+    return widened_bits
 
 
-def _get_element_bits(kind: int) -> int:
+def _get_element_bits(type_code: int) -> int:
     """Return the bits per element of an ONNX element type; 0 for an unknown type."""
     packed = {TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1}
-    if kind in packed:
+    if type_code in packed:
         return 4
     try:
-        return 8 * int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
+        return 8 * int(helper.tensor_dtype_to_np_dtype(type_code).itemsize)
     except (KeyError, TypeError):
         return 0
 
@@ -93,30 +93,34 @@ class OnnxModelFile:
         """Metadata of the model by key."""
         return {p.key: p.value for p in self.model.metadata_props}
 
-    def outside(self) -> list[tuple[str, int]]:
-        """Return external files and the bytes needed of each, -1 if unclear."""
+    def list_external_files(self) -> list[tuple[str, int]]:
+        """Return external files with the minimum size of each in bytes, -1 if invalid."""
         return _list_external_files(self.model)
 
     def is_unchanged(self) -> bool:
         """Return whether the file matches its own hash."""
         return has_valid_hash(self.path)
 
-    def room(self) -> WeightFootprint:
-        """Return the number of weights and their memory use."""
+    def measure_weights(self) -> WeightFootprint:
+        """Return the number of weight elements and their bytes on disk and in memory."""
         return measure_weight_memory(self.model)
 
-    def weights(self, names: Mapping[str, str]) -> dict[str, Array]:
-        """Return the initializers `names` by parameter. Raise E0925 if one is unreadable."""
-        known = {t.name: t for t in self.model.graph.initializer}
-        found = {}
-        for parameter, name in names.items():
-            if name not in known:
+    def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, Array]:
+        """Return the values of each parameter, read from its initializer. Raise E0925 if it is
+        unreadable.
+        """
+        initializers = {t.name: t for t in self.model.graph.initializer}
+        weights = {}
+        for parameter, name in initializer_names.items():
+            if name not in initializers:
                 raise_error(
                     "E0925",
                     f"`{escape_text(str(self.path))}` has no weights named `{escape_text(name)}`",
                 )
             try:
-                found[parameter] = onnx.numpy_helper.to_array(known[name], str(self.path.parent))
+                weights[parameter] = onnx.numpy_helper.to_array(
+                    initializers[name], str(self.path.parent)
+                )
             except (ValueError, OSError, TypeError, onnx.checker.ValidationError) as error:
                 raise_error(
                     "E0925",
@@ -125,7 +129,7 @@ class OnnxModelFile:
                     notes=[escape_text(str(error))[:300]],
                     helps=["the file next to the model may be missing or truncated: compile again"],
                 )
-        return found
+        return weights
 
     def open(self, provider: str, threads: int = 0) -> OrtModel:
         """Open the model on a provider."""
@@ -135,46 +139,48 @@ class OnnxModelFile:
         self, provider: str, lengths: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
     ) -> FixedShapeModel:
         """Open the model for fixed input lengths, as a CUDA graph if possible."""
-        running = open_ort_model_bytes(
+        session = open_ort_model_bytes(
             self.model.SerializeToString(),
             provider,
             directory=self.path.parent,
             name=str(self.path),
             lengths=lengths,
-            recorded=can_record_run(self.model, provider),
+            as_cuda_graph=can_record_run(self.model, provider),
         )
-        return FixedShapeModel.allocate(running, shapes)
+        return FixedShapeModel.allocate(session, shapes)
 
-    def shares_scales(self) -> bool:
-        """Return whether a node quantizes activations with one scale per tensor."""
+    def has_per_tensor_scales(self) -> bool:
+        """Return True if a node quantizes activations with one scale per tensor."""
         return has_per_tensor_rounding(self.model)
 
-    def open_exact(self, provider: str, threads: int = 0) -> OrtModel:
+    def open_without_rounding(self, provider: str, threads: int = 0) -> OrtModel:
         """Open a copy without activation rounding."""
         copy = _copy_model(self.model)
         remove_activation_rounding(copy)
-        return self._open_model(copy, provider, threads, exact=True)
+        return self._open_model(copy, provider, threads, without_rounding=True)
 
-    def open_with_products(self, provider: str) -> tuple[OrtModel, tuple[QuantizedProduct, ...]]:
+    def open_with_quantized_products(
+        self, provider: str
+    ) -> tuple[OrtModel, tuple[QuantizedProduct, ...]]:
         """Open a copy that also outputs its quantized products."""
         copy = _copy_model(self.model)
         products = expose_quantized_products(copy)
         # per-tensor scales depend on how threads split the tensor
         return self._open_model(copy, provider, threads=1), products
 
-    def subgraphs(self) -> Subgraphs:
+    def list_subgraphs(self) -> Subgraphs:
         """Return the branches and loop bodies of the model."""
         return list_subgraphs(self.model)
 
-    def open_counting(self, provider: str) -> OrtModel:
-        """Open a copy as `open_exact` that also counts executions of subgraphs."""
+    def open_with_execution_counts(self, provider: str) -> OrtModel:
+        """Open a copy without activation rounding that also counts executions of subgraphs."""
         copy = _copy_model(self.model)
         remove_activation_rounding(copy)
         add_execution_counts(copy)
-        return self._open_model(copy, provider, exact=True)
+        return self._open_model(copy, provider, without_rounding=True)
 
     def _open_model(
-        self, model: ModelProto, provider: str, threads: int = 0, exact: bool = False
+        self, model: ModelProto, provider: str, threads: int = 0, without_rounding: bool = False
     ) -> OrtModel:
         return open_ort_model_bytes(
             model.SerializeToString(),
@@ -182,7 +188,7 @@ class OnnxModelFile:
             directory=self.path.parent,
             name=str(self.path),
             threads=threads,
-            exact=exact,
+            without_rounding=without_rounding,
         )
 
     def open_with_attention(
@@ -198,7 +204,9 @@ class OnnxModelFile:
 
 
 def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
-    """Return the external files of a model and the bytes needed of each, -1 if invalid."""
+    """Return the external files of a model with the minimum size of each in bytes, -1 if
+    invalid.
+    """
     ends: dict[str, int] = {}
     tensors = [*_iterate_tensors(model.graph)]
     for function in model.functions:
@@ -206,12 +214,14 @@ def _list_external_files(model: ModelProto) -> list[tuple[str, int]]:
     for tensor in tensors:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
-        facts = {entry.key: entry.value for entry in tensor.external_data}
-        offset = _parse_byte_count(facts.get("offset", "0"))
-        length = _parse_byte_count(facts.get("length", ""))
-        location = facts.get("location", "")
-        known = ends.get(location, 0)
-        ends[location] = -1 if min(known, offset) < 0 or length < 1 else max(known, offset + length)
+        fields = {entry.key: entry.value for entry in tensor.external_data}
+        offset = _parse_byte_count(fields.get("offset", "0"))
+        length = _parse_byte_count(fields.get("length", ""))
+        location = fields.get("location", "")
+        known_end = ends.get(location, 0)
+        ends[location] = (
+            -1 if min(known_end, offset) < 0 or length < 1 else max(known_end, offset + length)
+        )
     return list(ends.items())
 
 
@@ -231,10 +241,10 @@ def read_model(path: Path) -> OnnxModelFile:
 
 
 def _resolve_model_link(file: OnnxModelFile) -> OnnxModelFile:
-    """Resolve a link to a model, unless its external files are next to the link."""
-    needed = [location for location, _ in file.outside() if "\0" not in location]
+    """Resolve a symbolic link to a model, unless its external files are next to the link."""
+    locations = [location for location, _ in file.list_external_files() if "\0" not in location]
     if not file.path.is_symlink() or (
-        needed and all((file.path.parent / name).exists() for name in needed)
+        locations and all((file.path.parent / name).exists() for name in locations)
     ):
         return file
     return replace(file, path=file.path.resolve())
@@ -269,17 +279,19 @@ def iterate_model_strings(message: Message) -> Iterator[str | bytes]:
             if message.HasField(name):
                 yield from iterate_model_strings(value)
         else:  # repeated field
-            for one in value:
-                if isinstance(one, Message):
-                    yield from iterate_model_strings(one)
+            for element in value:
+                if isinstance(element, Message):
+                    yield from iterate_model_strings(element)
                 else:
-                    yield one
+                    yield element
 
 
 @lru_cache(maxsize=64)
-def _list_string_fields(kind: Descriptor) -> list[str]:
+def _list_string_fields(descriptor: Descriptor) -> list[str]:
     """Return the string and message fields of a message type."""
-    return [f.name for f in kind.fields if f.message_type is not None or f.type == f.TYPE_STRING]
+    return [
+        f.name for f in descriptor.fields if f.message_type is not None or f.type == f.TYPE_STRING
+    ]
 
 
 def _iterate_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -45,12 +45,12 @@ def write_model(
     dtype: str = "",
     metadata: MetadataTexts | None = None,
     load: bool = True,
-    beside: Sequence[tuple[str, bytes]] = (),
+    side_files: Sequence[tuple[str, bytes]] = (),
 ) -> WrittenModel:
-    """Write `graph` as the model `path`. `metadata` returns its metadata once it is built;
-    `load=False` skips the load check in ONNX Runtime; `beside` are side files (suffix, content)
-    named by their hash, which replace those of the old model. Raise E0810 to E0815, E0821, E0823,
-    E0824, E0923, and the errors of `values`.
+    """Write `graph` as the model `path`. `metadata` returns the metadata of the built model;
+    `load=False` skips the load check in ONNX Runtime. `side_files` (suffix, content) are named by
+    their hash and replace those of the former model. Raise E0810 to E0815, E0821, E0823, E0824,
+    E0923, and the errors of `values`.
     """
     prepared = prepare_graphs(
         [graph],
@@ -64,9 +64,9 @@ def write_model(
     )
     stem = sanitize_file_stem(path.stem)
     with OutputDirectory(path.parent, superseded=find_unused_side_files(path)) as out:
-        others = [out.hashed(stem, suffix, [content]) for suffix, content in beside]
+        side_names = [out.hashed(stem, suffix, [content]) for suffix, content in side_files]
         data = write_prepared_graphs(out, stem, prepared, values, [(path.name, metadata)])
-    names = [path.name, *([data] if data else []), *others]
+    names = [path.name, *([data] if data else []), *side_names]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
     return WrittenModel(path, data, prepared.placement.plan, files)
 
@@ -92,17 +92,23 @@ def prepare_graphs(
 ) -> PreparedGraphs:
     """Plan weight storage, lower and verify graphs that are written to `directory` together."""
     onnx_targets.check_opset(opset)
-    weighed = [_get_weight_graph(g) for g in graphs]
+    weight_graphs = [_get_weight_graph(g) for g in graphs]
     placement = plan_weight_placement(
-        weighed, values, directory, weights_as, opset, alignment=target.alignment, store=dtype
+        weight_graphs,
+        values,
+        directory,
+        weights_as,
+        opset,
+        alignment=target.alignment,
+        matrix_dtype=dtype,
     )
     if placement.plan.copied:
         # the directory may not exist yet, so the nearest existing parent is checked
-        there = (f for f in (directory, *directory.parents) if f.exists())
-        check_free_disk_space(next(there, directory), placement.plan.size)
+        existing = (f for f in (directory, *directory.parents) if f.exists())
+        check_free_disk_space(next(existing, directory), placement.plan.size)
     built = tuple(_build_source(graph, target, opset, placement) for graph in graphs)
-    for one in built:
-        verify_built_model(one, load=load)
+    for built_model in built:
+        verify_built_model(built_model, load=load)
     return PreparedGraphs(
         built, replace(placement, weight_files=_record_linked_checkpoints(placement, values))
     )
@@ -112,20 +118,20 @@ def _record_linked_checkpoints(
     placement: WeightPlacement, values: ParameterValues
 ) -> dict[str, WeightFileFacts]:
     """Return facts of linked checkpoints. Raise E0507 if their values contain NaN."""
-    found = {}
+    facts = {}
     hashes = values.hash_checked_files(placement.plan.linked) if placement.plan.linked else {}
-    for name, place in placement.plan.linked.items():
+    for name, location in placement.plan.linked.items():
         run = placement.pieces[name].byte_range
         assert run is not None, f"{name} is linked to no file"
-        if place.location not in found:
-            found[place.location] = checkpoint_facts(run.path, hashes[run.path])
-    return found
+        if location.location not in facts:
+            facts[location.location] = checkpoint_facts(run.path, hashes[run.path])
+    return facts
 
 
 def _get_weight_graph(source: ModelSource) -> Graph:
-    """Return a graph with the parameters that a model needs."""
+    """Return a graph with all parameters of a model."""
     if isinstance(source, SelfDecodingGraph):
-        return GenerationParts.of(source).weight_graph
+        return GenerationParts.from_graph(source).weight_graph
     return source.graph if isinstance(source, KVBufferGraph) else source
 
 
@@ -149,8 +155,8 @@ def write_prepared_graphs(
     data = write_weight_file(out, stem, placement, values)
     if data:
         facts = out.facts[data]
-        own = {data: WeightFileFacts(facts.bytes, facts.sha256)}
-        placement = replace(placement, weight_files={**placement.weight_files, **own})
+        new_file = {data: WeightFileFacts(facts.bytes, facts.sha256)}
+        placement = replace(placement, weight_files={**placement.weight_files, **new_file})
     # Weights are written first: the model contains their file name and offsets.
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
         attach_weights(built, placement, values, data)
@@ -168,13 +174,13 @@ def write_prepared_graphs(
 
 def _describe_built_model(built: BuiltModel, placement: WeightPlacement) -> EmittedModel:
     """Return the facts about a built model for its metadata."""
-    held = {}
+    initializer_names = {}
     for name in built.graph.parameters:
-        own = placement.ties.get(name, name)
+        stored_name = placement.ties.get(name, name)
         # a standalone generator may not use every weight
-        if own in built.weights:
-            held[name] = built.weights[own].name
-    return EmittedModel(held, built.attentions, placement.weight_files)
+        if stored_name in built.weights:
+            initializer_names[name] = built.weights[stored_name].name
+    return EmittedModel(initializer_names, built.attention_notes, placement.weight_files)
 
 
 def write_weight_file(

@@ -38,34 +38,36 @@ from specc_onnx.write.model_writer import prepare_graphs, write_prepared_graphs
 
 
 def write_package(
-    parts: Mapping[str, PackageGraph],
+    graphs: Mapping[str, PackageGraph],
     directory: Path,
     values: ParameterValues,
     *,
     target: Target,
-    about: PackageMetadata,
+    metadata: PackageMetadata,
     opset: int = onnx_targets.DEFAULT_OPSET,
     weights_as: WeightStorage = "auto",
     dtype: str = "",
-    extras: Sequence[ExtraFile] = (),
+    extra_files: Sequence[ExtraFile] = (),
     stem: str = "model",
     load: bool = True,
-    inputs: Sequence[Path] = (),
+    input_paths: Sequence[Path] = (),
     force: bool = False,
-    every_load: bool = False,
+    hash_on_every_load: bool = False,
 ) -> WrittenModel:
-    """Write graphs by role into `directory`, replacing the package there. Raise E0833 for a file
-    that specc did not write, unless `force`, E0814 for one of the `inputs`, and as `write_model`.
-    `stem` is the prefix of the weight file's name; with `every_load` every load compares content
-    hashes.
+    """Write `graphs` by role into `directory`, replacing the package there. `stem` is the prefix of
+    the name of the weight file; with `hash_on_every_load`, content hashes are compared on every
+    load. Raise E0833 for a file that specc did not write, unless `force`, E0814 for one of the
+    `input_paths`, and the errors of `write_model`.
     """
     directory = normalize_output_path(directory)
     reject_unportable_name(directory)
-    _check_names(parts, extras)
-    old = read_former_index(directory)
-    kept = _check_targets(directory, old, parts, extras, inputs=inputs, force=force)
+    _check_names(graphs, extra_files)
+    former_index = read_former_index(directory)
+    unchanged_extras = _check_output_files(
+        directory, former_index, graphs, extra_files, input_paths=input_paths, force=force
+    )
     prepared = prepare_graphs(
-        [part.graph for part in parts.values()],
+        [part.graph for part in graphs.values()],
         directory,
         values,
         target=target,
@@ -74,21 +76,23 @@ def write_package(
         dtype=dtype,
         load=load,
     )
-    superseded = _find_superseded(directory, old)
-    with OutputDirectory(directory, superseded=[n for n in superseded if n not in kept]) as out:
-        entries = [(part.file, part.metadata) for part in parts.values()]
+    superseded = _find_superseded(directory, former_index)
+    with OutputDirectory(
+        directory, superseded=[n for n in superseded if n not in unchanged_extras]
+    ) as out:
+        entries = [(part.file, part.metadata) for part in graphs.values()]
         data = write_prepared_graphs(out, stem, prepared, values, entries)
         index = PackageIndex(
-            model=about.model,
-            graphs={role: part.file for role, part in parts.items()},
-            extras=_write_extras(out, extras, kept),
-            files={**out.facts, **kept},
+            model=metadata.model,
+            graphs={role: part.file for role, part in graphs.items()},
+            extras=_write_extras(out, extra_files, unchanged_extras),
+            files={**out.facts, **unchanged_extras},
             version=__version__,
-            kept=tuple(sorted(kept)),
+            kept=tuple(sorted(unchanged_extras)),
             linked=prepared.placement.weight_files,
-            about=about.facts,
-            sources=about.sources,
-            every_load=every_load,
+            about=metadata.facts,
+            sources=metadata.sources,
+            every_load=hash_on_every_load,
         )
         out.entry(INDEX_FILE, [index.dump()])
     return WrittenModel(
@@ -96,12 +100,12 @@ def write_package(
     )
 
 
-def _find_superseded(directory: Path, old: PackageIndex | None) -> Sequence[str]:
+def _find_superseded(directory: Path, former_index: PackageIndex | None) -> Sequence[str]:
     """Return the files of the former package that are no longer referenced."""
-    if old is None:
+    if former_index is None:
         return []
     return filter_unreferenced_files(
-        directory, find_superseded_files(directory, old), but=old.files
+        directory, find_superseded_files(directory, former_index), but=former_index.files
     )
 
 
@@ -111,45 +115,49 @@ def _list_file_sizes(directory: Path, index: PackageIndex) -> tuple[tuple[Path, 
     return (*sizes, (directory / INDEX_FILE, len(index.dump())))
 
 
-def _check_targets(
+def _check_output_files(
     directory: Path,
-    old: PackageIndex | None,
-    parts: Mapping[str, PackageGraph],
-    extras: Sequence[ExtraFile],
+    former_index: PackageIndex | None,
+    graphs: Mapping[str, PackageGraph],
+    extra_files: Sequence[ExtraFile],
     *,
-    inputs: Sequence[Path],
+    input_paths: Sequence[Path],
     force: bool,
 ) -> dict[str, FileDigest]:
-    """Check that output files may be written; return extras that exist with equal content."""
+    """Check that output files may be written; return the extra files that exist with equal
+    content.
+    """
     targets = [
-        *(p.file for p in parts.values()),
-        *(e.name for e in extras if not e.hashed),
+        *(p.file for p in graphs.values()),
+        *(e.name for e in extra_files if not e.hashed),
         INDEX_FILE,
     ]
     for name in targets:
         _check_is_file(directory / name)
-    kept = _find_kept_extras(directory, old, extras)
-    for name in (n for n in targets if n not in kept):
-        reject_input_overwrite(directory / name, inputs)
+    unchanged_extras = _find_unchanged_extras(directory, former_index, extra_files)
+    for name in (n for n in targets if n not in unchanged_extras):
+        reject_input_overwrite(directory / name, input_paths)
         if not force:
-            _check_replaceable(directory / name, old)
-    return kept
+            _check_replaceable(directory / name, former_index)
+    return unchanged_extras
 
 
-def _check_names(parts: Mapping[str, PackageGraph], extras: Sequence[ExtraFile]) -> None:
+def _check_names(graphs: Mapping[str, PackageGraph], extra_files: Sequence[ExtraFile]) -> None:
     """Assert plain file names that are distinct even on case-insensitive file systems."""
-    names = [*(p.file for p in parts.values()), *(e.name for e in extras)]
-    assert parts, "a package has a graph"
+    names = [*(p.file for p in graphs.values()), *(e.name for e in extra_files)]
+    assert graphs, "a package has a graph"
     assert all(map(is_plain_file_name, names)), f"{names} are not all plain names"
     assert len({n.lower() for n in names}) == len(names), f"two of {names} are the same"
-    assert len({e.role or e.name for e in extras}) == len(extras), "two extras with one role"
+    assert len({e.role or e.name for e in extra_files}) == len(extra_files), (
+        "two extras with one role"
+    )
 
 
-def _find_kept_extras(
-    directory: Path, old: PackageIndex | None, extras: Sequence[ExtraFile]
+def _find_unchanged_extras(
+    directory: Path, former_index: PackageIndex | None, extras: Sequence[ExtraFile]
 ) -> dict[str, FileDigest]:
-    """Return extras whose files exist with equal content and were not written by specc."""
-    own_files = _list_former_files(old)
+    """Return extra files that exist with equal content and were not written by specc."""
+    own_files = _list_former_files(former_index)
     kept = {}
     for extra in extras:
         path = directory / extra.name
@@ -161,13 +169,13 @@ def _find_kept_extras(
     return kept
 
 
-def _list_former_files(old: PackageIndex | None) -> set[str]:
+def _list_former_files(former_index: PackageIndex | None) -> set[str]:
     """Return the files that specc wrote for the former package."""
-    return set(old.files) - set(old.kept) if old else set()
+    return set(former_index.files) - set(former_index.kept) if former_index else set()
 
 
 def _check_is_file(path: Path) -> None:
-    """Raise E0811 if a needed name is a directory, a device or a link."""
+    """Raise E0811 if an output path is a directory, a device or a link."""
     try:
         mode = os.lstat(path).st_mode
     except (OSError, ValueError):
@@ -177,25 +185,31 @@ def _check_is_file(path: Path) -> None:
             (stat.S_ISDIR, "a directory"),
             (stat.S_ISLNK, "a link, and a package contains the files themselves"),
         )
-        what = next((what for test, what in kinds if test(mode)), "a device or a pipe")
-        raise_not_a_file(path, what)
+        description = next(
+            (description for is_kind, description in kinds if is_kind(mode)), "a device or a pipe"
+        )
+        raise_not_a_file(path, description)
 
 
-def _check_replaceable(path: Path, old: PackageIndex | None) -> None:
+def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
     """Raise E0833 for a file that specc did not write."""
     size = regular_file_size(path)
     # an empty file may be replaced
     if not size or _is_specc_file(path):
         return
-    facts = old.files[path.name] if old and path.name in _list_former_files(old) else None
+    facts = (
+        former_index.files[path.name]
+        if former_index and path.name in _list_former_files(former_index)
+        else None
+    )
     if facts is None or facts.bytes != size or file_sha256(path) != facts.sha256:
-        what = (
+        description = (
             "a model that specc did not compile"
             if path.suffix == ".onnx"
             else "a file that no package of specc wrote"
         )
         raise_not_replaceable(
-            path, f"it is {what}", "use another directory with -o, or --force to replace it"
+            path, f"it is {description}", "use another directory with -o, or --force to replace it"
         )
 
 

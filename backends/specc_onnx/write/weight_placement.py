@@ -40,7 +40,8 @@ WIDENING_SINCE = {"f16": 17, "bf16": 17, "f8_e4m3": 19, "f8_e5m2": 19}
 @dataclass(frozen=True)
 class WeightPlacement:
     """Where weights are stored: `pieces` in storage order, `ties` to the stored parameter, `inline`
-    if unlinked ones are in each ONNX file, `weight_files` their external files, once written.
+    if weights that are not linked are stored in each ONNX file, and `weight_files`, the external
+    files, once they are written.
     """
 
     pieces: Mapping[str, TensorPiece]
@@ -59,48 +60,50 @@ def plan_weight_placement(
     graphs: Sequence[Graph],
     values: ParameterValues,
     directory: Path,
-    how: WeightStorage,
+    storage: WeightStorage,
     opset: int,
     *,
     alignment: int = 1,
-    store: str = "",
+    matrix_dtype: str = "",
 ) -> WeightPlacement:
-    """Plan where the weights of all graphs are stored under `directory`; `store` is the storage
-    dtype of f32 matrices. Raise E0823 if inline weights are too large.
+    """Plan where the weights of all graphs are stored under `directory`; `matrix_dtype` is the
+    storage dtype of f32 matrices. Raise E0823 if inline weights are too large.
     """
     types = collect_parameters(graphs)
     # Tied weights are stored once.
-    ties = {name: own for name in types if (own := values.get_tied_source(name)) is not None}
+    ties = {name: root for name in types if (root := values.get_tied_source(name)) is not None}
     dtypes = {
-        ties.get(name, name): _choose_dtype(values, name, type.dtype, store)
+        ties.get(name, name): _choose_dtype(values, name, type.dtype, matrix_dtype)
         for name, type in types.items()
     }
-    link = how in ("auto", "link")
+    link = storage in ("auto", "link")
     reasons: dict[Path, str] = {}
     pieces = []
     for name, dtype in dtypes.items():
-        may_link = link and not _needs_conversion(values, name, dtype, store)
+        may_link = link and not _needs_conversion(values, name, dtype, matrix_dtype)
         link_directory = directory if may_link else None
         pieces.append(_make_piece(name, dtype, values, link_directory, opset, reasons))
-    inline = _is_inline(pieces, how, len(graphs) == 1)
+    inline = _is_inline(pieces, storage, len(graphs) == 1)
     plan = plan_external_data(pieces, directory, link=link and not inline, alignment=alignment)
     plan = replace(plan, reasons={**reasons, **plan.reasons})
-    if how == "link":
+    if storage == "link":
         _check_all_linked(plan, pieces, directory)
     return WeightPlacement({p.name: p for p in pieces}, ties, plan, inline)
 
 
-def _needs_conversion(values: ParameterValues, name: str, dtype: str, store: str) -> bool:
-    """Return whether a matrix is converted to `store`, so that it cannot stay in the checkpoint."""
-    is_converted = bool(store) and len(values.parameters[name].shape) > 1
+def _needs_conversion(values: ParameterValues, name: str, dtype: str, matrix_dtype: str) -> bool:
+    """Return True if a matrix is converted to `matrix_dtype`, so that it cannot stay in the
+    checkpoint.
+    """
+    is_converted = bool(matrix_dtype) and len(values.parameters[name].shape) > 1
     return is_converted and values.get_stored_dtype(name) != dtype
 
 
-def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: bool) -> bool:
+def _is_inline(pieces: Sequence[TensorPiece], storage: WeightStorage, is_single: bool) -> bool:
     """Return whether weights are stored in the ONNX file. Raise E0823 if they are too large."""
     total = sum(p.nbytes for p in pieces)
     small = total < MAX_INLINE_BYTES and is_single
-    inline = how == "inline" or (how == "auto" and small)
+    inline = storage == "inline" or (storage == "auto" and small)
     if inline and not can_store_inline(pieces):
         raise_error(
             "E0823",
@@ -113,11 +116,13 @@ def _is_inline(pieces: Sequence[TensorPiece], how: WeightStorage, is_single: boo
     return inline
 
 
-def _choose_dtype(values: ParameterValues, name: str, dtype: str, store: str) -> str:
+def _choose_dtype(values: ParameterValues, name: str, dtype: str, matrix_dtype: str) -> str:
     """Return the storage dtype of a parameter: vectors keep full precision."""
-    narrow = dtype == "f32" and len(values.parameters[name].shape) > 1
+    is_matrix = dtype == "f32" and len(values.parameters[name].shape) > 1
     # scales of quantized weights keep their type
-    return store if store and narrow and not is_quantized_part_name(name) else dtype
+    return (
+        matrix_dtype if matrix_dtype and is_matrix and not is_quantized_part_name(name) else dtype
+    )
 
 
 def collect_parameters(graphs: Sequence[Graph]) -> dict[str, Type]:
@@ -140,20 +145,20 @@ def _make_piece(
     opset: int,
     reasons: dict[Path, str],
 ) -> TensorPiece:
-    """Return a weight as it will be stored; it keeps its file's dtype only if it may stay in
-    `directory`. `reasons` collects why files cannot be used.
+    """Return a weight in its storage dtype; it keeps the dtype of its file only if it may stay in
+    `directory`. `reasons` collects why files cannot be linked.
     """
     shape = values.parameters[name].shape
-    found = values.get_stored_dtype(name)
+    file_dtype = values.get_stored_dtype(name)
     run = values.find_byte_range(name) if directory is not None else None
     if run is not None and directory is not None:
         reason = find_link_location(run.path, directory)
         if isinstance(reason, str):
             reasons[run.path], run = reason, None
-    widened = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(found, opset + 1) <= opset
-    if run is None or not (found == dtype or widened):
+    can_widen = dtype in FLOAT_DTYPES and WIDENING_SINCE.get(file_dtype, opset + 1) <= opset
+    if run is None or not (file_dtype == dtype or can_widen):
         return TensorPiece(name, dtype, count_tensor_bytes(shape, dtype))
-    return TensorPiece(name, found, count_tensor_bytes(shape, found), run)
+    return TensorPiece(name, file_dtype, count_tensor_bytes(shape, file_dtype), run)
 
 
 def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directory: Path) -> None:
@@ -161,11 +166,11 @@ def _check_all_linked(plan: ExternalDataPlan, pieces: list[TensorPiece], directo
     unlinked = [p.name for p in pieces if p.name not in plan.linked and p.nbytes]
     if unlinked:
         reasons = list(plan.reasons.values()) or [
-            "no file next to the output stores them in this form"
+            "no file next to the output stores them in this layout and dtype"
         ]
         raise_error(
             "E0824",
-            f"{len(unlinked)} of {len(pieces)} weights cannot be left where they are",
+            f"{len(unlinked)} of {len(pieces)} weights cannot stay in the checkpoint",
             notes=[*reasons, f"the first is `{unlinked[0]}`"],
             helps=[
                 "write the model to the directory of the checkpoint, or use `--weights-as copy`"
@@ -182,15 +187,15 @@ def store_weights_inline(
             tensor.raw_data = b"".join(values.chunks(name, placement.pieces[name].dtype))
 
 
-def store_weight_locations(built: BuiltModel, places: Mapping[str, ExternalLocation]) -> None:
+def store_weight_locations(built: BuiltModel, locations: Mapping[str, ExternalLocation]) -> None:
     """Store the locations of weights in the initializers, as ONNX external data."""
     for name, tensor in built.weights.items():
-        if (place := places.get(name)) is None:
+        if (location := locations.get(name)) is None:
             continue
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in (
-            ("location", place.location),
-            ("offset", place.offset),
-            ("length", place.length),
+            ("location", location.location),
+            ("offset", location.offset),
+            ("length", location.length),
         ):
             tensor.external_data.add(key=key, value=str(value))

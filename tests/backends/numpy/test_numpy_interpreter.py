@@ -32,7 +32,7 @@ TABLE = {"table": np.arange(10, dtype=np.float32).reshape(5, 2)}
 
 def test_floats_are_float64_and_named_values_can_be_had() -> None:
     inputs = {"ids": np.array([[1, 4]]), "scale": np.array([2.0], np.float32)}
-    found = specc_numpy.evaluate_graph(lookup(), inputs, TABLE, wanted=("y", "embedded"))
+    found = specc_numpy.evaluate_graph(lookup(), inputs, TABLE, value_names=("y", "embedded"))
     assert found["y"].dtype == np.float64
     np.testing.assert_array_equal(found["embedded"], [[[2, 3], [8, 9]]])
     np.testing.assert_array_equal(found["y"], [[[4, 6], [16, 18]]])

@@ -77,7 +77,7 @@ def test_opening_and_running_models_leaves_small_numbers() -> None:
     model.run({"tokens": np.array([[1, 2, 3]])})
     assert compute_half_min_normal() > 0
     model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
-    model.tensors({"tokens": np.array([[1, 2, 3]])})
+    model.run_on_device({"tokens": np.array([[1, 2, 3]])})
     assert compute_half_min_normal() > 0
     with pytest.raises(Failed):
         model.run({"tokens": np.array([[10**6]])})

@@ -54,7 +54,9 @@ def f32(*shape: int) -> np.ndarray:
 def test_outputs_come_by_name_all_or_those_wanted() -> None:
     model = two_inputs()
     assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)})) == {"sum", "rest"}
-    assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)}, wanted=("rest",))) == {"rest"}
+    assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)}, output_names=("rest",))) == {
+        "rest"
+    }
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_the_weights_of_every_attention_can_be_read(opset: int, least: dict[str,
     built = build_model(graph, get_target("onnx"), opset)
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
-    names = add_attention_outputs(built.model, built.attentions)
+    names = add_attention_outputs(built.model, built.attention_notes)
     assert list(names) == ["layers.0.self_attn", "layers.1.self_attn"]
     given = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 5))}
     wanted = specc_numpy.evaluate_graph(with_weights(graph), given, values)
@@ -55,7 +55,7 @@ def test_an_attention_whose_weights_are_an_output_already_is_left_as_it_is() -> 
         specc_numpy.evaluate_graph(graph, given, values),
         open_silent_session(built.model).run(None, given),
     )
-    names = add_attention_outputs(built.model, built.attentions)
+    names = add_attention_outputs(built.model, built.attention_notes)
     assert set(names) == {"layers.0.self_attn", "layers.1.self_attn"}
     got = open_silent_session(built.model).run(list(names.values()), given)
     assert [a.shape for a in got] == [(1, 4, 3, 3)] * 2
@@ -74,6 +74,6 @@ def test_an_attention_used_under_two_scopes_is_found_under_both() -> None:
     }
     twice = replace(graph, node_origins=made)
     built = build_model(twice, get_target("onnx"))
-    assert [a["scope"] for a in built.attentions] == ["a", "b"]
-    names = add_attention_outputs(built.model, built.attentions)
+    assert [a["scope"] for a in built.attention_notes] == ["a", "b"]
+    names = add_attention_outputs(built.model, built.attention_notes)
     assert names["a"] == names["b"]

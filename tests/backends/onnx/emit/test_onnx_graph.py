@@ -157,7 +157,10 @@ def test_stored_types_are_widened_and_tied_weights_stored_once() -> None:
     )
     y = b.one(ops.Linear(), b.one(ops.Linear(), x, one, None), two, None)
     built = build_model(
-        b.finish("tied", {"y": y}), get_target("onnx"), stored={"one": "bf16"}, ties={"two": "one"}
+        b.finish("tied", {"y": y}),
+        get_target("onnx"),
+        storage_dtypes={"one": "bf16"},
+        ties={"two": "one"},
     )
     assert list(built.weights) == ["one"]
     assert built.weights["one"].data_type == onnx.TensorProto.BFLOAT16

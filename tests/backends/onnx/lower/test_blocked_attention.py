@@ -218,7 +218,7 @@ def test_layers_share_the_mask_of_the_short_form() -> None:
 def test_weights_can_be_read_of_texts_that_are_done_in_blocks(opset: int) -> None:
     graph = LocalAttentionCase(low=0, high=15, slopes=True).graph()
     built = build_model(graph, get_target("onnx"), opset)
-    names = add_attention_outputs(built.model, built.attentions)
+    names = add_attention_outputs(built.model, built.attention_notes)
     assert list(names) == ["layer.attention"]
     inputs = sample_inputs(graph, 2, 150)
     y, weights = open_silent_session(built.model).run(["y", *names.values()], inputs)

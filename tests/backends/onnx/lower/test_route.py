@@ -115,7 +115,7 @@ def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
     dtype: str, experts: int
 ) -> None:
     made = graph(experts, N)
-    built = build_model(made, get_target("onnx"), 20, stored={"w": dtype})
+    built = build_model(made, get_target("onnx"), 20, storage_dtypes={"w": dtype})
     short = WEIGHT[:experts].astype(NUMPY_DTYPES[dtype])
     assert built.weights["w"].data_type == ONNX_TYPE_CODES[dtype]
     built.weights["w"].raw_data = short.tobytes()

@@ -190,8 +190,8 @@ def test_the_model_carries_its_texts(tmp_path: Path) -> None:
 
     def texts(emitted: EmittedModel) -> dict[str, str]:
         return {
-            "specc": json.dumps([dict(a) for a in emitted.attentions]),
-            "beside": json.dumps(list(emitted.beside)),
+            "specc": json.dumps([dict(a) for a in emitted.attention_notes]),
+            "beside": json.dumps(list(emitted.weight_files)),
         }
 
     path = tmp_path / "m.onnx"

@@ -89,7 +89,7 @@ def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
 def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
     for where in ("a", "b"):
         write_pair_package(
-            tmp_path / where / "pair", extras=[ExtraFile.of_data("config.json", {"b": 1, "a": 2})]
+            tmp_path / where / "pair", extras=[ExtraFile.from_json("config.json", {"b": 1, "a": 2})]
         )
     assert content(tmp_path / "a" / "pair") == content(tmp_path / "b" / "pair")
 
