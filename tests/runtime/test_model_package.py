@@ -25,7 +25,7 @@ from specc.runtime.open_model import open_compiled
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
     write_pair_package(
-        tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]", role="tokenizer")]
+        tmp_path / "pair", extra_files=[ExtraFile("tokenizer.json", b"[1]", role="tokenizer")]
     )
     return tmp_path / "pair"
 

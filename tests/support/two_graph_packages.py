@@ -99,13 +99,15 @@ def write_pair_package(
     parts = {}
     for name, model in models.items():
         reading = readings.build_record(spec.program, model)
-        metadata = build_manifest_text(
+        build_metadata = build_manifest_text(
             model, model.graph, reading, {}, {} if weights else {"seed": seed}
         )
-        parts[name] = PackageGraph(model.graph, f"{name}.onnx", metadata)
-    about = options.pop("about", PackageMetadata("pair", {"growing": "ids"}, {"pair.specc": SPEC}))
+        parts[name] = PackageGraph(model.graph, f"{name}.onnx", build_metadata)
+    metadata = options.pop(
+        "metadata", PackageMetadata("pair", {"growing": "ids"}, {"pair.specc": SPEC})
+    )
     return write_package(
-        parts, directory, values, target=get_target("onnx"), metadata=about, **options
+        parts, directory, values, target=get_target("onnx"), metadata=metadata, **options
     )
 
 

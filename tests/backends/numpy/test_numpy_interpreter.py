@@ -1,5 +1,5 @@
-"""Running a graph in the reference: lengths are found from the inputs, and inputs that
-cannot be are named.
+"""Evaluation of graphs by the NumPy reference: lengths are bound from the inputs, and errors name
+invalid inputs.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from specc.ir.types import Type
 B, T, N = Dim.symbol("batch"), Dim.symbol("seq"), Dim.symbol("n")
 
 
-def lookup() -> Graph:
+def build_lookup_graph() -> Graph:
     build = Builder()
     ids = build.input("ids", Input(Type.of("i64", B, T)))
     scale = build.input("scale", Input(Type.of("f32", B)))
@@ -30,9 +30,11 @@ def lookup() -> Graph:
 TABLE = {"table": np.arange(10, dtype=np.float32).reshape(5, 2)}
 
 
-def test_floats_are_float64_and_named_values_can_be_had() -> None:
+def test_floats_are_float64_and_values_are_requested_by_name() -> None:
     inputs = {"ids": np.array([[1, 4]]), "scale": np.array([2.0], np.float32)}
-    found = specc_numpy.evaluate_graph(lookup(), inputs, TABLE, value_names=("y", "embedded"))
+    found = specc_numpy.evaluate_graph(
+        build_lookup_graph(), inputs, TABLE, value_names=("y", "embedded")
+    )
     assert found["y"].dtype == np.float64
     np.testing.assert_array_equal(found["embedded"], [[[2, 3], [8, 9]]])
     np.testing.assert_array_equal(found["y"], [[[4, 6], [16, 18]]])
@@ -63,9 +65,9 @@ GOOD = {"ids": np.array([[1, 4]]), "scale": np.ones(1)}
         ),
     ],
 )
-def test_inputs_that_cannot_be_are_named(inputs: dict[str, np.ndarray], message: str) -> None:
+def test_errors_name_invalid_inputs(inputs: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(Failed, match=message.replace("[", r"\[")):
-        specc_numpy.evaluate_graph(lookup(), inputs, TABLE)
+        specc_numpy.evaluate_graph(build_lookup_graph(), inputs, TABLE)
 
 
 def test_lengths_are_solved_from_sums_and_multiples() -> None:
@@ -84,12 +86,12 @@ def test_lengths_are_solved_from_sums_and_multiples() -> None:
         ((9, 2), "`seq` is 2, but must equal `n`, which is 4"),
     ],
 )
-def test_lengths_that_do_not_fit_are_refused(shape: tuple[int, ...], message: str) -> None:
+def test_inconsistent_lengths_are_rejected(shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(Failed, match=message):
         bind_symbols([("x", Type.of("f32", 2 * N + 1, T), shape)], {"seq": N})
 
 
-def counting_body() -> Graph:
+def build_counting_body() -> Graph:
     inner = Builder()
     row, carry = (
         inner.input("x", Input(Type.of("f32", B))),
@@ -99,7 +101,7 @@ def counting_body() -> Graph:
     return inner.finish("body", {"c": after, "y": after})
 
 
-def scanned(reverse: bool) -> Graph:
+def run_scan(reverse: bool) -> Graph:
     build = Builder()
     keep = build.input("keep", Input(Type.of("bool", B, T), keep="any"))
     x, c = (
@@ -107,27 +109,25 @@ def scanned(reverse: bool) -> Graph:
         build.input("c", Input(Type.of("f32", B))),
     )
     last, every = build.add(
-        ops.Scan(counting_body(), 1, 1, 1, reverse=reverse, masked=True), keep, x, c
+        ops.Scan(build_counting_body(), 1, 1, 1, reverse=reverse, masked=True), keep, x, c
     )
     return build.finish("main", {"last": last, "every": every})
 
 
 @pytest.mark.parametrize(("reverse", "expected"), [(False, [[1, 0, 4, 8]]), (True, [[8, 0, 7, 4]])])
-def test_a_scan_passes_over_rows_that_are_not_kept(
-    reverse: bool, expected: list[list[int]]
-) -> None:
+def test_scan_skips_masked_positions(reverse: bool, expected: list[list[int]]) -> None:
     inputs = {
         "x": np.array([[1.0, 2, 3, 4]]),
         "keep": np.array([[True, False, True, True]]),
         "c": np.zeros(1),
     }
-    found = specc_numpy.evaluate_graph(scanned(reverse), inputs, {})
+    found = specc_numpy.evaluate_graph(run_scan(reverse), inputs, {})
     np.testing.assert_array_equal(found["every"], expected)
     np.testing.assert_array_equal(found["last"], [8])
 
 
-def test_a_scan_over_nothing_gives_its_first_carry_and_no_rows() -> None:
+def test_scan_over_an_empty_axis_returns_the_initial_carry() -> None:
     inputs = {"x": np.ones((2, 0)), "keep": np.ones((2, 0), bool), "c": np.array([5.0, 6.0])}
-    found = specc_numpy.evaluate_graph(scanned(False), inputs, {})
+    found = specc_numpy.evaluate_graph(run_scan(False), inputs, {})
     np.testing.assert_array_equal(found["last"], [5, 6])
     assert found["every"].shape == (2, 0)

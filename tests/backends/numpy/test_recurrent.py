@@ -1,5 +1,5 @@
-"""What the reference says of recurrent layers, against the papers' equations and by
-what must not matter.
+"""Recurrent layers of the NumPy reference compared with the equations of the papers, and invariance
+to padding and direction.
 """
 
 from typing import Any
@@ -18,11 +18,11 @@ LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 KEPT = [e for e in LAYERS if len(e.operands) > 5 and e.operands[5]]
 
 
-def logistic(x: Array) -> Array:
+def compute_logistic(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-def test_reset_before_is_the_unit_of_the_paper() -> None:
+def test_gru_with_reset_before_matches_the_paper() -> None:
     """Cho et al. 2014 (arXiv:1406.1078, eq. 5 to 8): `h~ = tanh(W x + U (r ⊙ h))`,
     `h' = z h + (1 - z) h~`.
     """
@@ -33,14 +33,14 @@ def test_reset_before_is_the_unit_of_the_paper() -> None:
     op = ops.Gru("before")
     out, last = specc_numpy.evaluate[op](op, {}, x, *stacked, *[None] * 3, h)
     for t in range(5):
-        r = logistic(x[:, t] @ w_r.T + h @ u_r.T)
-        z = logistic(x[:, t] @ w_z.T + h @ u_z.T)
+        r = compute_logistic(x[:, t] @ w_r.T + h @ u_r.T)
+        z = compute_logistic(x[:, t] @ w_z.T + h @ u_z.T)
         h = z * h + (1 - z) * np.tanh(x[:, t] @ w.T + (r * h) @ u.T)
         np.testing.assert_allclose(out[:, t], h, rtol=1e-12)
     np.testing.assert_allclose(last, h, rtol=1e-12)
 
 
-def test_the_update_gate_that_takes_the_new_state_is_the_other_with_its_sign_changed() -> None:
+def test_update_new_equals_update_old_with_negated_weights() -> None:
     """`h' = (1 - z) h + z h~` (arXiv:1409.0473, app. A.1.1); σ(-a) = 1 - σ(a)."""
     x, w, u, b = (
         RNG.normal(size=(2, 5, 3)),
@@ -58,9 +58,9 @@ def test_the_update_gate_that_takes_the_new_state_is_the_other_with_its_sign_cha
         )
 
 
-def test_peepholes_are_those_of_the_paper() -> None:
-    """Gers and Schmidhuber 2000: input and forget gates see the cell before, the output
-    gate the one after.
+def test_peepholes_match_the_paper() -> None:
+    """Gers and Schmidhuber, 2000: input and forget gates read the previous cell state, the output
+    gate reads the new one.
     """
     x, w, u, p = (
         RNG.normal(size=(1, 6, 3)),
@@ -72,15 +72,18 @@ def test_peepholes_are_those_of_the_paper() -> None:
     h = c = np.zeros(4)
     for t in range(6):
         i, f, g, o = np.split(w @ x[0, t] + u @ h, 4)
-        before, c = (c, logistic(f + p[4:8] * c) * c + logistic(i + p[:4] * c) * np.tanh(g))
+        before, c = (
+            c,
+            compute_logistic(f + p[4:8] * c) * c + compute_logistic(i + p[:4] * c) * np.tanh(g),
+        )
         assert (before != c).all()
-        h = logistic(o + p[8:] * c) * np.tanh(c)
+        h = compute_logistic(o + p[8:] * c) * np.tanh(c)
         np.testing.assert_allclose(out[0, t], h, rtol=1e-12)
     np.testing.assert_allclose(cell[0], c, rtol=1e-12)
 
 
 @pytest.mark.parametrize("example", KEPT, ids=str)
-def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: OpExample) -> None:
+def test_padding_anywhere_does_not_change_results(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     given = {f"x{n}": x for n, x in enumerate(example.sample_operands(RNG)) if x is not None}
     for kept in ([2, 3, 4], [0, 1, 2], [1, 3], [0, 1, 2, 3, 4], []):
@@ -97,7 +100,7 @@ def test_padding_on_any_side_and_between_is_as_if_it_were_not_there(example: OpE
 
 
 @pytest.mark.parametrize("example", LAYERS, ids=str)
-def test_a_layer_that_runs_backwards_is_one_over_the_rows_turned_around(example: OpExample) -> None:
+def test_reverse_layer_equals_a_layer_over_the_reversed_sequence(example: OpExample) -> None:
     drawn = example.sample_operands(RNG)
     attributes = example.op.attributes()
     other = type(example.op)(**{**attributes, "reverse": not attributes["reverse"]})

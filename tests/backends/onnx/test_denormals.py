@@ -1,4 +1,4 @@
-"""Denormals are zeros while a model runs, and numbers again behind it."""
+"""Denormals are flushed to zero while a model runs, and only then."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from specc_onnx.ort_session import OrtModel, open_ort_model_bytes
 HERE = pytest.mark.skipif(get_float_mode() is None, reason="this platform has no such mode")
 
 
-def opened(graph: Graph, threads: int = 1) -> OrtModel:
+def open_graph(graph: Graph, threads: int = 1) -> OrtModel:
     built = build_model(graph, get_target("ort-cpu"))
     values = sample_parameters(graph)
     for name, tensor in built.weights.items():
@@ -33,7 +33,7 @@ def opened(graph: Graph, threads: int = 1) -> OrtModel:
 
 
 @HERE
-def test_the_mode_is_on_inside_and_off_behind_also_when_nested() -> None:
+def test_mode_is_on_inside_the_context_also_when_nested() -> None:
     with flush_denormals():
         assert compute_half_min_normal() == 0
         assert np.float32(1e-38) * np.float32(0.5) == 0
@@ -45,7 +45,7 @@ def test_the_mode_is_on_inside_and_off_behind_also_when_nested() -> None:
 
 
 @HERE
-def test_an_exception_inside_puts_it_back() -> None:
+def test_exception_restores_the_mode() -> None:
     def stop() -> None:
         with flush_denormals():
             raise KeyboardInterrupt
@@ -56,7 +56,7 @@ def test_an_exception_inside_puts_it_back() -> None:
 
 
 @HERE
-def test_other_threads_are_left_alone() -> None:
+def test_other_threads_are_not_affected() -> None:
     seen, go = [], threading.Event()
 
     def look() -> None:
@@ -72,8 +72,8 @@ def test_other_threads_are_left_alone() -> None:
     assert seen[0] > 0
 
 
-def test_opening_and_running_models_leaves_small_numbers() -> None:
-    model = opened(build_decoder())
+def test_opening_and_running_models_keeps_denormals() -> None:
+    model = open_graph(build_decoder())
     model.run({"tokens": np.array([[1, 2, 3]])})
     assert compute_half_min_normal() > 0
     model.run_interruptibly({"tokens": np.array([[1, 2, 3]])})
@@ -85,17 +85,17 @@ def test_opening_and_running_models_leaves_small_numbers() -> None:
 
 
 @HERE
-def test_a_model_runs_in_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_runs_with_the_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     class Watching:
-        """A session that looks how small numbers are while it runs."""
+        """A session that records whether denormals are flushed while it runs."""
 
         def run(self, *_: Any) -> list[Any]:
             seen.append(compute_half_min_normal())
             return []
 
-    plain = opened(build_decoder())
+    plain = open_graph(build_decoder())
     model = OrtModel(session=Watching(), name="m", provider="cpu", inputs=plain.inputs, outputs={})
     model.run({"tokens": np.array([[1]])})
     model.run_interruptibly({"tokens": np.array([[1]])})
@@ -109,7 +109,7 @@ def nothing() -> Iterator[None]:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("graph", ["decoder", "window", "causal", "sinks"])
-def test_results_are_the_same_to_the_last_bit(
+def test_results_are_bitwise_equal(
     graph: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
@@ -121,10 +121,10 @@ def test_results_are_the_same_to_the_last_bit(
     inputs = sample_inputs(made, 2, 150)
     if graph == "decoder":
         inputs = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 150))}
-    on = opened(made, threads).run(inputs)
+    on = open_graph(made, threads).run(inputs)
     monkeypatch.setattr(ort_session, "flush_denormals", nothing)
     monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")
-    off = opened(made, threads).run(inputs)
+    off = open_graph(made, threads).run(inputs)
     for name, result in off.items():
         assert result.tobytes() == on[name].tobytes()
 
@@ -133,32 +133,30 @@ FEW = ("gpt2", "longformer", "luong_local_p", "t5")
 
 
 @pytest.mark.parametrize("spec", FEW)
-def test_specs_give_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    same_bits(spec, monkeypatch)
+def test_results_of_specs_are_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_bitwise_equal(spec, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", sorted(set(SMALL_CONFIGS) - {*FEW}))
-def test_every_spec_gives_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    same_bits(spec, monkeypatch)
+def test_results_of_all_specs_are_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_bitwise_equal(spec, monkeypatch)
 
 
-def same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights, inputs of several rows, with the mode and without it."""
+def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with and without the mode on random weights and a batch of inputs."""
     sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
     inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
-    on = opened(graph).run(inputs)
+    on = open_graph(graph).run(inputs)
     monkeypatch.setattr(ort_session, "flush_denormals", nothing)
     monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")
-    off = opened(graph).run(inputs)
+    off = open_graph(graph).run(inputs)
     for name, result in off.items():
         assert result.tobytes() == on[name].tobytes(), name
 
 
-def test_a_platform_without_the_mode_runs_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_platform_without_the_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(denormals, "FLUSH_CONTROL_BITS", {})
     get_float_mode.cache_clear()
     assert get_float_mode() is None

@@ -1,4 +1,4 @@
-"""Rows picked where a tensor lies, beside NumPy's own choice of rows."""
+"""Tensors are gathered and concatenated on the device with the results of NumPy."""
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +13,7 @@ TYPES = (np.float32, np.float16, np.int64, np.int32, np.bool_)
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_it_picks_rows(dtype: type, axis: int) -> None:
+def test_gather_equals_numpy(dtype: type, axis: int) -> None:
     x = (np.random.default_rng(0).standard_normal((3, 3, 3, 2)) * 9).astype(dtype)
     rows = np.array([2, 2, 0], np.int64)
     held = onnxruntime.OrtValue.ortvalue_from_numpy(x)
@@ -22,14 +22,14 @@ def test_it_picks_rows(dtype: type, axis: int) -> None:
     assert found.dtype == x.dtype
 
 
-def test_no_rows_and_more_rows() -> None:
+def test_gather_of_no_and_repeated_indices() -> None:
     x = np.zeros((2, 4, 0, 8), np.float16)
     held = onnxruntime.OrtValue.ortvalue_from_numpy(x)
     rows = np.array([1, 0, 1, 1, 0])
     assert gather_on_device(held, 0, rows, "cpu").shape() == [5, 4, 0, 8]
 
 
-def test_bits_that_numpy_has_no_name_for() -> None:
+def test_gather_of_bfloat16() -> None:
     x = np.arange(6).reshape(3, 2).astype(ml_dtypes.bfloat16)
     held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         x.view(np.uint16), TensorProto.BFLOAT16
@@ -40,7 +40,7 @@ def test_bits_that_numpy_has_no_name_for() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_it_joins_rows(dtype: type) -> None:
+def test_concat_equals_numpy(dtype: type) -> None:
     x = (np.random.default_rng(0).standard_normal((2, 3, 4)) * 9).astype(dtype)
     parts = [x, x[:, :0], x[:, 1:]]
     held = [onnxruntime.OrtValue.ortvalue_from_numpy(part) for part in parts]
@@ -49,7 +49,7 @@ def test_it_joins_rows(dtype: type) -> None:
     assert found.dtype == x.dtype
 
 
-def test_bits_come_to_the_host_as_numbers() -> None:
+def test_bfloat16_is_copied_to_the_host() -> None:
     x = np.array([1.5, -0.0, np.inf, 3e38, 1e-40]).astype(ml_dtypes.bfloat16)
     held = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
         x.view(np.uint16), TensorProto.BFLOAT16

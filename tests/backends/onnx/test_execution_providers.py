@@ -1,4 +1,4 @@
-"""What may stay on the processor when another provider was asked for: lengths, and nothing else."""
+"""With another execution provider, only nodes that compute lengths may run on the CPU."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from specc_onnx import execution_providers
 from specc_onnx.execution_providers import NodeKey, find_computing_nodes
 
 
-def model(
+def build_model_proto(
     *nodes: onnx.NodeProto, given: list[onnx.ValueInfoProto] | None = None
 ) -> onnx.ModelProto:
     """`nodes` over `x` f32[n, 3], a weight `w`, `axis` and a number `limit`."""
@@ -33,70 +33,73 @@ def model(
     return helper.make_model(helper.make_graph(list(nodes), "g", inputs, outputs, weights))
 
 
-def node(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
+def make_op(kind: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(kind, inputs.split(), [output], name=f"n/{output}", **attributes)
 
 
 LENGTHS = [
-    node("Shape", "x", "shape"),
-    node("Gather", "shape axis", "rows"),
-    node("Add", "rows one", "more"),
-    node("Less", "more limit", "short"),
+    make_op("Shape", "x", "shape"),
+    make_op("Gather", "shape axis", "rows"),
+    make_op("Add", "rows one", "more"),
+    make_op("Less", "more limit", "short"),
 ]
-REST = [node("MatMul", "x w", "h"), node("Reshape", "h more", "y")]
+REST = [make_op("MatMul", "x w", "h"), make_op("Reshape", "h more", "y")]
 
 
-def keys(nodes: list[onnx.NodeProto]) -> list[NodeKey]:
+def list_keys(nodes: list[onnx.NodeProto]) -> list[NodeKey]:
     return [(n.op_type, n.name) for n in nodes]
 
 
-def test_what_comes_of_lengths_and_single_numbers_alone_may_stay() -> None:
-    assert find_computing_nodes(model(*LENGTHS, *REST), keys(LENGTHS)) == []
+def test_lengths_and_scalars_may_run_on_the_cpu() -> None:
+    assert find_computing_nodes(build_model_proto(*LENGTHS, *REST), list_keys(LENGTHS)) == []
 
 
-def test_whatever_reads_a_number_of_the_model_is_named_once() -> None:
-    left = keys([*LENGTHS, *REST, *REST])
-    assert find_computing_nodes(model(*LENGTHS, *REST), left) == [
+def test_computing_nodes_are_listed_once() -> None:
+    left = list_keys([*LENGTHS, *REST, *REST])
+    assert find_computing_nodes(build_model_proto(*LENGTHS, *REST), left) == [
         ("MatMul", "n/h"),
         ("Reshape", "n/y"),
     ]
 
 
-def test_an_input_of_several_numbers_is_no_length() -> None:
+def test_vector_inputs_are_no_scalars() -> None:
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
-    embedding = node("Gather", "w ids", "y")
-    assert find_computing_nodes(model(embedding, given=[ids]), keys([embedding])) == [
-        ("Gather", "n/y")
-    ]
+    embedding = make_op("Gather", "w ids", "y")
+    assert find_computing_nodes(
+        build_model_proto(embedding, given=[ids]), list_keys([embedding])
+    ) == [("Gather", "n/y")]
 
 
-def test_a_node_that_nobody_knows_is_named() -> None:
-    assert find_computing_nodes(model(*LENGTHS), [("FusedConv", "made up")]) == [
+def test_unknown_nodes_are_listed() -> None:
+    assert find_computing_nodes(build_model_proto(*LENGTHS), [("FusedConv", "made up")]) == [
         ("FusedConv", "made up")
     ]
 
 
-def test_the_graphs_inside_a_loop_are_judged_as_well() -> None:
+def test_nodes_inside_loops_are_classified() -> None:
     i, going = (
         helper.make_tensor_value_info(n, t, [])
         for n, t in (("i", TensorProto.INT64), ("go", TensorProto.BOOL))
     )
     state = helper.make_tensor_value_info("s", TensorProto.FLOAT, ["n", 3])
     inside = [
-        node("Add", "i one", "next"),
-        node("Less", "next limit", "going"),
-        node("Mul", "s s", "square"),
+        make_op("Add", "i one", "next"),
+        make_op("Less", "next limit", "going"),
+        make_op("Mul", "s s", "square"),
     ]
     results = [helper.make_tensor_value_info(n, t, None) for n, t in (("going", 9), ("square", 1))]
     body = helper.make_graph(inside, "body", [i, going, state], results)
-    loop = node("Loop", "limit  x", "y", body=body)
-    left = keys([*inside, loop])
-    assert find_computing_nodes(model(loop), left) == [("Mul", "n/square"), ("Loop", "n/y")]
+    loop = make_op("Loop", "limit  x", "y", body=body)
+    left = list_keys([*inside, loop])
+    assert find_computing_nodes(build_model_proto(loop), left) == [
+        ("Mul", "n/square"),
+        ("Loop", "n/y"),
+    ]
 
 
 @dataclass
 class Place:
-    """As ONNX Runtime tells of the nodes of a provider."""
+    """The nodes of one provider, as ONNX Runtime reports them."""
 
     ep_name: str
     nodes: list[Any]
@@ -107,7 +110,7 @@ class Place:
 
 @dataclass
 class Session:
-    """A session that left the `left` nodes to the processor."""
+    """A session that assigned the nodes `left` to the CPU."""
 
     left: list[onnx.NodeProto]
 
@@ -115,8 +118,8 @@ class Session:
         return [Place("CPUExecutionProvider", self.left), Place("CUDAExecutionProvider", REST)]
 
 
-def test_a_model_of_which_a_part_was_left_to_the_processor_is_refused_by_name() -> None:
-    given = model(*LENGTHS, *REST).SerializeToString()
+def test_cpu_fallback_is_rejected_with_node_names() -> None:
+    given = build_model_proto(*LENGTHS, *REST).SerializeToString()
     execution_providers.check_node_placement(Session(LENGTHS), given, "m.onnx", "cuda")
     with pytest.raises(Failed, match=r"E0923\]: cuda cannot compute all of `m\.onnx`") as caught:
         execution_providers.check_node_placement(
@@ -128,11 +131,11 @@ def test_a_model_of_which_a_part_was_left_to_the_processor_is_refused_by_name() 
 @pytest.mark.skipif(
     not execution_providers.can_report_placement(), reason="needs ONNX Runtime 1.24"
 )
-def test_onnx_runtime_tells_of_nodes_under_our_names() -> None:
+def test_onnx_runtime_reports_our_node_names() -> None:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry(execution_providers.RECORD_PLACEMENT_OPTION, "1")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])
-    made = model(node("MatMul", "x w", "y"), given=[x])
+    made = build_model_proto(make_op("MatMul", "x w", "y"), given=[x])
     made.ir_version, made.opset_import[0].version = 8, 17
     made.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
     session = onnxruntime.InferenceSession(
@@ -147,9 +150,7 @@ def test_onnx_runtime_tells_of_nodes_under_our_names() -> None:
 
 
 @pytest.mark.parametrize(("spec", "layer"), [("gru_lm", "GRU"), ("elman", "RNN")])
-def test_layers_that_a_card_has_no_kernel_for_become_loops_there(
-    spec: str, layer: str, tmp_path: Any
-) -> None:
+def test_layers_without_a_cuda_kernel_become_loops(spec: str, layer: str, tmp_path: Any) -> None:
     small: dict[str, dict[str, object]] = {
         "gru_lm": {"vocab": 17, "hidden": 5, "layers": 1, "reset": "before"},
         "elman": {"inputs": 4, "hidden": 6, "outputs": 3},

@@ -1,4 +1,4 @@
-"""Threads of a model that rests do not take the processor from another's."""
+"""Idle threads of one model do not slow down another."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 
 
-def test_threads_look_out_for_a_millisecond(tmp_path: Path) -> None:
+def test_idle_threads_spin_for_a_millisecond(tmp_path: Path) -> None:
     specc.compile("t5", tmp_path / "out", init=0, set=SMALL_CONFIGS["t5"], graphs=["step"])
     writer = specc.load(tmp_path / "out").writer
     assert writer

@@ -1,4 +1,4 @@
-"""What a viewer shows of a model: the spec's line, inputs, operations."""
+"""Doc strings of a model for viewers: the doc of the spec, the inputs, the operations."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +32,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_model_says_what_it_is(directory: Path) -> None:
+def test_model_has_the_doc_of_its_spec(directory: Path) -> None:
     for path in (directory / "m.onnx", *(directory / "all").glob("*.onnx")):
         model = onnx.load(path, load_external_data=False)
         assert (
@@ -44,14 +44,14 @@ def test_a_model_says_what_it_is(directory: Path) -> None:
         assert not [p for p in model.metadata_props if p.key == "specc.doc"]
 
 
-def test_inputs_say_what_they_hold(directory: Path) -> None:
+def test_inputs_are_described(directory: Path) -> None:
     model = onnx.load(directory / "m.onnx", load_external_data=False)
     said = {value.name: value.doc_string for value in model.graph.input}
     assert said["input_ids"] == "i64[batch, seq], from 0 to 10"
     assert said["attention_mask"].startswith("bool[batch, seq]: false at padded positions")
 
 
-def test_operations_say_what_they_compute(directory: Path) -> None:
+def test_operations_are_described(directory: Path) -> None:
     model = onnx.load(directory / "m.onnx", load_external_data=False)
     said = {node.doc_string for node in model.graph.node} - {""}
     assert any("x @ w.T" in text for text in said), said
@@ -60,15 +60,15 @@ def test_operations_say_what_they_compute(directory: Path) -> None:
     assert 0 < sum(bool(node.doc_string) for node in model.graph.node) < len(model.graph.node) / 2
 
 
-def test_every_node_stands_in_a_scope(directory: Path) -> None:
+def test_every_node_has_a_scope(directory: Path) -> None:
     for path in (directory / "m.onnx", *(directory / "all").glob("*.onnx")):
         graph = onnx.load(path, load_external_data=False).graph
-        names = [node.name for node in nodes_of(graph)]
+        names = [node.name for node in list_nodes(graph)]
         assert len(names) > 20
         assert not [name for name in names if "/" not in name.strip("/")]
 
 
-def test_what_is_said_stands_where_it_belongs(directory: Path) -> None:
+def test_doc_strings_are_on_the_first_node_of_an_operation(directory: Path) -> None:
     graph = onnx.load(directory / "m.onnx", load_external_data=False).graph
     said = {n.name.rpartition("/")[0]: n.doc_string for n in graph.node if n.doc_string}
     # lengths are computed for whoever asks first, and are not what that computes
@@ -76,9 +76,9 @@ def test_what_is_said_stands_where_it_belongs(directory: Path) -> None:
     assert said["h/0/attn"].startswith("Scaled dot-product attention")
 
 
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Nodes of a graph and of the bodies inside it."""
+def list_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of its bodies."""
     for node in graph.node:
         yield node
         for body in iterate_node_bodies(node):
-            yield from nodes_of(body)
+            yield from list_nodes(body)

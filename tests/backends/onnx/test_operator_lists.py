@@ -1,7 +1,5 @@
-"""The operators of built-in specs beside the published lists of providers that were not
-run: what docs/providers.md says is missing is missing, and nothing else.
-
-Some specs here; all of them under `slow`, and in `make providers`.
+"""The operators of built-in specs compared with published operator lists of providers that were not
+run: docs/providers.md lists exactly the missing operators.
 """
 
 import json
@@ -20,11 +18,11 @@ LISTS = read_operator_lists()
 @pytest.mark.parametrize(
     "spec", [pytest.param(s, marks=[pytest.mark.slow] * (s not in SOME)) for s in SMALL_CONFIGS]
 )
-def test_the_page_tells_what_a_list_lacks(spec: str, name: str) -> None:
+def test_page_lists_missing_operators(spec: str, name: str) -> None:
     assert LISTS[name].find_missing(spec) == LACKING[name].get(spec, [])
 
 
-def test_an_operator_is_on_a_list_as_it_was_defined_in_an_opset() -> None:
+def test_operators_are_listed_by_opset_version() -> None:
     known = OperatorList("p", "s", "c", "r", "n", 17, {"Gelu": 20, "Relu": 0})
     assert known.has_operator("Gelu", 20)
     assert not known.has_operator("Gelu", 21)

@@ -1,6 +1,4 @@
-"""Opening and running: what is checked before ONNX Runtime sees it, and what is said
-when it refuses.
-"""
+"""Opening and running models: input checks before ONNX Runtime, and diagnostics for its errors."""
 
 import os
 import signal
@@ -26,7 +24,7 @@ from specc_onnx.execution_providers import get_ort_provider
 from specc_onnx.ort_session import OrtModel, open_ort_model, open_ort_model_bytes
 
 
-def two_inputs() -> OrtModel:
+def open_two_input_model() -> OrtModel:
     b = Builder()
     n = Dim.symbol("n")
     x = b.input("left", Input(Type.of("f32", n, 2)))
@@ -40,60 +38,63 @@ def two_inputs() -> OrtModel:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are text there")
-def test_a_folder_whose_name_is_no_text_is_told(tmp_path: Path) -> None:
+def test_directory_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     directory = tmp_path / os.fsdecode(b"bad\xff")
     model = build_model(Builder().finish("g", {}), get_target("onnx")).model.SerializeToString()
     with pytest.raises(Failed, match=r"E0923(.|\n)*is not UTF-8"):
         open_ort_model_bytes(model, directory=directory)
 
 
-def f32(*shape: int) -> np.ndarray:
+def make_f32(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
-def test_outputs_come_by_name_all_or_those_wanted() -> None:
-    model = two_inputs()
-    assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)})) == {"sum", "rest"}
-    assert set(model.run({"left": f32(3, 2), "right": f32(3, 2)}, output_names=("rest",))) == {
-        "rest"
-    }
+def test_all_or_selected_outputs_by_name() -> None:
+    model = open_two_input_model()
+    assert set(model.run({"left": make_f32(3, 2), "right": make_f32(3, 2)})) == {"sum", "rest"}
+    assert set(
+        model.run({"left": make_f32(3, 2), "right": make_f32(3, 2)}, output_names=("rest",))
+    ) == {"rest"}
 
 
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"left": f32(3, 2)}, "E0910: the input `right` is missing"),
+        ({"left": make_f32(3, 2)}, "E0910: the input `right` is missing"),
         (
-            {"left": f32(3, 2), "right": f32(3, 2), "rihgt": f32(1)},
+            {"left": make_f32(3, 2), "right": make_f32(3, 2), "rihgt": make_f32(1)},
             "E0910: the model has no input called `rihgt`",
         ),
-        ({"left": f32(3, 2), "right": f32(1, 2)}, "E0912: `n` is 3 in `left` but 1 in `right`"),
         (
-            {"left": f32(3, 4), "right": f32(3, 2)},
+            {"left": make_f32(3, 2), "right": make_f32(1, 2)},
+            "E0912: `n` is 3 in `left` but 1 in `right`",
+        ),
+        (
+            {"left": make_f32(3, 4), "right": make_f32(3, 2)},
             "E0912: `left` has length 4 along axis 2, expected 2",
         ),
-        ({"left": f32(3), "right": f32(3, 2)}, "E0911: `left` has 1 axes, expected 2"),
+        ({"left": make_f32(3), "right": make_f32(3, 2)}, "E0911: `left` has 1 axes, expected 2"),
         (
-            {"left": np.ones((3, 2)), "right": f32(3, 2)},
+            {"left": np.ones((3, 2)), "right": make_f32(3, 2)},
             "E0907: the input `left` has element type float64, expected float32",
         ),
     ],
 )
-def test_inputs_that_do_not_fit_are_named(inputs: dict[str, np.ndarray], message: str) -> None:
+def test_errors_name_invalid_inputs(inputs: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(Failed) as caught:
-        two_inputs().run(inputs)
+        open_two_input_model().run(inputs)
     (found,) = caught.value.diagnostics
     assert f"{found.code}: {found.title}" == message
 
 
-def test_byte_order_and_strides_make_no_difference() -> None:
-    model = two_inputs()
+def test_any_byte_order_and_strides() -> None:
+    model = open_two_input_model()
     x = np.arange(6, dtype=np.float32).reshape(2, 3).T
     got = model.run({"left": x.astype(">f4"), "right": x})["sum"]
     assert (got == 2 * x).all()
 
 
-def test_a_provider_nobody_knows_is_refused_with_a_guess() -> None:
+def test_unknown_provider_gets_a_suggestion() -> None:
     with pytest.raises(Failed, match=r"E0921\]: unknown provider `cdua`") as caught:
         get_ort_provider("cdua")
     assert caught.value.diagnostics[0].helps == ("did you mean `cuda`?",)
@@ -106,12 +107,12 @@ def test_a_provider_nobody_knows_is_refused_with_a_guess() -> None:
     "CUDAExecutionProvider" in onnxruntime.get_available_providers(),
     reason="needs an ONNX Runtime without CUDA",
 )
-def test_a_provider_that_is_not_here_is_an_error_and_no_other_is_taken(tmp_path: Path) -> None:
+def test_missing_provider_is_an_error_without_fallback(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"E0922\]: the provider `cuda` is not available"):
         open_ort_model(tmp_path / "m.onnx", "cuda")
 
 
-def test_what_is_no_model_is_refused_in_one_line(
+def test_invalid_model_is_a_one_line_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "m.onnx"
@@ -121,10 +122,8 @@ def test_what_is_no_model_is_refused_in_one_line(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_fault_while_running_is_a_diagnostic_and_prints_nothing(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """An id beyond the table: nothing before the run can know it."""
+def test_run_time_error_is_a_diagnostic_without_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """An id outside the table cannot be detected before the run."""
     graph = build_decoder()
     built = build_model(graph, get_target("onnx"))
     for name, array in sample_parameters(graph).items():
@@ -137,18 +136,16 @@ def test_a_fault_while_running_is_a_diagnostic_and_prints_nothing(
 
 
 @pytest.fixture
-def heeded() -> Iterator[None]:
-    """Ctrl-C is heeded, also where who started the tests lets it be ignored."""
+def enable_interrupts() -> Iterator[None]:
+    """Enable Ctrl-C, also if the parent process ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("heeded")
-def test_an_interrupt_ends_a_long_run() -> None:
-    """A loop that would turn for minutes; the thread that listens for Ctrl-C is free
-    while it does.
-    """
+def test_interrupt_stops_a_long_run() -> None:
+    """A loop that would run for minutes; the thread that handles Ctrl-C is not blocked."""
     value = helper.make_tensor_value_info
     turn, more = value("i", onnx.TensorProto.INT64, []), onnx.TensorProto.BOOL
     inside = [turn, value("more", more, []), value("x", onnx.TensorProto.FLOAT, ["n"])]

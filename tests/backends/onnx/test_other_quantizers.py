@@ -1,5 +1,5 @@
-"""What other programs make of our models: ONNX Runtime's dynamic quantizer and its
-converter to float16 read them, and what comes out is the same but for the bits.
+"""ONNX Runtime's dynamic quantizer and its float16 converter read compiled models; results agree up
+to precision.
 """
 
 import json
@@ -26,7 +26,7 @@ model that is misread is off by about 1.
 """
 
 
-def compiled(spec: str, path: Path, *given: str) -> Path:
+def compile_spec(spec: str, path: Path, *given: str) -> Path:
     # a score is no text in quotes
     words = {n: v if isinstance(v, str) else json.dumps(v) for n, v in SMALL_CONFIGS[spec].items()}
     values = [f"--set={n}={v}" for n, v in words.items()]
@@ -35,7 +35,7 @@ def compiled(spec: str, path: Path, *given: str) -> Path:
     return path
 
 
-def results(path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
+def run_file(path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options)
@@ -43,23 +43,23 @@ def results(path: Path, inputs: dict[str, Array]) -> dict[str, Array]:
     return dict(zip(names, session.run(None, inputs), strict=True))
 
 
-def lost(path: Path, full: Path) -> float:
-    """The largest difference of any result, of its largest value, in rows that exist: in
-    padding before a text nothing is seen, and a norm makes much of what is almost zero.
+def measure_relative_error(path: Path, full: Path) -> float:
+    """Return the largest difference of any result relative to its largest value at valid positions:
+    a position in left padding has no visible keys, and a norm amplifies values near zero.
     """
     graph = specc.load(full).manifest.graph
     inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
     keeps = [inputs[n] for n, facts in graph.input_facts.items() if facts.keep]
-    got, want = results(path, inputs), results(full, inputs)
+    got, want = run_file(path, inputs), run_file(full, inputs)
     return max(
-        float(np.abs(rows_of(got[n] - value, keeps)).max() / np.abs(value).max())
+        float(np.abs(select_valid_positions(got[n] - value, keeps)).max() / np.abs(value).max())
         for n, value in want.items()
         if value.dtype.kind == "f"
     )
 
 
-def rows_of(result: Array, keeps: list[Array]) -> Array:
-    """The rows of a result that are no padding."""
+def select_valid_positions(result: Array, keeps: list[Array]) -> Array:
+    """Return the positions of a result that are not padding."""
     for keep in keeps:
         if result.ndim > 2 and result.shape[:2] == keep.shape:
             found: Array = result[keep]
@@ -68,15 +68,15 @@ def rows_of(result: Array, keeps: list[Array]) -> Array:
 
 
 @pytest.mark.parametrize("spec", SOME)
-def test_a_dynamic_quantizer_reads_them(spec: str, tmp_path: Path) -> None:
+def test_dynamic_quantizer(spec: str, tmp_path: Path) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
-    full = compiled(spec, tmp_path / "full.onnx", "--for-quantizers")
+    full = compile_spec(spec, tmp_path / "full.onnx", "--for-quantizers")
     for kind in (quantization.QuantType.QInt8, quantization.QuantType.QUInt8):
         low = tmp_path / f"{kind}.onnx"
         quantization.quantize_dynamic(full, low, weight_type=kind)
         held = {t.data_type for t in onnx.load(low).graph.initializer}
         assert held & {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
-        assert 0 < lost(low, full) < EIGHT_BITS
+        assert 0 < measure_relative_error(low, full) < EIGHT_BITS
 
 
 @pytest.mark.parity
@@ -88,27 +88,27 @@ def test_a_dynamic_quantizer_reads_them(spec: str, tmp_path: Path) -> None:
         ("luong_location", {"op_types_to_quantize": ["MatMul", "Gemm"]}),
     ],
 )
-def test_what_it_has_to_be_told(spec: str, given: dict[str, list[str]], tmp_path: Path) -> None:
+def test_options_for_the_quantizer(spec: str, given: dict[str, list[str]], tmp_path: Path) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
-    full = compiled(spec, tmp_path / "full.onnx", "--for-quantizers")
+    full = compile_spec(spec, tmp_path / "full.onnx", "--for-quantizers")
     low = tmp_path / "low.onnx"
     quantization.quantize_dynamic(full, low, **given)
-    assert 0 < lost(low, full) < EIGHT_BITS
+    assert 0 < measure_relative_error(low, full) < EIGHT_BITS
 
 
 @pytest.mark.parametrize("spec", SOME)
-def test_a_converter_to_float16_reads_them(spec: str, tmp_path: Path) -> None:
+def test_float16_converter(spec: str, tmp_path: Path) -> None:
     float16 = pytest.importorskip("onnxruntime.transformers.float16")
-    full = compiled(spec, tmp_path / "full.onnx")
+    full = compile_spec(spec, tmp_path / "full.onnx")
     half = float16.convert_float_to_float16(onnx.load(full), keep_io_types=True)
     onnx.save(half, tmp_path / "half.onnx")
-    assert 0 < lost(tmp_path / "half.onnx", full) < SIXTEEN_BITS
+    assert 0 < measure_relative_error(tmp_path / "half.onnx", full) < SIXTEEN_BITS
 
 
-def test_only_what_is_misread_is_left_out(tmp_path: Path) -> None:
+def test_only_misread_operators_are_excluded(tmp_path: Path) -> None:
     kinds = {}
     for name, given in {"usual": [], "ours": ["--for-quantizers"]}.items():
-        path = compiled("gpt2", tmp_path / f"{name}.onnx", *given)
+        path = compile_spec("gpt2", tmp_path / f"{name}.onnx", *given)
         assert main(["verify", str(path), "--rounds", "1"]) == 0
         kinds[name] = {node.op_type for node in onnx.load(path).graph.node}
     assert "Attention" in kinds["usual"]
@@ -119,7 +119,7 @@ def test_only_what_is_misread_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given", [["--target", "ort-cpu"], ["--quantize", "int8"], ["--target", "ort-cuda"]]
 )
-def test_options_that_do_not_go_with_it(
+def test_conflicting_options_are_errors(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["compile", "xor", "--target", "onnx", "--for-quantizers", *given]

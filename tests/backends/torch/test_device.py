@@ -1,8 +1,8 @@
-"""A module computes where its parameters are: nothing that it makes lies elsewhere, no
-value is asked for on the way.
+"""A module computes on the device of its parameters: it creates no tensors elsewhere and never
+synchronizes.
 
-Shown on PyTorch's `meta` device, whose tensors have shapes and no values, so that no
-GPU is needed.
+The tests use PyTorch's `meta` device, whose tensors have shapes but no values, so that no GPU is
+needed.
 """
 
 import math
@@ -48,8 +48,8 @@ SPECS = {
 KINDS = {"f": torch.float32, "i": torch.int64, "b": torch.bool}
 
 
-def inputs(graph: Graph) -> dict[str, object]:
-    """Tensors without values for every input, each symbol its own length."""
+def make_meta_inputs(graph: Graph) -> dict[str, object]:
+    """Return meta tensors for every input, with a distinct length per symbol."""
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     lengths = {s: 3 + n for n, s in enumerate(symbols)}
     return {
@@ -66,7 +66,7 @@ def inputs(graph: Graph) -> dict[str, object]:
 def test_a_spec_stays_on_its_device(name: str) -> None:
     described = elaborate_spec(open_spec(name, sets=SPECS[name]))
     module = specc_torch.SpecModule(described.graph, defaults=described.defaults).to("meta")
-    given = inputs(described.graph)
+    given = make_meta_inputs(described.graph)
     absent = set(described.defaults.outputs) if described.defaults is not None else set()
     for left_out in (set(), absent):  # the defaults are computed there too
         found = module(**{n: x for n, x in given.items() if n not in left_out})
@@ -78,7 +78,7 @@ def test_a_spec_stays_on_its_device(name: str) -> None:
 
 
 @pytest.mark.parametrize(("cell", "options"), [("gru", ", reset=after, update=old"), ("lstm", "")])
-def test_a_fused_layer_is_told_that_it_learns(
+def test_fused_layer_is_called_in_training_mode(
     cell: str, options: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told: list[bool] = []

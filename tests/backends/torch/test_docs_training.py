@@ -1,4 +1,4 @@
-"""What docs/training.md shows runs as it stands."""
+"""The examples of docs/training.md run unchanged."""
 
 import re
 from pathlib import Path

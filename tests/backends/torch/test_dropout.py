@@ -36,7 +36,7 @@ PLACES = {
 }
 
 
-def texts(case: str) -> tuple[str, str]:
+def make_spec_texts(case: str) -> tuple[str, str]:
     """Return the spec with dropout, and the spec without."""
     body, call = PLACES[case]
     plain = "t" if "(t" in call else "x"
@@ -46,20 +46,20 @@ def texts(case: str) -> tuple[str, str]:
     )
 
 
-def ones(model: Any) -> Any:
+def run_on_ones(model: Any) -> Any:
     return model(x=torch.ones(64, 32, 8))["y"]
 
 
 @pytest.mark.parametrize("case", PLACES)
 def test_training_mode_drops_elements_at_the_rate(case: str) -> None:
-    model = specc_torch.module(texts(case)[0], init=0)
+    model = specc_torch.module(make_spec_texts(case)[0], init=0)
     torch.manual_seed(0)
-    y = ones(model)
+    y = run_on_ones(model)
     kept = y != 0
     # 16 384 samples: six standard deviations of their mean are 0.02
     assert abs(1 - kept.float().mean().item() - RATE) < 0.02
     assert torch.all(y[kept] == torch.tensor(1 / (1 - RATE)))
-    assert not torch.equal(y, ones(model))
+    assert not torch.equal(y, run_on_ones(model))
     steps = kept.float().mean(dim=(0, 2))
     assert torch.all((steps - (1 - RATE)).abs() < 0.12)
     assert not torch.equal(kept[:, 0], kept[:, 1])
@@ -67,9 +67,9 @@ def test_training_mode_drops_elements_at_the_rate(case: str) -> None:
 
 @pytest.mark.parametrize("case", PLACES)
 def test_compiled_models_and_eval_mode_have_no_dropout(case: str, tmp_path: Path) -> None:
-    dropped, plain = texts(case)
+    dropped, plain = make_spec_texts(case)
     model = specc_torch.module(dropped, init=0).eval()
-    assert torch.equal(ones(model), torch.ones(64, 32, 8))
+    assert torch.equal(run_on_ones(model), torch.ones(64, 32, 8))
     graphs = []
     for name, text in (("a", dropped), ("b", plain)):
         path = tmp_path / f"{name}.specc"
@@ -79,7 +79,7 @@ def test_compiled_models_and_eval_mode_have_no_dropout(case: str, tmp_path: Path
 
 
 def test_the_mask_is_the_one_of_torch() -> None:
-    model = specc_torch.module(texts("in a graph")[0], init=0)
+    model = specc_torch.module(make_spec_texts("in a graph")[0], init=0)
     x = torch.randn(2, 3, 8)
     torch.manual_seed(7)
     ours = model(x=x)["y"]
@@ -91,31 +91,31 @@ def test_two_calls_on_one_tensor_sample_two_masks() -> None:
     model = specc_torch.module(
         SPEC.format(body="return concat([dropout(x, rate), dropout(x, rate)])"), init=0
     )
-    first, second = ones(model).chunk(2, dim=-1)
+    first, second = run_on_ones(model).chunk(2, dim=-1)
     assert not torch.equal(first, second)
 
 
 def test_a_rate_of_zero_drops_nothing_and_of_one_everything() -> None:
     for rate in (0.0, 1.0):
-        model = specc_torch.module(texts("in a block")[0], init=0, set={"rate": rate})
-        assert torch.equal(ones(model), torch.full((64, 32, 8), 1.0 - rate))
+        model = specc_torch.module(make_spec_texts("in a block")[0], init=0, set={"rate": rate})
+        assert torch.equal(run_on_ones(model), torch.full((64, 32, 8), 1.0 - rate))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5])
 def test_a_rate_that_is_no_probability_is_an_error(rate: float) -> None:
     with pytest.raises(Failed, match="E0417"):
-        specc_torch.module(texts("in a graph")[0], init=0, set={"rate": rate})
+        specc_torch.module(make_spec_texts("in a graph")[0], init=0, set={"rate": rate})
 
 
 def test_gradients_are_those_of_the_kept_elements() -> None:
-    model = specc_torch.module(texts("in a graph")[0], init=0)
+    model = specc_torch.module(make_spec_texts("in a graph")[0], init=0)
     x = torch.ones(4, 4, 8, requires_grad=True)
     y = model(x=x)["y"]
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
 
 
-def test_dropout_in_a_compiled_model_leaves_numbers_alone(tmp_path: Path) -> None:
-    specc.compile(texts("in a loop")[0], tmp_path / "m.onnx", init=0)
+def test_dropout_does_not_change_a_compiled_model(tmp_path: Path) -> None:
+    specc.compile(make_spec_texts("in a loop")[0], tmp_path / "m.onnx", init=0)
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
     assert np.array_equal(specc.load(tmp_path / "m.onnx").run(x=x)["y"], x)

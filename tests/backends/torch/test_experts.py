@@ -1,5 +1,5 @@
-"""A mixture of experts is trained as its spec says, and what was trained is read back: all
-experts of a weight in one tensor, whatever published files hold.
+"""Mixtures of experts: trained weights compile to a model with the same results, with all experts
+of a weight in one tensor.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parity
 SMALL = {"vocab": 17, "d": 16, "heads": 2, "kv_heads": 1, "layers": 2, "hidden": 24, "experts": 4}
 
 
-def test_what_was_trained_is_what_the_compiled_model_gives(tmp_path: Path) -> None:
+def test_compiled_model_equals_the_trained_module(tmp_path: Path) -> None:
     sets = [f"{name}={value}" for name, value in SMALL.items()]
     graph = elaborate_spec(open_spec("mixtral", sets=sets)).graph
     model = specc_torch.SpecModule(graph, seed=3)
@@ -55,7 +55,7 @@ def test_what_was_trained_is_what_the_compiled_model_gives(tmp_path: Path) -> No
     assert gap <= 1e-5 * np.abs(wanted[there]).max()
 
 
-def test_experts_that_nobody_chose_are_not_trained() -> None:
+def test_unused_experts_get_no_gradient() -> None:
     sets = [f"{name}={value}" for name, value in SMALL.items()]
     graph = elaborate_spec(open_spec("mixtral", sets=sets)).graph
     model = specc_torch.SpecModule(graph, seed=3)

@@ -1,4 +1,4 @@
-"""Every op in PyTorch gives what the reference gives, and lets gradients through."""
+"""Every op in PyTorch equals the reference and propagates gradients."""
 
 import numpy as np
 import pytest
@@ -18,15 +18,15 @@ def test_every_op_has_a_rule() -> None:
 
 
 @pytest.fixture(autouse=True)
-def doubles() -> object:
-    """Without parameters a module computes in PyTorch's default type."""
+def use_double_default() -> object:
+    """A module without parameters computes in PyTorch's default dtype."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_pytorch_equals_the_reference(example: OpExample) -> None:
+def test_ops_equal_the_reference(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     module = specc_torch.SpecModule(graph).eval()
     for seed in range(3):
@@ -57,7 +57,7 @@ SMOOTH = (
     ],
     ids=str,
 )
-def test_gradients_are_those_of_the_function(example: OpExample) -> None:
+def test_gradients_equal_finite_differences(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     module = specc_torch.SpecModule(graph).eval()
     drawn = {
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_the_function(example: OpExample) -> None:
     assert torch.autograd.gradcheck(results, tuple(moved.values()))
 
 
-def test_a_query_that_sees_nothing_leaves_no_nan_behind() -> None:
+def test_query_without_visible_keys_has_no_nan_gradient() -> None:
     example = next(e for e in EXAMPLES if isinstance(e.op, ops.MaskedSoftmax))
     graph, _ = build_example_graph(example)
     scores, mask = (torch.as_tensor(x) for x in example.sample_operands(np.random.default_rng(0)))

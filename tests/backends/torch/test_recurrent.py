@@ -1,6 +1,4 @@
-"""Recurrent layers of the standard library are PyTorch's, weights by the same names in
-the same layout.
-"""
+"""Recurrent layers of the standard library equal PyTorch's, with the same weight names and layouts."""
 
 from pathlib import Path
 
@@ -24,14 +22,14 @@ graph f(x: float[batch, n, 3], keep: keep[batch, n]) -> (out: float[batch, n, _]
 """
 
 
-def graph_of(directory: Path, call: str, more: str = "") -> Graph:
+def build_layer_graph(directory: Path, call: str, more: str = "") -> Graph:
     path = directory / "cells.specc"
     path.write_text(SPEC.format(call=call, more=more))
     return elaborate_spec(open_spec(str(path))).graph
 
 
-def ours(graph: Graph, theirs: object, x: object, keep: object) -> dict[str, object]:
-    """The results of the graph with the weights of a PyTorch module."""
+def run_layer(graph: Graph, theirs: object, x: object, keep: object) -> dict[str, object]:
+    """Return the results of the graph with the weights of a PyTorch module."""
     module = specc_torch.SpecModule(graph).double()
     module.load_state_dict({f"layers.{k}": v for k, v in theirs.state_dict().items()})
     return module(x=x, keep=keep)
@@ -48,7 +46,7 @@ def test_layers_equal_pytorch_on_padded_sequences(
     theirs = make(3, 4, layers, batch_first=True, bidirectional=both).double()
     options = f"hidden=4, layers={layers}, keep=keep, direction={'both' if both else 'forward'}"
     options += ", reset=after" if cell == "gru" else ""
-    graph = graph_of(
+    graph = build_layer_graph(
         tmp_path, f"{cell}(x, {options})", ", cell: float[batch, _, 4]" if cell == "lstm" else ""
     )
     x, lengths = torch.randn(3, 6, 3, dtype=torch.float64), torch.tensor([6, 2, 4])
@@ -58,13 +56,13 @@ def test_layers_equal_pytorch_on_padded_sequences(
     out, ends = theirs(packed)
     expected = [torch.nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0]]
     expected += [e.transpose(0, 1) for e in (ends if cell == "lstm" else (ends,))]
-    found = ours(graph, theirs, x, torch.arange(6) < lengths[:, None])
+    found = run_layer(graph, theirs, x, torch.arange(6) < lengths[:, None])
     for mine, reference in zip(found.values(), expected, strict=True):
         np.testing.assert_allclose(mine.detach(), reference.detach(), rtol=1e-10, atol=1e-12)
 
 
-def test_a_gru_of_the_papers_resets_before_its_matrix(tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, "gru(x, hidden=4, keep=keep, reset=before, update=new)")
+def test_gru_with_reset_before_the_product(tmp_path: Path) -> None:
+    graph = build_layer_graph(tmp_path, "gru(x, hidden=4, keep=keep, reset=before, update=new)")
     module = specc_torch.SpecModule(graph, seed=3).double()
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     w, u, b, c = (
@@ -82,9 +80,9 @@ def test_a_gru_of_the_papers_resets_before_its_matrix(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["last"][:, 0].detach(), h, rtol=1e-10)
 
 
-def test_gradients_go_back_through_time(tmp_path: Path) -> None:
+def test_gradients_reach_the_first_position(tmp_path: Path) -> None:
     theirs = torch.nn.GRU(3, 4, batch_first=True).double()
-    graph = graph_of(tmp_path, "gru(x, hidden=4, reset=after)")
+    graph = build_layer_graph(tmp_path, "gru(x, hidden=4, reset=after)")
     module = specc_torch.SpecModule(graph).double()
     module.load_state_dict({f"layers.{k}": v for k, v in theirs.state_dict().items()})
     x = torch.randn(2, 5, 3, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""A spec as an `nn.Module`: names, seeds, ties, files, types."""
+"""A spec as an `nn.Module`: names, seeds, ties, files, dtypes."""
 
 from pathlib import Path
 
@@ -41,14 +41,12 @@ def module(tmp_path: Path) -> object:
 IDS = np.array([[3, 1, 0], [2, 10, 4]])
 
 
-def test_the_state_has_the_names_of_the_spec_even_those_a_module_uses_itself(
-    module: object,
-) -> None:
+def test_state_dict_has_the_names_of_the_spec(module: object) -> None:
     assert set(module.state_dict()) == set(module.graph.parameters)
     assert "type.train.weight" in module.state_dict()
 
 
-def test_it_starts_as_the_seed_and_the_names_say(module: object) -> None:
+def test_initial_values_depend_on_seed_and_name(module: object) -> None:
     for name, facts in module.graph.parameter_facts.items():
         if name not in module.ties:
             shape = tuple(d.evaluate({}) for d in facts.type.shape)
@@ -64,14 +62,14 @@ def test_tied_parameters_are_one_and_are_saved_once(module: object, tmp_path: Pa
         assert set(file.tensors) == set(module.graph.parameters) - {"head.weight"}
 
 
-def test_inputs_with_a_default_may_be_left_out(module: object) -> None:
+def test_inputs_with_a_default_are_optional(module: object) -> None:
     left_out = module(ids=torch.tensor(IDS))["logits"]
     assert torch.equal(
         left_out, module(ids=torch.tensor(IDS), keep=torch.tensor(IDS != 0))["logits"]
     )
 
 
-def test_it_computes_what_the_reference_computes(module: object) -> None:
+def test_outputs_equal_the_reference(module: object) -> None:
     module.double()
     numbers = {n: p.detach().numpy() for n, p in module.named_spec_parameters()}
     expected = specc_numpy.evaluate_graph(module.graph, {"ids": IDS, "keep": IDS != 0}, numbers)[
@@ -91,7 +89,7 @@ def test_a_saved_state_loads_again(module: object, tmp_path: Path) -> None:
     assert torch.equal(again(ids=IDS)["logits"], module(ids=IDS)["logits"])
 
 
-def test_half_precision_is_saved_as_it_is(module: object, tmp_path: Path) -> None:
+def test_half_precision_keeps_its_dtype(module: object, tmp_path: Path) -> None:
     module.bfloat16().save(tmp_path / "half.safetensors")
     with open_tensors(tmp_path / "half.safetensors") as file:
         assert {t.dtype for t in file.tensors.values()} == {"bf16"}

@@ -1,5 +1,5 @@
-"""A module ties what its spec ties: one parameter, saved once, and what was trained is
-what is compiled.
+"""Tied parameters of a spec are one parameter of the module, saved once, and compile to the trained
+values.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ TIED = {"lstm_lm": 1, "encoder_decoder": 2, "transformer": 1}
 IDS = np.array([[3, 1, 9, 4], [2, 10, 4, 4]])
 
 
-def module_of(name: str) -> Any:
+def build_module(name: str) -> Any:
     flat = [
         f"{k}.{n}={m}" if n else f"{k}={str(m).lower()}"
         for k, v in SMALL[name].items() for n, m in (v.items() if isinstance(v, dict) else [("", v)])
@@ -38,8 +38,8 @@ def module_of(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_what_was_trained_is_what_is_compiled(name: str, tmp_path: Path) -> None:
-    module = module_of(name)
+def test_compiled_model_equals_the_trained_module(name: str, tmp_path: Path) -> None:
+    module = build_module(name)
     assert len(module.ties) == TIED[name]
     assert len(list(module.parameters())) == len(module.graph.parameters) - TIED[name]
     given = {"ids": IDS} if name == "lstm_lm" else {"source": IDS, "target": IDS}
@@ -66,8 +66,8 @@ def test_what_was_trained_is_what_is_compiled(name: str, tmp_path: Path) -> None
     assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_of_tied_weights_any_that_is_given_counts_and_two_that_differ_are_refused() -> None:
-    module = module_of("lstm_lm")
+def test_tied_values_may_be_given_once_and_must_agree() -> None:
+    module = build_module("lstm_lm")
     ((name, root),) = module.ties.items()
     table = np.arange(88, dtype=np.float32).reshape(11, 8)
     again = specc_torch.SpecModule(module.graph, {name: table})
@@ -87,8 +87,8 @@ weights { load "a.weight" = transpose("published.kernel")  load "a.bias" = "publ
 
 
 def test_a_saved_module_is_not_read_as_a_published_checkpoint(tmp_path: Path) -> None:
-    """`load` rules turn what others have stored; what a module saves has the spec's own
-    names and shapes.
+    """`load` rules convert published checkpoints; a saved module has the names and shapes of the
+    spec.
     """
     (tmp_path / "m.specc").write_text(SQUARE)
     module = specc_torch.SpecModule(

@@ -1,4 +1,4 @@
-"""A spec is trained as it is; the digits demo keeps what its script trained."""
+"""A spec can be trained directly; the digits demo keeps the weights that its script trained."""
 
 import importlib.util
 import re
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def train_script() -> ModuleType:
     found = importlib.util.spec_from_file_location(
         "train_digits", ROOT / "docs" / "demos" / "digits" / "train.py"
     )
@@ -29,29 +29,27 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_kept_weights_read_what_was_held_out(script: ModuleType) -> None:
-    with open_tensors(script.SPEC.with_name("digits.safetensors")) as file:
+def test_committed_weights_classify_held_out_images(train_script: ModuleType) -> None:
+    with open_tensors(train_script.SPEC.with_name("digits.safetensors")) as file:
         assert file.size < 1_000_000
         names = set(file.tensors)
-    model = specc_torch.module(script.SPEC)  # whose spec names them
+    model = specc_torch.module(train_script.SPEC)  # whose spec names them
     assert names == {name for name, _ in model.named_parameters()}
-    pixels, target = script.pictures(model)
-    kept = script.held_out(len(pixels))
-    assert script.accuracy(model, pixels[kept], target[kept]) >= 0.97
+    pixels, target = train_script.pictures(model)
+    kept = train_script.held_out(len(pixels))
+    assert train_script.accuracy(model, pixels[kept], target[kept]) >= 0.97
 
 
-def test_a_few_steps_make_the_loss_smaller_and_are_the_same_again(
-    script: ModuleType, tmp_path: Path
-) -> None:
+def test_training_reduces_the_loss_reproducibly(train_script: ModuleType, tmp_path: Path) -> None:
     small = {"d": 16, "layers": 1, "hidden": 16}
     files = []
     for turn in range(2):
         torch.manual_seed(0)
-        model = specc_torch.module(script.SPEC, init=7, set=small)
-        pixels, target = script.pictures(model)
+        model = specc_torch.module(train_script.SPEC, init=7, set=small)
+        pixels, target = train_script.pictures(model)
         few, shown = pixels[:256], target[:256]
         before = torch.nn.functional.cross_entropy(model(pixel_values=few)["logits"], shown)
-        script.train(model, few, shown, epochs=3)
+        train_script.train(model, few, shown, epochs=3)
         after = torch.nn.functional.cross_entropy(model(pixel_values=few)["logits"], shown)
         assert after.item() < before.item()
         specc_torch.save(model, tmp_path / f"{turn}.safetensors")
@@ -60,7 +58,7 @@ def test_a_few_steps_make_the_loss_smaller_and_are_the_same_again(
 
 
 @pytest.mark.parametrize("name", ["digits", "dates", "numbers", "learned"])
-def test_the_demos_import_nothing_from_inside(name: str) -> None:
+def test_demos_import_no_private_modules(name: str) -> None:
     path = ROOT / "docs" / "demos" / name / "train.py"
     found = re.findall(r"^(?:from|import) (specc\S*)", path.read_text(encoding="utf-8"), re.M)
     assert set(found) <= {"specc", "specc_torch"}

@@ -1,6 +1,4 @@
-"""What `specc_torch` offers to those who train: a module of a spec, rows of data, weights
-that compile.
-"""
+"""The training API of `specc_torch`: modules of a spec, data sets, and weights that compile."""
 
 from pathlib import Path
 
@@ -19,8 +17,8 @@ ROWS = [{"pixel_values": str(DIGITS / f"{n}.png"), "logits": label} for n, label
 TIED = {"width": 16, "heads": 2, "vocab": 20, "encoder": {"layers": 1}, "decoder": {"layers": 1}}
 
 
-def test_what_is_trained_is_what_is_compiled(tmp_path: Path) -> None:
-    """The results of the module and of the model compiled from its weights, to 1e-5."""
+def test_compiled_model_equals_the_trained_module(tmp_path: Path) -> None:
+    """Compare the module and the model compiled from its weights to 1e-5."""
     model = specc_torch.module("digits", init=3)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses = []
@@ -43,7 +41,7 @@ def test_what_is_trained_is_what_is_compiled(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())
 
 
-def test_the_weights_that_a_spec_names_are_where_it_starts() -> None:
+def test_module_starts_from_the_weights_of_the_spec() -> None:
     model = specc_torch.module("digits")
     inputs, wanted = specc_torch.batch(model, ROWS)
     assert model(**inputs)["logits"].argmax(-1).tolist() == wanted["logits"].tolist()
@@ -51,7 +49,7 @@ def test_the_weights_that_a_spec_names_are_where_it_starts() -> None:
     assert not torch.equal(next(iter(fresh.parameters())), next(iter(model.parameters())))
 
 
-def test_a_seed_gives_the_weights_that_compile_gives(tmp_path: Path) -> None:
+def test_seed_gives_the_weights_of_compile(tmp_path: Path) -> None:
     specc.compile(
         "vit",
         tmp_path / "v.onnx",
@@ -71,7 +69,7 @@ def test_ties_are_kept() -> None:
     assert sum(p is named["output_projection.weight"] for p in model.parameters()) == 1
 
 
-def test_a_text_of_a_spec_is_one(tmp_path: Path) -> None:
+def test_spec_source_text_is_accepted(tmp_path: Path) -> None:
     text = (
         "specc 1\nmodel m\ngraph g(x: float[3]) -> (y: float[2]) { return linear(x, out=2) @ w }\n"
     )
@@ -85,7 +83,7 @@ def test_a_text_of_a_spec_is_one(tmp_path: Path) -> None:
     assert wanted["y"].dtype == torch.float32
 
 
-def test_numbers_beside_whole_ones_are_numbers() -> None:
+def test_mixed_integers_and_floats_are_floats() -> None:
     text = "specc 1\nmodel m\ndims b\ngraph g(x: float[b, 1]) -> (y: float[b, 1]) { return linear(x, out=1) @ w }\n"
     _, wanted = specc_torch.batch(
         specc_torch.module(text), [{"x": [1], "y": [2]}, {"x": [1], "y": [0.5]}]
@@ -93,7 +91,7 @@ def test_numbers_beside_whole_ones_are_numbers() -> None:
     assert wanted["y"].tolist() == [[2.0], [0.5]]
 
 
-def test_readers_of_data_in_other_processes() -> None:
+def test_data_loader_workers() -> None:
     data = specc_torch.Dataset(specc_torch.module("digits"), ROWS)
     one, two = (list(data.loader(2, seed=4, workers=n)) for n in (0, 1))
     for (a, b), (c, d) in zip(one, two, strict=True):
@@ -101,7 +99,7 @@ def test_readers_of_data_in_other_processes() -> None:
         assert torch.equal(b["logits"], d["logits"])
 
 
-def test_rows_may_be_a_data_set_of_another_library() -> None:
+def test_examples_of_another_library() -> None:
     class Other:
         def __len__(self) -> int:
             return len(ROWS)
@@ -118,7 +116,7 @@ def test_rows_may_be_a_data_set_of_another_library() -> None:
         specc_torch.Dataset(model, ROWS[0])
 
 
-def test_a_module_inside_another_is_saved(tmp_path: Path) -> None:
+def test_wrapped_module_is_saved(tmp_path: Path) -> None:
     model = specc_torch.module("xor", init=1)
     around = torch.nn.DataParallel(model)
     specc_torch.save(around, tmp_path / "a.safetensors")
@@ -126,7 +124,7 @@ def test_a_module_inside_another_is_saved(tmp_path: Path) -> None:
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
-def test_what_cannot_be_saved_is_said_before_training(tmp_path: Path) -> None:
+def test_check_output_fails_before_training(tmp_path: Path) -> None:
     (tmp_path / "mine.safetensors").write_bytes(b"somebody else's")
     specc_torch.check_output(tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
@@ -136,7 +134,7 @@ def test_what_cannot_be_saved_is_said_before_training(tmp_path: Path) -> None:
     specc_torch.check_output(tmp_path / "mine.safetensors", force=True)
 
 
-def test_weights_that_are_still_to_be_learned_are_begun_by_a_seed(tmp_path: Path) -> None:
+def test_missing_weights_are_initialized_by_a_seed(tmp_path: Path) -> None:
     text = "specc: 1\nmodel: m\nextends: xor\nweights:\n  - from: mine.safetensors\n"
     (tmp_path / "m.yaml").write_text(text)
     with pytest.raises(specc.Failed, match=r"E0802[\s\S]*init=0"):
@@ -166,7 +164,7 @@ def test_weights_that_are_still_to_be_learned_are_begun_by_a_seed(tmp_path: Path
         ),
     ],
 )
-def test_what_cannot_be_is_said_with_a_code(call: object, code: str) -> None:
+def test_errors_have_codes(call: object, code: str) -> None:
     assert callable(call)
     with pytest.raises(specc.Failed, match=code):
         call()

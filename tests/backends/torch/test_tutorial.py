@@ -1,4 +1,4 @@
-"""docs/tutorial.md, followed word by word; only that it trains for fewer epochs."""
+"""The commands of docs/tutorial.md run as written, with fewer training epochs."""
 
 import os
 import re
@@ -16,7 +16,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 EPOCHS = 5
 
 
-def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
+def test_tutorial_runs(tmp_path: Path) -> None:
     binaries = str(Path(sys.executable).parent)
     places = {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
     scripts = iter(re.findall(r"[Ss]ave this program as `(\w+\.py)`:", PAGE))

@@ -1,6 +1,4 @@
-"""Attention weights can be read from any compiled model, whichever way its attentions
-were lowered.
-"""
+"""Attention weights can be read from any compiled model, however its attentions were lowered."""
 
 from dataclasses import replace
 
@@ -16,8 +14,8 @@ from specc_onnx import build_model, get_target
 from specc_onnx.emit.instrumentation import add_attention_outputs
 
 
-def with_weights(graph: Graph) -> Graph:
-    """The same graph with each attention's second result as an output."""
+def add_weight_outputs(graph: Graph) -> Graph:
+    """Return the graph with the weights of each attention as an additional output."""
     outputs = {"logits": graph.outputs["logits"]}
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Attend):
@@ -29,7 +27,7 @@ def with_weights(graph: Graph) -> Graph:
 
 @pytest.mark.parametrize("opset", [17, 23, 24])
 @pytest.mark.parametrize("least", [{}, {"batch": 1, "seq": 1}], ids=["may be empty", "not empty"])
-def test_the_weights_of_every_attention_can_be_read(opset: int, least: dict[str, int]) -> None:
+def test_weights_of_every_attention_are_exposed(opset: int, least: dict[str, int]) -> None:
     graph = build_decoder(least=least)
     values = sample_parameters(graph)
     built = build_model(graph, get_target("onnx"), opset)
@@ -38,14 +36,14 @@ def test_the_weights_of_every_attention_can_be_read(opset: int, least: dict[str,
     names = add_attention_outputs(built.model, built.attention_notes)
     assert list(names) == ["layers.0.self_attn", "layers.1.self_attn"]
     given = {"tokens": np.random.default_rng(0).integers(0, 11, (2, 5))}
-    wanted = specc_numpy.evaluate_graph(with_weights(graph), given, values)
+    wanted = specc_numpy.evaluate_graph(add_weight_outputs(graph), given, values)
     got = open_silent_session(built.model).run(["logits", *names.values()], given)
     assert_outputs_match(wanted, got)
     assert np.allclose(got[1].sum(-1), 1)
 
 
-def test_an_attention_whose_weights_are_an_output_already_is_left_as_it_is() -> None:
-    graph = with_weights(build_decoder())
+def test_existing_weights_output_is_unchanged() -> None:
+    graph = add_weight_outputs(build_decoder())
     values = sample_parameters(graph)
     built = build_model(graph, get_target("onnx"))
     for name, tensor in built.weights.items():
@@ -61,12 +59,12 @@ def test_an_attention_whose_weights_are_an_output_already_is_left_as_it_is() -> 
     assert [a.shape for a in got] == [(1, 4, 3, 3)] * 2
 
 
-def test_notes_that_do_not_fit_the_model_are_passed_over() -> None:
+def test_notes_without_a_matching_node_are_ignored() -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     assert add_attention_outputs(built.model, [{"scope": "gone", "node": "nothing/like/it"}]) == {}
 
 
-def test_an_attention_used_under_two_scopes_is_found_under_both() -> None:
+def test_attention_in_two_scopes_is_listed_under_both() -> None:
     graph = build_decoder(layers=1)
     made = {
         n: NodeOrigin(("a", "b"), m.spans) if isinstance(n.op, ops.Attend) else m

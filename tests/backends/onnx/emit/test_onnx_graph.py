@@ -1,4 +1,4 @@
-"""The graphs that come out: their names, what is shared, what a target and an opset change."""
+"""Built ONNX graphs: names, shared nodes, and the effects of target and opset."""
 
 import subprocess
 import sys
@@ -24,11 +24,11 @@ WHOLE = replace(get_target("onnx"), uses_blocked_attention=False)
 """Attention as one node, whatever its mask: `test_blocks.py` has the other form."""
 
 
-def kinds(built: BuiltModel) -> Counter[str]:
+def list_op_types(built: BuiltModel) -> Counter[str]:
     return Counter(n.op_type for n in built.model.graph.node)
 
 
-def filled(built: BuiltModel, values: dict[str, np.ndarray]) -> onnx.ModelProto:
+def fill_weights(built: BuiltModel, values: dict[str, np.ndarray]) -> onnx.ModelProto:
     for name, tensor in built.weights.items():
         tensor.raw_data = values[name].tobytes()
     return built.model
@@ -36,12 +36,12 @@ def filled(built: BuiltModel, values: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("where", sorted(TARGETS))
 @pytest.mark.parametrize("opset", [17, 20, 23, 24, 26])
-def test_a_decoder_equals_the_reference_and_passes_the_gates(where: str, opset: int) -> None:
+def test_decoder_equals_the_reference_and_is_verified(where: str, opset: int) -> None:
     graph = build_decoder()
     values = sample_parameters(graph)
     built = build_model(graph, get_target(where), opset)
     verify_built_model(built)
-    session = open_silent_session(filled(built, values))
+    session = open_silent_session(fill_weights(built, values))
     rng = np.random.default_rng(0)
     for shape in ((3, 5), (1, 1), (2, 0), (0, 4)):
         given = {"tokens": rng.integers(0, 11, shape)}
@@ -51,38 +51,38 @@ def test_a_decoder_equals_the_reference_and_passes_the_gates(where: str, opset: 
 
 
 def test_attention_is_one_node_on_packed_heads() -> None:
-    """No transpose is left: heads are split and merged by the kernel."""
-    found = kinds(build_model(build_decoder(least=ONES), WHOLE, 23))
+    """No transpose remains: the kernel splits and merges heads."""
+    found = list_op_types(build_model(build_decoder(least=ONES), WHOLE, 23))
     assert found["Attention"] == found["RotaryEmbedding"] / 2 == 2
     assert found["Transpose"] == found["If"] == 0
-    assert kinds(build_model(build_decoder(least=ONES), WHOLE, 22))["Attention"] == 0
+    assert list_op_types(build_model(build_decoder(least=ONES), WHOLE, 22))["Attention"] == 0
 
 
-def test_an_attention_that_may_meet_empty_inputs_is_guarded() -> None:
-    found = kinds(build_model(build_decoder(), WHOLE, 23))
+def test_attention_over_possibly_empty_inputs_is_inside_an_if() -> None:
+    found = list_op_types(build_model(build_decoder(), WHOLE, 23))
     assert found["If"] == 2
     assert found["Attention"] == 0
 
 
-def test_mask_and_rotary_tables_are_made_once_for_all_layers() -> None:
-    found = kinds(build_model(build_decoder(layers=4), WHOLE, 23))
+def test_layers_share_mask_and_rotary_tables() -> None:
+    found = list_op_types(build_model(build_decoder(layers=4), WHOLE, 23))
     assert found["LessOrEqual"] == found["Cos"] == found["Sin"] == 1
 
 
-def test_linear_maps_keep_the_layout_of_the_checkpoint() -> None:
+def test_linear_layers_keep_the_layout_of_the_checkpoint() -> None:
     built = build_model(build_decoder(), get_target("onnx"), 23)
     assert list(built.weights["layers.0.mlp.up.weight"].dims) == [32, 16]
-    assert "Transpose" not in kinds(built)
+    assert "Transpose" not in list_op_types(built)
 
 
-def test_only_the_targets_of_onnx_runtime_use_its_own_operators() -> None:
+def test_only_onnx_runtime_targets_use_contrib_operators() -> None:
     for name, wanted in (("onnx", set()), ("ort-cpu", {"FusedMatMul"})):
         built = build_model(build_decoder(), get_target(name), 23)
         assert {n.op_type for n in built.model.graph.node if n.domain} == wanted
         assert len(built.model.opset_import) == 1 + len(wanted)
 
 
-def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
+def test_nodes_are_numbered_within_their_scope() -> None:
     names = [n.name for n in build_model(build_decoder(least=ONES), WHOLE, 23).model.graph.node]
     assert len(set(names)) == len(names)
     assert "layers/0/self_attn/Attention" in names
@@ -91,7 +91,7 @@ def test_nodes_are_named_by_their_scopes_without_gaps() -> None:
     assert "layers/0/self_attn/RotaryEmbedding_3" not in names
 
 
-def test_weights_bear_their_own_names_and_outputs_theirs() -> None:
+def test_weights_and_outputs_keep_their_names() -> None:
     graph = build_decoder()
     model = build_model(graph, get_target("onnx")).model
     assert [t.name for t in model.graph.initializer][: len(graph.parameters)] == list(
@@ -103,7 +103,7 @@ def test_weights_bear_their_own_names_and_outputs_theirs() -> None:
     ] == ["batch", "seq", 11]
 
 
-def test_the_same_graph_gives_the_same_bytes_whatever_the_hash_seed() -> None:
+def test_model_bytes_do_not_depend_on_the_hash_seed() -> None:
     program = (
         "import hashlib, specc_onnx; from support import decoder_graphs; "
         "m = specc_onnx.build_model(decoder_graphs.build_decoder(), specc_onnx.get_target('onnx')).model; "
@@ -123,7 +123,7 @@ def test_the_same_graph_gives_the_same_bytes_whatever_the_hash_seed() -> None:
     assert len(seen) == 1
 
 
-def test_an_input_may_be_an_output_and_a_value_two() -> None:
+def test_inputs_and_shared_values_can_be_outputs() -> None:
     b = Builder()
     x = b.input("x", Input(Type.of("f32", Dim.symbol("n"))))
     y = b.one(ops.Pointwise("exp"), x)
@@ -134,11 +134,11 @@ def test_an_input_may_be_an_output_and_a_value_two() -> None:
     given = {"x": np.arange(3, dtype=np.float32)}
     assert_outputs_match(
         specc_numpy.evaluate_graph(graph, given, values),
-        open_silent_session(filled(built, values)).run(None, given),
+        open_silent_session(fill_weights(built, values)).run(None, given),
     )
 
 
-def test_a_weight_called_like_an_input_stays_apart() -> None:
+def test_weight_with_the_name_of_an_input_is_renamed() -> None:
     b = Builder()
     x = b.input("x", Input(Type.of("f32", 2)))
     w = b.parameter(Parameter(name="x", type=Type.of("f32", 2), initial=""))
@@ -148,7 +148,7 @@ def test_a_weight_called_like_an_input_stays_apart() -> None:
     verify_built_model(built)
 
 
-def test_stored_types_are_widened_and_tied_weights_stored_once() -> None:
+def test_narrow_weights_are_widened_and_tied_weights_stored_once() -> None:
     b = Builder()
     x = b.input("x", Input(Type.of("f32", Dim.symbol("n"), 2)))
     one, two = (
@@ -164,5 +164,5 @@ def test_stored_types_are_widened_and_tied_weights_stored_once() -> None:
     )
     assert list(built.weights) == ["one"]
     assert built.weights["one"].data_type == onnx.TensorProto.BFLOAT16
-    assert kinds(built)["Cast"] == 1
+    assert list_op_types(built)["Cast"] == 1
     verify_built_model(built)

@@ -1,5 +1,5 @@
-"""Models that decode themselves: the tokens of a float64 loop of full passes, for every
-strategy and edge.
+"""Standalone generators return the tokens of a float64 loop of full forward passes, for every
+decoding strategy and edge case.
 """
 
 import numpy as np
@@ -59,8 +59,8 @@ DRAWS = (
 )
 
 
-def same(case: GenerationCase) -> None:
-    """Tokens are equal, and log-probabilities nearly."""
+def check_same_generation(case: GenerationCase) -> None:
+    """Assert equal tokens and nearly equal log-probabilities."""
     tokens, scores = case.run()
     wanted, wanted_scores = case.generate_expected()
     assert tokens.tolist() == wanted.tolist()
@@ -74,7 +74,7 @@ def test_greedy(name: str) -> None:
     spec = elaborate_smallest(name)
     case = GenerationCase(spec, make_settings(spec))
     assert [i.name for i in case.session.get_inputs()][-1] == "max_tokens"
-    same(case)
+    check_same_generation(case)
 
 
 DRAWING, SEARCHING = (
@@ -86,10 +86,10 @@ DRAWING, SEARCHING = (
 @pytest.mark.parametrize(
     ("name", "more"), cover_axes(lambda name, more: (more - name) % 4 < 2, DRAWING, DRAWS)
 )
-def test_sampling_draws_what_python_draws(name: str, more: dict[str, float]) -> None:
+def test_sampling_matches_python(name: str, more: dict[str, float]) -> None:
     spec = elaborate_smallest(name)
     case = GenerationCase(spec, make_settings(spec, "sample", seed=5, max_tokens=16, **more))
-    same(case)
+    check_same_generation(case)
     again = case.run(seed=np.array(6))[0]
     assert again.shape != case.run()[0].shape or (again != case.run()[0]).any()
 
@@ -97,7 +97,7 @@ def test_sampling_draws_what_python_draws(name: str, more: dict[str, float]) -> 
 @pytest.mark.parametrize(
     ("name", "more"), cover_axes(lambda name, more: (more - name) % 5 < 2, SEARCHING, BEAMS)
 )
-def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> None:
+def test_beam_search_matches_python(name: str, more: dict[str, object]) -> None:
     spec = elaborate_smallest(name)
     stops = (0, 2, 5) if name in PROMPTED else (2, 7)
     case = GenerationCase(spec, make_settings(spec, "beam", stop=stops, **more))
@@ -105,12 +105,12 @@ def test_beams_find_what_python_finds(name: str, more: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bloom", "lstm_lm", "sparsemax_lm"])
-def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
-    """A row padded on the left gets the tokens that it gets alone."""
+def test_left_padded_prompts_of_different_length(name: str) -> None:
+    """A left-padded sequence gets the same tokens as alone."""
     spec = elaborate_smallest(name)
     keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
     case = GenerationCase(spec, make_settings(spec), keep=keep)
-    same(case)
+    check_same_generation(case)
     tokens = case.run()[0]
     alone = GenerationCase(spec, make_settings(spec))
     for row in range(BATCH):
@@ -119,8 +119,8 @@ def test_prompts_of_unequal_length_stand_on_the_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rules_over_runs_of_tokens(seed: int) -> None:
-    """Prompts of different length, padded on either side, with tokens that come again."""
+def test_ngram_and_bad_words_rules(seed: int) -> None:
+    """The prompts differ in length, are padded on either side and contain repeated tokens."""
     rng = np.random.default_rng(seed)
     prompt = rng.integers(3, 7, (BATCH, 6))
     keep = np.ones(prompt.shape, bool)
@@ -148,8 +148,8 @@ def test_rules_over_runs_of_tokens(seed: int) -> None:
     assert tokens.tolist() == wanted.tolist()
 
 
-def test_beams_of_unequal_prompts_fan_out() -> None:
-    """The prompt is read once a text; what says which of it exists fans out with the caches."""
+def test_beams_fan_out_after_padded_prompts() -> None:
+    """The prompt is processed once per sequence; its padding mask fans out with the caches."""
     spec = elaborate_smallest("gpt2")
     keep = np.array([[False, False, True], [True, True, True], [False, True, True]])
     case = GenerationCase(
@@ -162,8 +162,10 @@ def test_beams_of_unequal_prompts_fan_out() -> None:
     assert_hypotheses_equal(*case.run(), case.search_expected())
 
 
-def test_padding_may_be_told_by_the_ids() -> None:
-    """Where defaults are computed inside, `input_ids >= 0` says what exists: -1 is padding."""
+def test_default_padding_mask_is_computed_from_ids() -> None:
+    """If defaults are computed inside the model, `input_ids >= 0` is the padding mask: -1 is
+    padding.
+    """
     spec = elaborate_smallest("gpt2")
     case = GenerationCase(spec, make_settings(spec))
     padded = np.array([[-1, -1, 7], [1, 2, 8], [-1, 4, 9]])
@@ -173,14 +175,14 @@ def test_padding_may_be_told_by_the_ids() -> None:
         assert tokens[row, : made.shape[1]].tolist() == made[0].tolist()
 
 
-def test_a_start_needs_another_input_that_tells_how_many_texts() -> None:
+def test_start_token_needs_an_input_with_the_batch_size() -> None:
     spec = elaborate_smallest("gpt2")
     case = GenerationCase(spec, make_settings(spec, start=(3,)))
     assert not case.ingredients.can_start_empty
     assert list(case.ingredients.inputs) == ["input_ids"]
 
 
-def test_an_output_whose_name_is_taken_is_numbered() -> None:
+def test_output_name_of_an_input_is_numbered() -> None:
     graph = build_decoder()
     derived = derive_encoder_and_step(graph, "tokens", {"logits": "newest"})
     built = build_generation_model(
@@ -197,15 +199,13 @@ def test_an_output_whose_name_is_taken_is_numbered() -> None:
         prompt = np.append(prompt, [[token]], axis=1)
 
 
-def test_decoding_ends_when_every_row_has_ended() -> None:
-    """The step runs no further than the longest row needs, and what stands behind a
-    stop is filler.
-    """
+def test_generation_stops_when_all_sequences_are_finished() -> None:
+    """The loop stops after the longest sequence; tokens after a stop token are fill tokens."""
     spec = elaborate_smallest("gpt2")
     free = GenerationCase(spec, make_settings(spec, stop=())).run()[0]
     stops = tuple(int(t) for t in free[:, 2])
     case = GenerationCase(spec, make_settings(spec, stop=stops, pad=16))
-    same(case)
+    check_same_generation(case)
     tokens, scores = case.run()
     assert tokens.shape[1] <= 3
     for row, line in enumerate(tokens.tolist()):
@@ -215,7 +215,7 @@ def test_decoding_ends_when_every_row_has_ended() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
-def test_no_tokens_are_asked_for(strategy: str) -> None:
+def test_zero_max_tokens(strategy: str) -> None:
     spec = elaborate_smallest("gpt2")
     tokens, scores = GenerationCase(spec, make_settings(spec, strategy)).run(max_tokens=np.array(0))
     assert tokens.shape == ((BATCH, 1, 0) if strategy == "beam" else (BATCH, 0))
@@ -223,7 +223,7 @@ def test_no_tokens_are_asked_for(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample", "beam"])
-def test_no_texts_are_given(strategy: str) -> None:
+def test_empty_batch(strategy: str) -> None:
     spec = elaborate_smallest("gpt2")
     tokens = GenerationCase(spec, make_settings(spec, strategy)).run(
         input_ids=np.zeros((0, 3), np.int64)
@@ -235,27 +235,27 @@ def test_no_texts_are_given(strategy: str) -> None:
     ("where", "opset"),
     cover_axes(lambda where, opset: where == opset % 2, ("onnx", "ort-cpu"), (18, 20, 23, 26)),
 )
-def test_every_opset_and_target(where: str, opset: int) -> None:
+def test_all_opsets_and_targets(where: str, opset: int) -> None:
     for name, strategy in (("gpt2", "sample"), ("rnnsearch", "beam")):
         spec = elaborate_smallest(name)
         case = GenerationCase(
             spec, make_settings(spec, strategy, seed=1), target=where, opset=opset
         )
-        same(case) if strategy == "sample" else assert_hypotheses_equal(
+        check_same_generation(case) if strategy == "sample" else assert_hypotheses_equal(
             *case.run(), case.search_expected()
         )
 
 
-def test_the_oldest_opset_decodes_greedily_and_refuses_to_sample() -> None:
+def test_oldest_opset_supports_greedy_decoding_only() -> None:
     spec = elaborate_smallest("gpt2")
-    same(GenerationCase(spec, make_settings(spec), opset=17))
+    check_same_generation(GenerationCase(spec, make_settings(spec), opset=17))
     with pytest.raises(Failed) as caught:
         GenerationCase(spec, make_settings(spec, "sample"), opset=17)
     assert caught.value.diagnostics[0].code == "E0821"
 
 
-def test_a_seed_gives_the_same_in_any_batch() -> None:
-    """What row 0 draws does not depend on the rows beside it."""
+def test_samples_do_not_depend_on_the_batch() -> None:
+    """Samples of sequence 0 do not depend on the other sequences."""
     spec = elaborate_smallest("gpt2")
     case = GenerationCase(spec, make_settings(spec, "sample", seed=9))
     whole = case.run()[0]
@@ -266,7 +266,7 @@ def test_a_seed_gives_the_same_in_any_batch() -> None:
 # What the file looks like.
 
 
-def test_weights_stand_once_and_in_the_main_graph() -> None:
+def test_weights_are_stored_once_in_the_main_graph() -> None:
     case = GenerationCase(elaborate_smallest("gpt2"), make_settings(elaborate_smallest("gpt2")))
     initializers = [t.name for t in case.model.graph.initializer]
     assert len(initializers) == len(set(initializers))
@@ -277,8 +277,8 @@ def test_weights_stand_once_and_in_the_main_graph() -> None:
     assert sum(name.endswith("c_attn.weight") for name in initializers) == 2
 
 
-def test_what_does_not_change_stays_outside_the_loop() -> None:
-    """In a translator the encoder, and what is computed from its results and weights alone."""
+def test_invariant_nodes_are_hoisted_out_of_the_loop() -> None:
+    """In a translator these are the encoder and the nodes that read only its outputs and weights."""
     case = GenerationCase(
         elaborate_smallest("rnnsearch"), make_settings(elaborate_smallest("rnnsearch"))
     )
@@ -289,7 +289,7 @@ def test_what_does_not_change_stays_outside_the_loop() -> None:
     assert not [node for node in body.node if node.op_type == "GRU" and "encoder" in node.name]
 
 
-def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
+def test_invariant_nodes_read_weights_and_encoder_outputs() -> None:
     derived = GenerationCase(
         elaborate_smallest("transformer"), make_settings(elaborate_smallest("transformer"))
     ).ingredients.derived
@@ -304,7 +304,7 @@ def test_fixed_nodes_read_weights_and_what_is_handed_over() -> None:
             known.update(results)
 
 
-def test_the_same_model_has_the_same_bytes() -> None:
+def test_model_bytes_are_deterministic() -> None:
     first, second = (
         GenerationCase(
             elaborate_smallest("gpt2"), make_settings(elaborate_smallest("gpt2"), "sample")

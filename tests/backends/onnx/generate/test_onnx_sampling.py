@@ -1,6 +1,4 @@
-"""The choice of the next token in ONNX nodes equals that of `specc.decode.token_choice`, draw
-for draw.
-"""
+"""Sampling in ONNX selects the same tokens as `specc.decode.token_choice`."""
 
 from collections.abc import Sequence
 
@@ -20,10 +18,10 @@ VOCABULARY = 60
 INPUTS = {"logits": ("f32", 2), "seed": ("i64", 0), "rows": ("i64", 0), "step": ("i64", 0)}
 
 
-def piece(vocabulary: int = VOCABULARY) -> EmittedModel:
-    """A token of each row, from logits and everything a caller can ask for."""
+def build_sampling_model(vocabulary: int = VOCABULARY) -> EmittedModel:
+    """Build a model that samples a token per sequence from logits and all settings."""
 
-    def write(g: Emitter) -> Sequence[tuple[str, str]]:
+    def emit_graph(g: Emitter) -> Sequence[tuple[str, str]]:
         s = onnx_sampling.make_sampler(
             g, "seed", "rows", vocabulary, {k: k for k in SAMPLING_INPUTS}
         )
@@ -31,13 +29,16 @@ def piece(vocabulary: int = VOCABULARY) -> EmittedModel:
         logits = onnx_sampling.emit_repetition_penalty(g, "logits", seen, "penalty")
         return [(onnx_sampling.emit_sampled_tokens(g, s, logits, "step"), "i64")]
 
-    knobs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
+    setting_inputs = {name: (dtype, 0) for name, dtype in SAMPLING_INPUTS.items()}
     return EmittedModel(
-        write, INPUTS | knobs | {"prompt": ("i64", 2), "keep": ("bool", 2), "penalty": ("f32", 0)}
+        emit_graph,
+        INPUTS
+        | setting_inputs
+        | {"prompt": ("i64", 2), "keep": ("bool", 2), "penalty": ("f32", 0)},
     )
 
 
-def drawn(
+def sample_tokens(
     model: EmittedModel,
     logits: Floats,
     settings: GenerationSettings,
@@ -81,8 +82,8 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: str(s.seed))
-def test_every_draw_is_the_same(settings: GenerationSettings) -> None:
-    model, rng = piece(), np.random.default_rng(settings.seed)
+def test_samples_match_python(settings: GenerationSettings) -> None:
+    model, rng = build_sampling_model(), np.random.default_rng(settings.seed)
     for step in range(40):
         logits = (3 * rng.standard_normal((16, VOCABULARY))).astype(np.float32)
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
@@ -91,35 +92,43 @@ def test_every_draw_is_the_same(settings: GenerationSettings) -> None:
         wanted = choose_next_tokens(
             logits, tokens_in_prompt(prompt, VOCABULARY, keep), settings, place
         )
-        assert drawn(model, logits, settings, step, prompt, keep) == wanted.tolist(), f"step {step}"
+        assert sample_tokens(model, logits, settings, step, prompt, keep) == wanted.tolist(), (
+            f"step {step}"
+        )
 
 
-def test_equal_logits_stand_in_the_order_of_their_ids() -> None:
-    """Of three equal best tokens top-k 2 keeps the first two; both are drawn, the third never."""
+def test_equal_logits_are_ordered_by_id() -> None:
+    """Of three equal best tokens, top-k 2 keeps the first two: both are sampled, the third never."""
     logits = np.zeros((64, VOCABULARY), np.float32)
     logits[:, [9, 4, 30]] = 5
     nothing = np.zeros((64, 1), np.int64), np.zeros((64, 1), bool)
-    found = drawn(piece(), logits, GenerationSettings(strategy="sample", top_k=2), 0, *nothing)
+    found = sample_tokens(
+        build_sampling_model(), logits, GenerationSettings(strategy="sample", top_k=2), 0, *nothing
+    )
     assert set(found) == {4, 9}
 
 
-def test_a_temperature_of_zero_takes_the_best() -> None:
+def test_temperature_zero_selects_the_most_likely_token() -> None:
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((8, VOCABULARY)).astype(np.float32)
     nothing = np.zeros((8, 1), np.int64), np.zeros((8, 1), bool)
-    found = drawn(
-        piece(), logits, GenerationSettings(strategy="sample", temperature=0.0), 0, *nothing
+    found = sample_tokens(
+        build_sampling_model(),
+        logits,
+        GenerationSettings(strategy="sample", temperature=0.0),
+        0,
+        *nothing,
     )
     assert found == logits.argmax(axis=1).tolist()
 
 
-def test_large_vocabularies_are_cut_to_the_thousand_best() -> None:
-    """With top-p 0.999 of equal logits only the first thousand tokens can be drawn;
-    without it, all.
-    """
+def test_top_p_considers_at_most_1000_candidates() -> None:
+    """With top-p 0.999 and equal logits only the first 1000 tokens are sampled; without top-p, all."""
     size = 4000
-    logits, model = np.zeros((200, size), np.float32), piece(size)
+    logits, model = np.zeros((200, size), np.float32), build_sampling_model(size)
     nothing = np.zeros((200, 1), np.int64), np.zeros((200, 1), bool)
-    cut = drawn(model, logits, GenerationSettings(strategy="sample", top_p=0.999), 0, *nothing)
-    every = drawn(model, logits, GenerationSettings(strategy="sample"), 0, *nothing)
+    cut = sample_tokens(
+        model, logits, GenerationSettings(strategy="sample", top_p=0.999), 0, *nothing
+    )
+    every = sample_tokens(model, logits, GenerationSettings(strategy="sample"), 0, *nothing)
     assert max(cut) < onnx_sampling.MAX_SAMPLED_CANDIDATES < max(every)

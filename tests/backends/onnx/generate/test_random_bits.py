@@ -1,6 +1,4 @@
-"""The random generator in ONNX nodes makes the same bits as the one definition,
-`specc.weights.random_stream`.
-"""
+"""The random generator in ONNX produces the same bits as `specc.weights.random_stream`."""
 
 from collections.abc import Sequence
 
@@ -19,8 +17,8 @@ ROWS = np.array([0, 1, 2, 7, 1000, 2**40], np.int64)
 STEPS = (0, 1, 2, 511, 100_000)
 
 
-def draw(g: Emitter) -> Sequence[tuple[str, str]]:
-    """The keys of rows, and one uniform of each."""
+def emit_random_numbers(g: Emitter) -> Sequence[tuple[str, str]]:
+    """Emit the keys of several streams, and one uniform number of each."""
     keys = onnx_sampling.emit_substream_key(
         g, onnx_sampling.emit_stream_key(g, "seed", "sample"), emit_cast(g, "rows", "u64")
     )
@@ -28,12 +26,14 @@ def draw(g: Emitter) -> Sequence[tuple[str, str]]:
     return [(keys, "u64"), (onnx_sampling.emit_uniform(g, at_step), "f32")]
 
 
-def piece() -> EmittedModel:
-    return EmittedModel(draw, {"seed": ("i64", 0), "rows": ("i64", 1), "step": ("i64", 0)})
+def build_random_model() -> EmittedModel:
+    return EmittedModel(
+        emit_random_numbers, {"seed": ("i64", 0), "rows": ("i64", 1), "step": ("i64", 0)}
+    )
 
 
 def test_keys_and_uniforms_have_the_same_bits() -> None:
-    model = piece()
+    model = build_random_model()
     for seed in SEEDS:
         wanted = [derive_substream_key(derive_stream_key(seed, "sample"), int(r)) for r in ROWS]
         for step in STEPS:
@@ -46,16 +46,16 @@ def test_keys_and_uniforms_have_the_same_bits() -> None:
             assert drawn.tobytes() == units.tobytes()
 
 
-def test_the_draws_are_spread_evenly() -> None:
+def test_uniform_numbers_are_evenly_distributed() -> None:
     rows = np.arange(20_000, dtype=np.int64)
-    drawn = piece().run(seed=np.int64(3), rows=rows, step=np.int64(0))[1]
+    drawn = build_random_model().run(seed=np.int64(3), rows=rows, step=np.int64(0))[1]
     counts = np.histogram(drawn, bins=100, range=(0, 1))[0]
     chi_square = float(((counts - 200.0) ** 2 / 200.0).sum())
     assert chi_square < 150  # 99 expected; more than this once in 1400 tries
     assert abs(float(np.corrcoef(drawn[:-1], drawn[1:])[0, 1])) < 0.03
 
 
-def test_an_opset_without_exclusive_or_is_refused() -> None:
+def test_opset_without_bitwise_xor_is_rejected() -> None:
     onnx_sampling.check_sampling_opset(18)
     with pytest.raises(Failed) as caught:
         onnx_sampling.check_sampling_opset(17)

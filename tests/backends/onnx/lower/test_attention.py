@@ -1,4 +1,4 @@
-"""Sums by weights of any score are made in blocks where a mask shows a neighborhood."""
+"""Weighted sums with any score function are computed in blocks if their mask is local."""
 
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,20 @@ graph seen(x: float[batch, seq, 6], keep: keep[batch, seq]) -> (y: float[batch, 
 """
 
 
-def model(directory: Path, score: str, mask: str, result: str = "mixed") -> Graph:
+def build_spec(directory: Path, score: str, mask: str, result: str = "mixed") -> Graph:
     path = directory / "seen.specc"
     text = SPEC.format(score=score, mask=mask, result=result)
     path.write_text(text, encoding="utf-8")
     return pass_pipeline.simplify_graph(elaborate_spec(open_spec(str(path)), "").graph)
 
 
-def kinds(graph: GraphProto) -> list[str]:
-    inner = [k for n in graph.node for b in iterate_node_bodies(n) for k in kinds(b)]
+def list_op_types(graph: GraphProto) -> list[str]:
+    inner = [k for n in graph.node for b in iterate_node_bodies(n) for k in list_op_types(b)]
     return [*(n.op_type for n in graph.node), *inner]
 
 
-def off(graph: Graph, opset: int, *sizes: tuple[int, int]) -> float:
-    """How far the model is from the reference, at the worst of some lengths."""
+def measure_max_error(graph: Graph, opset: int, *sizes: tuple[int, int]) -> float:
+    """Return the maximum error of the model against the reference over several lengths."""
     rng = np.random.default_rng(0)
     shapes = {n: [d.number for d in p.type.shape] for n, p in graph.parameters.items()}
     weights: dict[str, Any] = {n: rng.normal(size=s).astype("f4") for n, s in shapes.items()}
@@ -69,30 +69,30 @@ SHORT_AND_LONG = ((0, 200), (2, 0), (1, 1), (2, 128), (2, 144), (3, 201))
 @pytest.mark.parametrize("score", ["additive(4)", "dot"])
 def test_windows_equal_the_reference(opset: int, score: str, tmp_path: Path) -> None:
     for mask in ("window(8)", "window(5, ahead=4)"):
-        graph = model(tmp_path, score, mask)
-        assert "Loop" in kinds(build_model(graph, get_target("onnx"), opset).model.graph)
-        assert off(graph, opset, *SHORT_AND_LONG) < 1e-5
+        graph = build_spec(tmp_path, score, mask)
+        assert "Loop" in list_op_types(build_model(graph, get_target("onnx"), opset).model.graph)
+        assert measure_max_error(graph, opset, *SHORT_AND_LONG) < 1e-5
 
 
-def test_one_side_equals_the_reference(tmp_path: Path) -> None:
-    assert off(model(tmp_path, "dot", "causal"), 23, (1, 512), (2, 513)) < 1e-5
+def test_one_sided_window_equals_the_reference(tmp_path: Path) -> None:
+    assert measure_max_error(build_spec(tmp_path, "dot", "causal"), 23, (1, 512), (2, 513)) < 1e-5
 
 
-def test_weights_that_something_else_reads_are_made_at_once(tmp_path: Path) -> None:
+def test_weights_with_other_users_are_dense(tmp_path: Path) -> None:
     result = "mixed + insert(max(weights, axis=2), axis=2)"
-    graph = model(tmp_path, "dot", "window(8)", result)
-    assert "Loop" not in kinds(build_model(graph, get_target("onnx")).model.graph)
-    assert off(graph, 23, (2, 200)) < 1e-5
+    graph = build_spec(tmp_path, "dot", "window(8)", result)
+    assert "Loop" not in list_op_types(build_model(graph, get_target("onnx")).model.graph)
+    assert measure_max_error(graph, 23, (2, 200)) < 1e-5
 
 
-def test_no_grid_of_all_queries_and_keys_is_made_of_a_long_text(tmp_path: Path) -> None:
-    graph = model(tmp_path, "additive(4)", "window(8)")
+def test_long_sequence_has_no_full_attention_grid(tmp_path: Path) -> None:
+    graph = build_spec(tmp_path, "additive(4)", "window(8)")
     main = build_model(graph, get_target("onnx")).model.graph
     made = {n.op_type for n in main.node}
     assert not made & {"Tanh", "Softmax"}
 
 
-def test_a_block_that_looks_at_the_wrong_keys_is_seen(
+def test_wrong_keys_of_a_block_are_detected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     right = blocked_attention._emit_key_span
@@ -104,4 +104,4 @@ def test_a_block_that_looks_at_the_wrong_keys_is_seen(
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
-        assert off(model(tmp_path, "dot", "window(8)"), 23, (2, 200)) < 1e-3
+        assert measure_max_error(build_spec(tmp_path, "dot", "window(8)"), 23, (2, 200)) < 1e-3

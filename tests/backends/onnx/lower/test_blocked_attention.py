@@ -1,5 +1,5 @@
-"""Attention in blocks: what the mask shows and no more, for any length, without a tensor
-of as many numbers as the length squared.
+"""Blocked attention attends exactly to the visible keys at any length, without a tensor of length²
+elements.
 """
 
 import subprocess
@@ -30,8 +30,8 @@ from specc_onnx.verifier.onnx_verifier import (
 )
 
 
-def off(graph: Graph, opset: int | Sequence[int], batch: int, *rows: int) -> float:
-    """How far the model is from the reference, at the worst of some lengths and opsets."""
+def measure_max_error(graph: Graph, opset: int | Sequence[int], batch: int, *rows: int) -> float:
+    """Return the maximum error of the model against the reference over several lengths and opsets."""
     opsets = [opset] if isinstance(opset, int) else opset
     sessions = [
         open_silent_session(build_model(graph, get_target("onnx"), o).model) for o in opsets
@@ -54,21 +54,21 @@ WINDOWS = [(0, 0), (0, 15), (-7, 8), (3, 20), (-30, -5)]
 @pytest.mark.parametrize(("low", "high"), WINDOWS)
 @pytest.mark.parametrize("packed", [True, False])
 def test_windows_equal_the_reference(low: int, high: int, packed: bool) -> None:
-    """Also with keys that do not exist, with queries that see none, and with nothing."""
+    """Windows include queries without visible keys, keys outside the sequence, and empty windows."""
     setup = LocalAttentionCase(low=low, high=high, packed=packed)
-    assert off(setup.graph(), (17, 23, 26), 2, 0, 1, 129, 144, 145, 200) < 3e-6
+    assert measure_max_error(setup.graph(), (17, 23, 26), 2, 0, 1, 129, 144, 145, 200) < 3e-6
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, None), (None, 0), (1, None), (-3, None)])
 @pytest.mark.parametrize("opset", [17, 23])
-def test_halves_equal_the_reference(low: int | None, high: int | None, opset: int) -> None:
+def test_one_sided_bands_equal_the_reference(low: int | None, high: int | None, opset: int) -> None:
     setup = LocalAttentionCase(low=low, high=high, heads=(2, 1), packed=opset == 23)
-    assert off(setup.graph(), opset, 1, 0, 513, 520) < 3e-6
+    assert measure_max_error(setup.graph(), opset, 1, 0, 513, 520) < 3e-6
 
 
 @pytest.mark.parametrize("high", [15, None])
 @pytest.mark.parametrize("opset", [17, 24])
-def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(opset: int, high: int | None) -> None:
+def test_bias_sinks_and_softcap_are_sliced_with_the_mask(opset: int, high: int | None) -> None:
     lengths = (1, 130) if high else (1, 513)
     usual = LocalAttentionCase(low=0, high=high, heads=(2, 1))
     for setup in (
@@ -76,30 +76,30 @@ def test_added_scores_sinks_and_caps_are_cut_as_the_mask_is(opset: int, high: in
         replace(usual, slopes=True, keep=False, cap=5.0),
         replace(usual, sinks=True),
     ):
-        assert off(setup.graph(), opset, 1, *lengths) < 5e-6
+        assert measure_max_error(setup.graph(), opset, 1, *lengths) < 5e-6
 
 
 @pytest.mark.parametrize("apart", ["keys", "queries", "both", "alone", "first"])
 @pytest.mark.parametrize(("opset", "packed"), [(17, True), (23, True), (24, False)])
-def test_rows_apart_see_all_and_are_seen_by_all(apart: Any, opset: int, packed: bool) -> None:
+def test_global_tokens_equal_the_reference(apart: Any, opset: int, packed: bool) -> None:
     usual = LocalAttentionCase(low=-7, high=8, global_tokens=apart, packed=packed)
     graph = usual.graph()
     local = plan_local_attention(_attention(graph), [graph.inputs["keep"]])
     assert local is not None
     assert bool(local.parts.key_conditions) == (apart in ("keys", "both", "first"))
     assert bool(local.parts.query_conditions) == (apart in ("queries", "both", "alone"))
-    assert off(graph, opset, 2, 0, 1, 144, 145, 200) < 3e-6
-    assert off(graph, opset, 0, 200) == 0
+    assert measure_max_error(graph, opset, 2, 0, 1, 144, 145, 200) < 3e-6
+    assert measure_max_error(graph, opset, 0, 200) == 0
     for setup in (
         replace(usual, low=0, high=None, heads=(2, 1)),
         replace(usual, slopes=True, keep=False, heads=(2, 1)),
     ):
         lengths = (1, 513) if setup.high is None else (1, 150)
-        assert off(setup.graph(), opset, 1, *lengths) < 5e-6
+        assert measure_max_error(setup.graph(), opset, 1, *lengths) < 5e-6
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.3, 1.0])
-def test_however_many_stand_apart(share: float) -> None:
+def test_any_number_of_global_tokens(share: float) -> None:
     graph = LocalAttentionCase(low=-7, high=8, global_tokens="both").graph()
     session = open_silent_session(build_model(graph, get_target("onnx")).model)
     inputs = sample_inputs(graph, 2, 160)
@@ -108,7 +108,7 @@ def test_however_many_stand_apart(share: float) -> None:
     assert np.abs(session.run(["y"], inputs)[0] - want).max() < 3e-6
 
 
-def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicated_global_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(g: Any, keys: grid_slices.PositionSpan) -> str:
         every: str = g.constant(True, "bool")
         return every
@@ -116,37 +116,40 @@ def test_keys_that_are_counted_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(grid_slices, "_emit_not_duplicated", twice)
     with pytest.raises(AssertionError):
         assert (
-            off(LocalAttentionCase(low=-7, high=8, global_tokens="keys").graph(), 23, 2, 160) < 1e-3
+            measure_max_error(
+                LocalAttentionCase(low=-7, high=8, global_tokens="keys").graph(), 23, 2, 160
+            )
+            < 1e-3
         )
 
 
-def test_padding_is_no_part_of_a_mask() -> None:
+def test_padding_does_not_count_as_a_global_token() -> None:
     graph = LocalAttentionCase(low=None, high=2**60, global_tokens="alone").graph()
     keep, far = graph.inputs["keep"], graph.inputs["far"]
     assert plan_local_attention(_attention(graph), [keep]) is not None
     assert plan_local_attention(_attention(graph), [keep, far]) is None
 
 
-def test_an_empty_batch_of_long_texts_gives_nothing() -> None:
-    assert off(LocalAttentionCase(low=0, high=15).graph(), 23, 0, 0, 7, 500) == 0
+def test_empty_batch_of_long_sequences() -> None:
+    assert measure_max_error(LocalAttentionCase(low=0, high=15).graph(), 23, 0, 0, 7, 500) == 0
 
 
-def test_windows_as_wide_as_the_axis_and_wider() -> None:
+def test_windows_at_least_as_wide_as_the_sequence() -> None:
     for high in (299, 600):
         graph = LocalAttentionCase(low=0, high=high, heads=(2, 1)).graph()
-        assert off(graph, 23, 1, 299, 513, 640) < 3e-6
+        assert measure_max_error(graph, 23, 1, 299, 513, 640) < 3e-6
 
 
-def nodes(graph: GraphProto) -> Iterator[str]:
+def list_nodes(graph: GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield node.op_type
         for body in iterate_node_bodies(node):
-            yield from nodes(body)
+            yield from list_nodes(body)
 
 
-def test_only_standard_operators_and_only_where_it_pays() -> None:
+def test_blocks_use_standard_operators_only_above_the_threshold() -> None:
     local = list(
-        nodes(
+        list_nodes(
             build_model(LocalAttentionCase(low=0, high=9).graph(), get_target("onnx")).model.graph
         )
     )
@@ -154,11 +157,11 @@ def test_only_standard_operators_and_only_where_it_pays() -> None:
     free = LocalAttentionCase(low=None, high=None, keep=False)
     assert plan_local_attention(_attention(LocalAttentionCase(low=0, high=9).graph())) is not None
     no_band = replace(free, low=-(2**60), high=2**60).graph()
-    assert "Loop" not in set(nodes(build_model(no_band, get_target("onnx")).model.graph))
+    assert "Loop" not in set(list_nodes(build_model(no_band, get_target("onnx")).model.graph))
     cuda = build_model(
         LocalAttentionCase(low=0, high=9).graph(), get_target("ort-cuda")
     ).model.graph
-    assert "Loop" not in set(nodes(cuda))
+    assert "Loop" not in set(list_nodes(cuda))
 
 
 def _attention(graph: Graph) -> Any:
@@ -167,55 +170,53 @@ def _attention(graph: Graph) -> Any:
 
 @pytest.mark.parametrize("opset", [17, 23])
 @pytest.mark.parametrize("high", [15, None])
-def test_nothing_outside_the_short_form_has_the_length_twice(opset: int, high: int | None) -> None:
+def test_only_the_short_branch_has_square_values(opset: int, high: int | None) -> None:
     built = build_model(
         LocalAttentionCase(low=0, high=high, slopes=True).graph(), get_target("onnx"), opset
     )
     verify_built_model(built)
     model = make_weights_inputs(built)
     found = infer_model_types(model, {"batch": 3, "seq": 1009}, {})
-    kept = [n for name in found.types if (n := name) not in _short(model.graph)]
+    kept = [n for name in found.types if (n := name) not in _list_short_branch_values(model.graph)]
     assert len(kept) > 20
     for name in kept:
         assert (found.get_shape(name) or ()).count(1009) < 2, name
 
 
-def test_a_grid_that_is_cut_instead_of_made_in_portions_is_seen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sliced_full_grid_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         grid_slices.GridSlice, "_slice_all_operands", lambda self, value, axes: None
     )
     with pytest.raises(AssertionError, match="assert 2 < 2"):
-        test_nothing_outside_the_short_form_has_the_length_twice(23, 15)
+        test_only_the_short_branch_has_square_values(23, 15)
 
 
-def _short(graph: GraphProto) -> set[str]:
-    """Values of the branches that are taken where it is short."""
+def _list_short_branch_values(graph: GraphProto) -> set[str]:
+    """Return the values of the branches for short sequences."""
     found: set[str] = set()
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.name == "else_branch":
                 found |= {o for n in attribute.g.node for o in n.output}
-                found |= {o for n in _inner(attribute.g) for o in n}
+                found |= {o for n in _list_subgraphs(attribute.g) for o in n}
     return found
 
 
-def _inner(graph: GraphProto) -> Iterator[list[str]]:
+def _list_subgraphs(graph: GraphProto) -> Iterator[list[str]]:
     for node in graph.node:
         for body in iterate_node_bodies(node):
             yield [o for n in body.node for o in n.output]
-            yield from _inner(body)
+            yield from _list_subgraphs(body)
 
 
-def test_layers_share_the_mask_of_the_short_form() -> None:
+def test_layers_share_the_mask_of_the_short_branch() -> None:
     main = build_model(build_decoder(layers=3), get_target("onnx")).model.graph.node
     # one for the mask, one for each attention
     assert sum(n.op_type == "If" for n in main) == 1 + 3
 
 
 @pytest.mark.parametrize("opset", [17, 23])
-def test_weights_can_be_read_of_texts_that_are_done_in_blocks(opset: int) -> None:
+def test_weights_of_blocked_attention_are_exposed(opset: int) -> None:
     graph = LocalAttentionCase(low=0, high=15, slopes=True).graph()
     built = build_model(graph, get_target("onnx"), opset)
     names = add_attention_outputs(built.model, built.attention_notes)
@@ -228,7 +229,7 @@ def test_weights_can_be_read_of_texts_that_are_done_in_blocks(opset: int) -> Non
     assert (weights[:, :, seen == 0] == 0).all()
 
 
-def test_a_block_that_looks_at_one_key_too_few_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_key_of_a_block_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     right = blocked_attention._emit_key_span
 
     def wrong(*args: Any) -> blocked_attention.PositionSpan:
@@ -239,11 +240,11 @@ def test_a_block_that_looks_at_one_key_too_few_is_seen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(blocked_attention, "_emit_key_span", wrong)
     with pytest.raises(AssertionError):
-        assert off(LocalAttentionCase(low=0, high=15).graph(), 23, 2, 160) < 1e-3
+        assert measure_max_error(LocalAttentionCase(low=0, high=15).graph(), 23, 2, 160) < 1e-3
 
 
-def test_8192_rows_take_little_memory() -> None:
-    """One tensor of 8192² flags would be 67 MB, one of row numbers 537."""
+def test_memory_use_of_8192_positions() -> None:
+    """One boolean tensor of 8192² elements would take 67 MB, one of position ids 537 MB."""
     program = (
         "from support.local_attention_cases import LocalAttentionCase, measure_peak_memory; "
         "print(measure_peak_memory(LocalAttentionCase(low=0, high=63), 8192))"

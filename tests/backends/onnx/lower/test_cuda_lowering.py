@@ -1,5 +1,5 @@
-"""What is lowered otherwise for a card: the same numbers on the processor, and nothing
-without a kernel there in any width.
+"""Models for CUDA compute the same results on the CPU, and contain only nodes that have a CUDA
+kernel for their dtype.
 """
 
 from dataclasses import replace
@@ -39,7 +39,7 @@ B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
     "width", [pytest.param(w, marks=[pytest.mark.parity] * (w != "bf16")) for w in COMPUTE_DTYPES]
 )
 def test_every_op_has_kernels(width: HalfDtype) -> None:
-    """Also those that no built-in spec uses, or not in this width."""
+    """Includes ops that no built-in spec uses, or not in this dtype."""
     found = {
         name: lack
         for name, model in build_op_models(width)
@@ -50,8 +50,8 @@ def test_every_op_has_kernels(width: HalfDtype) -> None:
 
 @pytest.mark.parametrize("width", ["f16", "bf16"])
 def test_every_op_is_valid_at_the_oldest_opset(width: HalfDtype) -> None:
-    """Operators learned bfloat16 one after the other. Weights of 4 bits in the standard's
-    form are refused there (E0851).
+    """Operators got bfloat16 support in different opsets. 4-bit weights in the standard's form are
+    rejected at the oldest opset (E0851).
     """
     for name, model in build_op_models(width, opset=MIN_OPSET):
         if any(t.type.tensor_type.elem_type == INT4 for t in model.graph.input):
@@ -73,8 +73,8 @@ def test_every_spec_has_kernels(name: str) -> None:
             assert not list_missing_kernels(model), (label, width)
 
 
-def test_what_has_no_kernel_is_seen() -> None:
-    """The list is not what every node is on."""
+def test_missing_kernel_is_detected() -> None:
+    """The list of missing kernels is not empty for these nodes."""
     made = Builder()
     x = made.input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
     pool = made.one(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
@@ -86,8 +86,8 @@ def test_what_has_no_kernel_is_seen() -> None:
     assert len(read_signatures()) > 200
 
 
-def windows() -> list[tuple[ops.MaxPool, Graph]]:
-    """Windows over rows and pictures, with every kind of stride, gap and padding."""
+def list_pooling_cases() -> list[tuple[ops.MaxPool, Graph]]:
+    """Pooling over sequences and images with all kinds of strides, dilations and padding."""
     rng = np.random.default_rng(0)
     found = []
     for axes in (1, 2) * 5:
@@ -103,9 +103,9 @@ def windows() -> list[tuple[ops.MaxPool, Graph]]:
     return found
 
 
-@pytest.mark.parametrize(("op", "graph"), windows())
-def test_the_greatest_of_windows(op: ops.MaxPool, graph: Graph) -> None:
-    """In f32 and in f16, whose padding is of its own type."""
+@pytest.mark.parametrize(("op", "graph"), list_pooling_cases())
+def test_max_pool_from_slices(op: ops.MaxPool, graph: Graph) -> None:
+    """In f32 and f16, whose padding value has its own dtype."""
     for dtype in ("f32", "f16"):
         made = Builder()
         x = graph.inputs["x"].type
@@ -123,7 +123,7 @@ def test_the_greatest_of_windows(op: ops.MaxPool, graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i64", "i32"])
-def test_the_first_of_the_greatest_whole_numbers(dtype: str) -> None:
+def test_arg_max_of_integers_returns_the_first_maximum(dtype: str) -> None:
     made = Builder()
     x = made.input("x", Input(Type(dtype, (B, Dim.of(6), N))))
     graph = made.finish("g", {"y": made.one(ops.ArgMax(1), x)})
@@ -135,9 +135,9 @@ def test_the_first_of_the_greatest_whole_numbers(dtype: str) -> None:
     )
 
 
-def test_weights_that_are_read_are_not_asked_of_the_kernel(tmp_path: Path) -> None:
-    """The card's `Attention` gives none: the attention is written out where a result
-    shows them, or a tap.
+def test_used_attention_weights_are_computed_without_the_kernel(tmp_path: Path) -> None:
+    """The CUDA kernel of `Attention` returns no weights, so attention is decomposed if its weights
+    are used.
     """
     path = tmp_path / "bert.onnx"
     tap = "bert.encoder.layer.0.attention:weights"

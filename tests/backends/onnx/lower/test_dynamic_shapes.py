@@ -1,4 +1,4 @@
-"""Every kind of length is found at run time, from whatever the inputs tell."""
+"""Dynamic lengths of every kind are computed at run time from the input shapes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from specc_onnx import build_model, get_target
 P, N, K = Dim.symbol("past"), Dim.symbol("new"), Dim.symbol("k")
 
 
-def sizes(*lengths: Dim, inputs: dict[str, Type], **more: object) -> Graph:
+def list_sizes(*lengths: Dim, inputs: dict[str, Type], **more: object) -> Graph:
     b = Builder()
     for name, type in inputs.items():
         b.input(name, Input(type))
@@ -42,38 +42,38 @@ def test_polynomials_and_functions() -> None:
         divide_dims_exactly(P * N * N, N),
         divide_dims_exactly(P * 2 + N * 2, 2),
     )
-    graph = sizes(*formulas, inputs={"a": Type.of("f32", P, N)})
+    graph = list_sizes(*formulas, inputs={"a": Type.of("f32", P, N)})
     for shape in ((5, 3), (0, 1), (12, 7)):
         assert_lengths(graph, a=shape)
 
 
-def test_a_length_that_stands_only_in_sums_is_what_remains() -> None:
-    """A step graph's keys have `past + new` rows; the tokens say how many are new."""
+def test_length_inside_a_sum_is_solved() -> None:
+    """The keys of a decode step have `past + new` positions; the tokens determine `new`."""
     inputs = {"keys": Type.of("f32", P + N, 2), "tokens": Type.of("f32", N)}
-    assert_lengths(sizes(P, N, P * 2, inputs=inputs), keys=(9, 2), tokens=(4,))
+    assert_lengths(list_sizes(P, N, P * 2, inputs=inputs), keys=(9, 2), tokens=(4,))
 
 
-def test_chains_of_sums_and_multiples_are_followed() -> None:
+def test_chains_of_sums_and_multiples_are_solved() -> None:
     inputs = {
         "a": Type.of("f32", P + N + K),
         "b": Type.of("f32", N + K * 2),
         "c": Type.of("f32", K * 3),
     }
-    assert_lengths(sizes(P, N, K, inputs=inputs), a=(10,), b=(7,), c=(6,))
+    assert_lengths(list_sizes(P, N, K, inputs=inputs), a=(10,), b=(7,), c=(6,))
 
 
-def test_facts_say_what_no_input_does() -> None:
-    graph = sizes(P, P + 1, inputs={"a": Type.of("f32", N)}, length_equations={"past": N * 2})
+def test_length_equations_replace_missing_inputs() -> None:
+    graph = list_sizes(P, P + 1, inputs={"a": Type.of("f32", N)}, length_equations={"past": N * 2})
     assert_lengths(graph, a=(3,))
 
 
-def test_a_length_nobody_tells_is_a_fault_of_ours() -> None:
-    graph = sizes(P, inputs={"a": Type.of("f32", N)})
+def test_undetermined_length_fails_an_assertion() -> None:
+    graph = list_sizes(P, inputs={"a": Type.of("f32", N)})
     with pytest.raises(AssertionError, match="no input determines the length past"):
         build_model(graph, get_target("onnx"))
 
 
-def test_known_lengths_stay_constants_and_equal_ones_are_found_once() -> None:
-    graph = sizes(P + N, P + N + 0, Dim.of(4), inputs={"a": Type.of("f32", P, N)})
+def test_static_lengths_are_constants_and_equal_lengths_are_shared() -> None:
+    graph = list_sizes(P + N, P + N + 0, Dim.of(4), inputs={"a": Type.of("f32", P, N)})
     kinds = [n.op_type for n in build_model(graph, get_target("onnx")).model.graph.node]
     assert sorted(kinds) == ["Add", "Identity", "Identity", "Shape", "Shape", "Squeeze"]

@@ -1,6 +1,4 @@
-"""Names that are given once: the first free number, found with little work; nodes that
-are written once, where they are one.
-"""
+"""The emitter assigns unique names in few steps and emits equal nodes once."""
 
 from onnx import GraphProto
 
@@ -11,7 +9,7 @@ from specc_onnx.lower.onnx_targets import get_target
 
 
 class Counted(set[str]):
-    """A set that counts how often it is asked."""
+    """A set that counts its lookups."""
 
     asked = 0
 
@@ -20,7 +18,7 @@ class Counted(set[str]):
         return super().__contains__(name)
 
 
-def test_one_wish_of_thousands_is_numbered_in_order_and_with_little_work() -> None:
+def test_thousands_of_equal_names_are_numbered_with_few_lookups() -> None:
     taken = Counted()
     count = 3_000
     assert [make_unique_name("Add", taken) for _ in range(count)] == [
@@ -30,7 +28,7 @@ def test_one_wish_of_thousands_is_numbered_in_order_and_with_little_work() -> No
     assert taken.asked < 30 * count
 
 
-def test_a_name_that_is_taken_out_of_turn_is_not_given_again() -> None:
+def test_number_that_is_already_in_use_is_skipped() -> None:
     taken = {"Add", "Add_2", "Add_4", "Add_5", "Add_8", "Add_2_2"}
     given = [
         make_unique_name(wish, taken)
@@ -40,8 +38,8 @@ def test_a_name_that_is_taken_out_of_turn_is_not_given_again() -> None:
     assert len(taken) == 6 + len(given)
 
 
-def test_branches_that_come_one_after_the_other_are_not_the_same() -> None:
-    """Each is gone when the next one is made, and may lie where it lay."""
+def test_consecutive_branches_are_distinct_keys() -> None:
+    """A branch is freed before the next one is built, so both may have the same id."""
     g = Emitter(
         target=get_target("onnx"), opset=23, lengths=LengthResolver({}), names=NameTable({"long"})
     )

@@ -1,5 +1,5 @@
-"""ONNX Runtime's attention over buffers of 8 bits, beside the equation in float64: what
-`cached_attention` counts on.
+"""ONNX Runtime's attention over int8 KV buffers compared with the float64 equation on which
+`cached_attention` relies.
 """
 
 import numpy as np
@@ -13,8 +13,10 @@ Rows = NDArray[np.float32]
 RNG = np.random.default_rng(8)
 
 
-def session(heads: int, groups: int, cap: float, biased: bool) -> onnxruntime.InferenceSession:
-    """One `GroupQueryAttention` with scales for each number of a head."""
+def open_kernel_session(
+    heads: int, groups: int, cap: float, biased: bool
+) -> onnxruntime.InferenceSession:
+    """Open a model of one `GroupQueryAttention` with per-channel scales."""
     names = ["q", "k", "v", "keys", "values", "last", "total", "", "", ""]
     names += ["bias" if biased else "", "", "k_scale", "v_scale"]
     node = helper.make_node(
@@ -50,7 +52,7 @@ def session(heads: int, groups: int, cap: float, biased: bool) -> onnxruntime.In
 @pytest.mark.parametrize(("heads", "groups", "wide"), [(4, 2, 8), (2, 2, 24)])
 @pytest.mark.parametrize(("cap", "biased"), [(0.0, False), (0.0, True), (5.0, False)])
 @pytest.mark.parametrize(("batch", "new", "past"), [(3, 4, 0), (1, 3, 6), (3, 1, 5), (1, 1, 40)])
-def test_new_rows_are_rounded_and_read_as_they_are_kept(
+def test_new_positions_are_quantized_before_they_are_read(
     heads: int, groups: int, wide: int, cap: float, biased: bool, batch: int, new: int, past: int
 ) -> None:
     # past 127 units on both sides, where they are cut off
@@ -67,7 +69,7 @@ def test_new_rows_are_rounded_and_read_as_they_are_kept(
     given |= {"values": buffers[1], "k_scale": scales[0], "v_scale": scales[1]}
     given |= {"last": np.full(batch, past + new - 1, "i4")}
     given |= {"total": np.array(past + new, "i4")} | ({"bias": bias} if biased else {})
-    got, keys, values = session(heads, groups, cap, biased).run(None, given)
+    got, keys, values = open_kernel_session(heads, groups, cap, biased).run(None, given)
     assert (keys[:, :, : past + new] == kept[0]).all()
     assert (values[:, :, : past + new] == kept[1]).all()
     k, v = np.repeat(kept.astype("f8") * scales[:, None], heads // groups, 2)

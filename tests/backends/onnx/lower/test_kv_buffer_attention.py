@@ -1,5 +1,5 @@
-"""Caches in place: which models get them; a buffer that grows, is reordered or fed in
-pieces says the same.
+"""In-place KV buffers: which models use them, and equal results for growth, reordering and chunked
+prefill.
 """
 
 import json
@@ -22,7 +22,7 @@ from specc_onnx.lower.onnx_targets import TARGETS, get_target
 GPT2 = {"vocab": 17, "d": 16, "heads": 2, "layers": 2, "context": 300}
 
 
-def opened(
+def open_generator(
     tmp_path: Path, spec: str = "gpt2", target: str = "ort-cpu", opset: int = 0, **sets: Any
 ) -> Generator:
     path = tmp_path / f"{spec}-{target}-{opset}-{len(list(tmp_path.iterdir()))}"
@@ -32,7 +32,7 @@ def opened(
     return writer
 
 
-def stepper(writer: Generator, ids: Any) -> KVCacheStepper:
+def prefill_stepper(writer: Generator, ids: Any) -> KVCacheStepper:
     made = writer.stepper(writer.input_signature.prepared({"input_ids": ids}))
     assert isinstance(made, KVCacheStepper)
     return made
@@ -55,60 +55,60 @@ def stepper(writer: Generator, ids: Any) -> KVCacheStepper:
     ],
     ids=["ours", "an old opset", "any runtime", "a width the kernel lacks", "a window"],
 )
-def test_which_models_have_them(
+def test_models_with_in_place_buffers(
     tmp_path: Path, spec: str, target: str, opset: int, sets: dict[str, Any], count: int
 ) -> None:
-    writer = opened(tmp_path, spec, target, opset, **sets)
+    writer = open_generator(tmp_path, spec, target, opset, **sets)
     name = writer.input_signature.growing
     made = writer.stepper(writer.input_signature.prepared({name: np.ones((1, 2), np.int64)}))
     assert isinstance(made, KVCacheStepper)
     assert len(made.buffers) == count
 
 
-def test_a_buffer_that_is_full_becomes_twice_as_long(tmp_path: Path) -> None:
+def test_full_buffer_doubles_its_capacity(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 17, (2, 150))
-    ours, grown = opened(tmp_path, **GPT2), opened(tmp_path, target="onnx", **GPT2)
+    ours, grown = open_generator(tmp_path, **GPT2), open_generator(tmp_path, target="onnx", **GPT2)
     lengths = set()
-    a, b = (stepper(w, ids[:, :1]) for w in (ours, grown))
+    a, b = (prefill_stepper(w, ids[:, :1]) for w in (ours, grown))
     for n in range(150):
         np.testing.assert_allclose(a.step(ids[:, n : n + 1]), b.step(ids[:, n : n + 1]), atol=2e-6)
         lengths.add(a.states[a.buffers[0].name].shape()[2])
     assert lengths == {64, 128, 256}
 
 
-def test_what_a_step_gave_is_not_changed_by_the_next(tmp_path: Path) -> None:
+def test_next_step_does_not_change_former_logits(tmp_path: Path) -> None:
     ids = np.random.default_rng(0).integers(0, 17, (2, 4))
-    made = stepper(opened(tmp_path, **GPT2), ids[:, :1])
+    made = prefill_stepper(open_generator(tmp_path, **GPT2), ids[:, :1])
     given = [made.step(ids[:, n : n + 1]) for n in range(4)]
-    again = stepper(opened(tmp_path, **GPT2), ids[:, :1])
+    again = prefill_stepper(open_generator(tmp_path, **GPT2), ids[:, :1])
     for n, kept in enumerate(given):
         np.testing.assert_array_equal(kept, again.step(ids[:, n : n + 1]))
 
 
-def test_rows_in_pieces_are_rows_at_once(tmp_path: Path) -> None:
+def test_chunked_prefill_equals_one_step(tmp_path: Path) -> None:
     ids = np.random.default_rng(1).integers(0, 17, (3, 12))
-    writer = opened(tmp_path, **GPT2)
-    want = stepper(writer, ids).step(ids)
+    writer = open_generator(tmp_path, **GPT2)
+    want = prefill_stepper(writer, ids).step(ids)
     for sizes in ([5, 7], [4, 1, 3, 4], [1] * 12):
         pieces = np.split(ids, np.cumsum(sizes)[:-1], axis=1)
-        made = stepper(writer, pieces[0])
+        made = prefill_stepper(writer, pieces[0])
         np.testing.assert_allclose([made.step(p) for p in pieces][-1], want, atol=2e-6)
 
 
-def test_rows_that_change_places_take_their_buffers_along(tmp_path: Path) -> None:
+def test_reordered_batch_elements_keep_their_buffers(tmp_path: Path) -> None:
     ids = np.random.default_rng(2).integers(0, 17, (3, 6))
-    writer = opened(tmp_path, **GPT2)
+    writer = open_generator(tmp_path, **GPT2)
     order = np.array([2, 0, 0, 1])
-    made = stepper(writer, ids[:, :5])
+    made = prefill_stepper(writer, ids[:, :5])
     made.step(ids[:, :5])
     made.reorder(order)
     got = made.step(ids[order, 5:])
-    np.testing.assert_allclose(got, stepper(writer, ids[order]).step(ids[order]), atol=2e-6)
+    np.testing.assert_allclose(got, prefill_stepper(writer, ids[order]).step(ids[order]), atol=2e-6)
 
 
-def test_texts_that_begin_with_padding_are_as_without(tmp_path: Path) -> None:
-    writer = opened(tmp_path, **GPT2)
+def test_left_padding_does_not_change_results(tmp_path: Path) -> None:
+    writer = open_generator(tmp_path, **GPT2)
     prompts = [[3, 4, 5, 6, 7], [8, 9]]
     together = writer.generate(input_ids=prompts, max_tokens=8, log_probs=True).results()
     for prompt, (found,) in zip(prompts, together, strict=True):
@@ -119,11 +119,11 @@ def test_texts_that_begin_with_padding_are_as_without(tmp_path: Path) -> None:
 
 @pytest.mark.parity
 @pytest.mark.parametrize("spec", ["gpt2", "llama"])
-def test_a_card_leaves_out_a_mask_that_hides_nothing(
+def test_cuda_skips_a_causal_mask(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In f32, which the processor's kernel takes and a card's does not: both ways of a
-    step agree with the reference, rows that padding hides among them.
+    """In f32, which only the CPU kernel supports: both branches of a step agree with the reference,
+    also for padded positions.
     """
     card = replace(get_target("ort-cuda"), in_place_cache_dtypes=frozenset({"f32"}))
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
@@ -145,8 +145,8 @@ def test_a_card_leaves_out_a_mask_that_hides_nothing(
 
 
 @pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.parity)])
-def test_buffers_of_16_bits(dtype: str, tmp_path: Path) -> None:
-    """They are as narrow as what is kept, and f32 has none on a card."""
+def test_16_bit_buffers(dtype: str, tmp_path: Path) -> None:
+    """Buffers have the dtype of the cache; CUDA has no f32 buffers."""
     given = {"init": 1, "set": GPT2, "target": "ort-cuda", "graphs": ["step"]}
     for width, count in ((dtype, 4), ("f32", 0)):
         path = tmp_path / width
@@ -155,15 +155,15 @@ def test_buffers_of_16_bits(dtype: str, tmp_path: Path) -> None:
         assert len(facts["about"]["generating"]["in_place"]) == count
 
 
-def test_one_hidden_key_anywhere_is_hidden_on_a_card(
+def test_single_masked_key_is_masked_on_cuda(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside the same step with a mask at all times: of six tokens each by turns is
-    padding, then none, and one more token follows.
+    """Compared with a step that always uses the mask: each of six tokens in turn is padding, then
+    none, and one more token follows.
     """
     card = replace(get_target("ort-cuda"), in_place_cache_dtypes=frozenset({"f32"}))
     monkeypatch.setitem(cast(dict[str, Target], TARGETS), "ort-cuda", card)
-    usual, other = (opened(tmp_path, target=t, **GPT2) for t in ("ort-cpu", "ort-cuda"))
+    usual, other = (open_generator(tmp_path, target=t, **GPT2) for t in ("ort-cpu", "ort-cuda"))
     ids = np.array([[5, 3, 8, 2, 9, 4]])
     for hidden in range(7):
         keep = np.arange(6)[None] != hidden

@@ -1,4 +1,4 @@
-"""Scan in ONNX: carries, captures, both directions, rows that are not kept, no rows at all."""
+"""Scan in ONNX: carries, captures, both directions, masked positions, empty axes."""
 
 import itertools
 
@@ -19,8 +19,10 @@ LOOPS = {"onnx": "Scan", "openvino": "Loop"}
 """Targets, and the operator by which each runs over all rows."""
 
 
-def body() -> Graph:
-    """`h' = tanh(x w + h u)`, collected; a count of steps; a constant collected."""
+def build_body() -> Graph:
+    """Return a body with the collected carry `h' = tanh(x w + h u)`, a step counter and a collected
+    constant.
+    """
     b = Builder()
     x = b.input("x", Input(Type.of("f32", B, 3)))
     h = b.input("h", Input(Type.of("f32", B, 4)))
@@ -35,7 +37,7 @@ def body() -> Graph:
     return b.finish("step", {"h": new, "n": count, "y": new, "odd": odd, "w": h})
 
 
-def graph(reverse: bool, masked: bool) -> Graph:
+def build_graph(reverse: bool, masked: bool) -> Graph:
     b = Builder()
     keep = [b.input("keep", Input(Type.of("bool", B, T)))] if masked else []
     x = b.input("x", Input(Type.of("f32", B, T, 3)))
@@ -43,14 +45,14 @@ def graph(reverse: bool, masked: bool) -> Graph:
     n = b.input("n", Input(Type.of("i64", B)))
     w = b.input("w", Input(Type.of("f32", 4, 3)))
     u = b.input("u", Input(Type.of("f32", 4, 4)))
-    op = ops.Scan(body(), 1, 2, 1, reverse, masked)
+    op = ops.Scan(build_body(), 1, 2, 1, reverse, masked)
     results = b.add(op, *keep, x, h, n, w, u, scope="decoder.cell")
     return b.finish(
         "scan", dict(zip(("last", "count", "y", "odd", "before"), results, strict=True))
     )
 
 
-def given(batch: int, length: int, masked: bool) -> dict[str, np.ndarray]:
+def make_inputs(batch: int, length: int, masked: bool) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = {"x": (batch, length, 3), "h": (batch, 4), "w": (4, 3), "u": (4, 4)}
     found = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
@@ -63,24 +65,26 @@ def given(batch: int, length: int, masked: bool) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(("reverse", "masked"), [*itertools.product((False, True), repeat=2)])
 @pytest.mark.parametrize("opset", [17, 23, 26])
 @pytest.mark.parametrize(("where", "kind"), LOOPS.items())
-def test_a_scan_equals_the_reference(
+def test_scan_equals_the_reference(
     reverse: bool, masked: bool, opset: int, where: str, kind: str
 ) -> None:
-    made = graph(reverse, masked)
+    made = build_graph(reverse, masked)
     model = build_model(made, get_target(where), opset).model
     assert {n.op_type for n in model.graph.node} & {"Loop", "Scan"} == {kind}
     onnx.checker.check_model(model, full_check=True)
     session = open_silent_session(model)
     for batch, length in ((3, 5), (1, 1), (2, 0), (0, 3)):
-        inputs = given(batch, length, masked)
+        inputs = make_inputs(batch, length, masked)
         assert_outputs_match(
             specc_numpy.evaluate_graph(made, inputs, {}), session.run(None, inputs)
         )
 
 
 @pytest.mark.parametrize("where", LOOPS)
-def test_a_scan_may_hold_another(where: str) -> None:
-    """The inner one runs over the features of a row and reads what lies outside both."""
+def test_nested_scans(where: str) -> None:
+    """The inner scan iterates over the features of a position and captures values of both outer
+    graphs.
+    """
     inner = Builder()
     x = inner.input("x", Input(Type.of("f32", B)))
     s = inner.input("s", Input(Type.of("f32", B)))

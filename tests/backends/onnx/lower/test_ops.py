@@ -1,8 +1,6 @@
-"""Every op in ONNX Runtime gives what the reference gives, at every opset we write.
-
-A case is an op, the types of its operands and what their values are like. Symbols stand
-for lengths that are tried at several sizes, one of them 1; where it makes sense also at
-0.
+"""ONNX Runtime computes the same results as the reference for every op at every supported opset. A
+case consists of an op, the types of its operands and the range of their values. Symbols stand for
+lengths, which are tested at several sizes, one of them 1, and at 0 where the op allows it.
 """
 
 from collections.abc import Mapping
@@ -43,8 +41,8 @@ EMPTY: tuple[dict[str, int], ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """An op and operands such as `f32[b t 8]`. `below` bounds whole numbers; `empty`:
-    sizes of 0 work.
+    """An op and operands such as `f32[b t 8]`. Integers are less than `below`; with `empty`,
+    lengths of 0 are tested too.
     """
 
     op: Op
@@ -59,7 +57,7 @@ class Case:
         return f"{self.op} {' '.join(map(str, self.args))}"
 
 
-def typed(text: str) -> Type:
+def parse_type(text: str) -> Type:
     dtype, _, inside = text.rstrip("]").partition("[")
     names = {"b": B, "t": T, "s": S, "t+s": T + S, "2*t": T * 2}
     return Type(dtype, tuple(names[d] if d in names else D(int(d)) for d in inside.split()))
@@ -227,8 +225,8 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-def rounded_cases() -> list[Case]:
-    """Rounded weights in every form, beside rows of one, two and three axes."""
+def list_quantized_cases() -> list[Case]:
+    """Quantized weights in every form, with activations of one, two and three axes."""
     found = []
     forms: list[tuple[ops.LinearQ, str, str]] = [
         (ops.LinearQ(), "i8[5 21]", "f32[5]"),
@@ -263,11 +261,11 @@ def rounded_cases() -> list[Case]:
     return found
 
 
-CASES += rounded_cases()
+CASES += list_quantized_cases()
 
 
-def attention_cases() -> list[Case]:
-    """Masks of every broadcast form; groups; cap, added scores and sinks together."""
+def list_attention_cases() -> list[Case]:
+    """Masks of every broadcast form, grouped heads, softcap, bias and sinks together."""
     q, k, v = "f32[b 4 t 8]", "f32[b 2 s 8]", "f32[b 2 s 6]"
     masks = ("bool[1 1 t s]", "bool[b 1 1 s]", "bool[1 4 1 s]", "bool[b 4 t s]")
     found = [Case(ops.Attend(0.3), (q, k, v, m), masked=3) for m in masks]
@@ -295,11 +293,11 @@ def attention_cases() -> list[Case]:
     ]
 
 
-CASES += attention_cases()
+CASES += list_attention_cases()
 
 
-def recurrent_cases() -> list[Case]:
-    """Every operand of every layer once; both directions; loops where ONNX has no operator."""
+def list_recurrent_cases() -> list[Case]:
+    """Every operand of every layer, both directions, and loops where ONNX has no operator."""
     keep, h = "bool[b t]", "f32[b 4]"
     rnn, gru, lstm = ((F, f"f32[{n * 4} 6]", f"f32[{n * 4} 4]") for n in (1, 3, 4))
     found = [
@@ -334,21 +332,24 @@ def recurrent_cases() -> list[Case]:
     return found
 
 
-CASES += recurrent_cases()
+CASES += list_recurrent_cases()
 
 
-def graph_of(case: Case) -> Graph:
-    """The op alone, its operands as inputs; `anchor` is an input that knows every length."""
+def build_graph(case: Case) -> Graph:
+    """Return a graph of the op alone, with its operands as inputs; the input `anchor` determines
+    all lengths.
+    """
     b = Builder()
     b.input("anchor", Input(Type("f32", (B, T, S))))
     args = [
-        None if a is None else b.input(f"x{n}", Input(typed(a))) for n, a in enumerate(case.args)
+        None if a is None else b.input(f"x{n}", Input(parse_type(a)))
+        for n, a in enumerate(case.args)
     ]
     results = b.add(case.op, *args, scope="some.scope")
     return b.finish("op", {f"y{n}": r for n, r in enumerate(results)}, min_lengths=case.least)
 
 
-def values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+def make_values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(1)
     found: dict[str, NDArray[Any]] = {"anchor": np.zeros([sizes[n] for n in "bts"], np.float32)}
     for n, arg in enumerate(case.args):
@@ -374,7 +375,7 @@ def values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDAr
     return found
 
 
-def assert_agree(graph: Graph, session: Any, given: dict[str, NDArray[Any]]) -> None:
+def check_agreement(graph: Graph, session: Any, given: dict[str, NDArray[Any]]) -> None:
     known = {i.name for i in session.get_inputs()}
     got = session.run(None, {k: v for k, v in given.items() if k in known})
     assert_outputs_match(specc_numpy.evaluate_graph(graph, given, {}), got)
@@ -384,13 +385,13 @@ def test_every_op_has_a_rule() -> None:
     assert not {*OPS_BY_NAME.values()} - lower.rules.keys()
 
 
-def test_every_op_but_those_with_a_body_has_a_case() -> None:
+def test_every_op_without_a_body_has_a_case() -> None:
     assert {c.op.name for c in CASES} | {"scan", "route"} == set(OPS_BY_NAME)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_onnx_runtime_equals_the_reference(case: Case) -> None:
-    graph = graph_of(case)
+    graph = build_graph(case)
     seen: set[bytes] = set()
     for opset in OPSETS:
         built = build_model(graph, get_target("onnx"), opset)
@@ -401,16 +402,16 @@ def test_onnx_runtime_equals_the_reference(case: Case) -> None:
             continue  # the same nodes as at an older opset
         seen.add(body)
         for sizes in (*SIZES, *(EMPTY if case.empty else ())):
-            assert_agree(graph, session, values(case, graph, sizes))
+            check_agreement(graph, session, make_values(case, graph, sizes))
 
 
-@pytest.mark.parametrize("case", rounded_cases(), ids=str)
-def test_rounded_weights_for_a_card_equal_the_reference(case: Case) -> None:
-    """Where nothing but weights is rounded; a card's kernels round no block of a row."""
+@pytest.mark.parametrize("case", list_quantized_cases(), ids=str)
+def test_quantized_weights_for_cuda_equal_the_reference(case: Case) -> None:
+    """Only weight-only quantization: CUDA kernels do not quantize activations per block."""
     op = case.op
     if isinstance(op, ops.LinearQ) and op.rounding == "block":
         case = replace(case, op=replace(op, rounding="none"))
-    graph = graph_of(case)
+    graph = build_graph(case)
     session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)
     for sizes in (*SIZES, *(EMPTY if case.empty else ())):
-        assert_agree(graph, session, values(case, graph, sizes))
+        check_agreement(graph, session, make_values(case, graph, sizes))

@@ -1,4 +1,4 @@
-"""What exists at which opset, and what is said about those we do not write."""
+"""Operators by opset, and the errors for unsupported opsets."""
 
 import onnx
 import pytest
@@ -10,7 +10,7 @@ from specc_onnx.lower.onnx_targets import TARGETS
 
 
 @pytest.mark.parametrize("kind", sorted(onnx_targets.OPERATOR_SINCE))
-def test_the_table_agrees_with_the_schemas(kind: str) -> None:
+def test_operator_table_agrees_with_the_schemas(kind: str) -> None:
     versions = [
         s.since_version
         for s in onnx.defs.get_all_schemas_with_history()
@@ -21,7 +21,7 @@ def test_the_table_agrees_with_the_schemas(kind: str) -> None:
     assert onnx_targets.is_operator_available(kind, onnx_targets.OPERATOR_SINCE[kind])
 
 
-def test_reductions_take_axes_as_an_operand_from_18_on() -> None:
+def test_reductions_take_axes_as_an_input_from_opset_18() -> None:
     for kind in ("ReduceMean", "ReduceMax", "ReduceMin"):
         newer = onnx.defs.get_schema(kind, onnx_targets.REDUCE_AXES_INPUT_SINCE)
         assert [i.name for i in newer.inputs] == ["data", "axes"]
@@ -32,12 +32,12 @@ def test_reductions_take_axes_as_an_operand_from_18_on() -> None:
 
 
 @pytest.mark.parametrize("opset", [16, 27])
-def test_an_opset_outside_the_range_is_refused(opset: int) -> None:
+def test_opset_outside_the_range_is_rejected(opset: int) -> None:
     with pytest.raises(Failed, match=rf"E0821\]: opset {opset} is not supported, only 17 to 26"):
         onnx_targets.check_opset(opset)
 
 
-def test_an_unknown_target_is_refused_with_the_list() -> None:
+def test_unknown_target_lists_all_targets() -> None:
     with pytest.raises(Failed, match=r"E0822\]: unknown target `ort-gpu`") as caught:
         get_target("ort-gpu")
     helps = caught.value.diagnostics[0].helps

@@ -1,4 +1,6 @@
-"""Attention around a predicted center reads the keys near it, and gives what all give."""
+"""Attention around a predicted center reads only the keys near it and equals attention over all
+keys.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +21,7 @@ from specc_onnx.lower.grid_slices import PositionSpan
 from specc_onnx.verifier.onnx_verifier import verify_built_model
 
 
-def translator() -> tuple[Graph, dict[str, Any]]:
+def build_translator() -> tuple[Graph, dict[str, Any]]:
     graph = elaborate_with_config("luong_local_p", **SMALL_CONFIGS["luong_local_p"]).model.graph
     rng = np.random.default_rng(0)
     shapes = {n: [d.number for d in p.type.shape] for n, p in graph.parameters.items()}
@@ -27,9 +29,9 @@ def translator() -> tuple[Graph, dict[str, Any]]:
     return pass_pipeline.simplify_graph(graph), weights
 
 
-def off(opset: int, *sizes: Mapping[str, int]) -> float:
-    """How far the model is from the reference, at the worst of some lengths."""
-    graph, weights = translator()
+def measure_max_error(opset: int, *sizes: Mapping[str, int]) -> float:
+    """Return the maximum error of the model against the reference over several lengths."""
+    graph, weights = build_translator()
     built = build_model(graph, get_target("onnx"), opset)
     verify_built_model(built)
     for name, tensor in built.weights.items():
@@ -52,18 +54,18 @@ def lengths(batch: int, src: int, tgt: int = 3) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("opset", [17, 23])
-def test_near_keys_give_what_all_keys_give(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_keys_equal_all_keys(opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Lengths above the fewest and below, also such that texts are centered far apart.
     monkeypatch.setattr(predictive_local_attention, "MIN_KEYS", 10)
     several = [lengths(b, n) for b in (0, 1, 3) for n in (0, 1, 9, 11, 13, 60)]
-    assert off(opset, *several) < 3e-6
+    assert measure_max_error(opset, *several) < 3e-6
 
 
-def test_at_the_length_from_which_it_is_done() -> None:
-    assert off(23, lengths(2, 1000), lengths(1, 1001), lengths(2, 1300)) < 3e-5
+def test_lengths_around_the_threshold() -> None:
+    assert measure_max_error(23, lengths(2, 1000), lengths(1, 1001), lengths(2, 1300)) < 3e-5
 
 
-def test_rows_that_are_not_the_near_ones_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_near_keys_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     right = predictive_local_attention._emit_near_keys
 
     def wrong(*args: Any) -> predictive_local_attention.NearKeys:
@@ -77,10 +79,10 @@ def test_rows_that_are_not_the_near_ones_are_seen(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(predictive_local_attention, "MIN_KEYS", 10)
     monkeypatch.setattr(predictive_local_attention, "_emit_near_keys", wrong)
-    assert off(23, lengths(1, 60)) > 1e-3
+    assert measure_max_error(23, lengths(1, 60)) > 1e-3
 
 
-def test_only_masks_around_a_center_are_done_so() -> None:
+def test_other_masks_are_not_matched() -> None:
     graph = elaborate_with_config("luong_local_m", **SMALL_CONFIGS["luong_local_m"]).model.graph
     made = build_model(pass_pipeline.simplify_graph(graph), get_target("onnx")).model
     assert str(predictive_local_attention.NEAR_KEYS_DIM) not in str(made.graph)

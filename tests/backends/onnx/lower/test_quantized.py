@@ -1,5 +1,5 @@
-"""Products by rounded weights in ONNX Runtime are those of whole numbers, whatever the
-rows; and what it is known to do wrong is not written.
+"""Products with quantized weights in ONNX Runtime equal integer arithmetic for any tokens, and
+avoid its known errors.
 """
 
 import itertools
@@ -20,19 +20,19 @@ RNG = np.random.default_rng(5)
 Rows = NDArray[np.float32]
 
 
-def normal(*shape: int) -> Rows:
+def sample_normal(*shape: int) -> Rows:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def blocked(
+def quantize_in_blocks(
     bits: int, block: int, rounding: ActivationRoundingMode = "block", layout: WeightLayout = "rows"
 ) -> QuantizationFormat:
     return QuantizationFormat(bits=bits, group_size=block, layout=layout, rounding=rounding)
 
 
-def has_extremes(*shape: int) -> Rows:
-    """Rows a thousand times larger and smaller than others, and one of zeros."""
-    x = normal(*shape)
+def sample_extremes(*shape: int) -> Rows:
+    """Tokens 1000 times larger and smaller than others, and one of zeros."""
+    x = sample_normal(*shape)
     flat = x.reshape(-1, shape[-1])
     flat[0] *= 1e3
     if len(flat) > 2:
@@ -45,25 +45,27 @@ def has_extremes(*shape: int) -> Rows:
 @pytest.mark.parametrize(("block", "wide"), [(16, 56), (32, 100), (128, 24), (64, 64)])
 @pytest.mark.parametrize("rounding", ["block", "none"])
 def test_blocks(bits: int, block: int, wide: int, rounding: ActivationRoundingMode) -> None:
-    made = build_quantized_linear(normal(7, wide), blocked(bits, block, rounding), bias=normal(7))
+    made = build_quantized_linear(
+        sample_normal(7, wide), quantize_in_blocks(bits, block, rounding), bias=sample_normal(7)
+    )
     session = open_silent_session(made.build_model("ort-cpu"))
     for rows in (1, 3, 17):
-        given = {"x": has_extremes(rows, wide)}
+        given = {"x": sample_extremes(rows, wide)}
         assert_outputs_match(
             specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given)
         )
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_blocks_of_zeros_add_nothing(bits: int) -> None:
-    """The kernel takes the middle of packed numbers away at the end, and what that leaves
-    is of the size of a scale: beside small weights a scale of 1 would be seen.
+def test_zero_blocks_add_nothing(bits: int) -> None:
+    """The kernel subtracts the zero point of packed codes at the end. The remaining error has the
+    size of a scale, which a scale of 1 next to small weights would reveal.
     """
-    weight = normal(5, 96) * np.float32(1e-6)
+    weight = sample_normal(5, 96) * np.float32(1e-6)
     weight[:, 32:64] = 0
     weight[4] = 0
-    made = build_quantized_linear(weight, blocked(bits, 32))
-    given = {"x": has_extremes(3, 96)}
+    made = build_quantized_linear(weight, quantize_in_blocks(bits, 32))
+    given = {"x": sample_extremes(3, 96)}
     (got,) = open_silent_session(made.build_model("ort-cpu")).run(None, given)
     assert_outputs_match(specc_numpy.evaluate_graph(made.graph, given, made.weights), [got])
     assert np.abs(got[:, 4]).max() < 1e-30
@@ -72,13 +74,13 @@ def test_blocks_of_zeros_add_nothing(bits: int) -> None:
 @pytest.mark.parametrize("form", [ROW, COLUMN], ids=["rows", "columns"])
 @pytest.mark.parametrize("opset", [17, 21, 23, 26])
 @pytest.mark.parametrize("name", ["onnx", "ort-cpu"])
-def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str) -> None:
-    """ONNX Runtime multiplies the bias by the scale of a row in the fused form that its
-    optimizer makes, unless the scales are multiplied one after the other.
+def test_per_token_scales_with_a_bias(form: QuantizationFormat, opset: int, name: str) -> None:
+    """The optimizer of ONNX Runtime fuses a product with both scales into a form that scales the
+    bias too, unless the scales are applied one after the other.
     """
-    made = build_quantized_linear(normal(5, 21), form, ("b", "t"), normal(5) * 50)
+    made = build_quantized_linear(sample_normal(5, 21), form, ("b", "t"), sample_normal(5) * 50)
     model = made.build_model(name, opset)
-    given = {"x": has_extremes(2, 3, 21)}
+    given = {"x": sample_extremes(2, 3, 21)}
     want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
     assert_outputs_match(want, open_silent_session(model).run(None, given))
     plain = onnxruntime.SessionOptions()
@@ -87,11 +89,13 @@ def test_whole_rows_with_a_bias(form: QuantizationFormat, opset: int, name: str)
     assert_outputs_match(want, session.run(None, given))
 
 
-@pytest.mark.parametrize("form", [ROW, COLUMN, blocked(4, 32), blocked(8, 32)], ids=str)
-def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> None:
-    made = build_quantized_linear(normal(40, 96), form)
+@pytest.mark.parametrize(
+    "form", [ROW, COLUMN, quantize_in_blocks(4, 32), quantize_in_blocks(8, 32)], ids=str
+)
+def test_tokens_are_independent(form: QuantizationFormat) -> None:
+    made = build_quantized_linear(sample_normal(40, 96), form)
     session = open_silent_session(made.build_model("ort-cpu"))
-    x = has_extremes(9, 96)
+    x = sample_extremes(9, 96)
     together = session.run(None, {"x": x})[0]
     for n in range(len(x)):
         alone = session.run(None, {"x": x[n : n + 1]})[0]
@@ -103,28 +107,30 @@ def test_a_row_is_the_same_alone_and_among_others(form: QuantizationFormat) -> N
             assert (alone[0] == together[n]).all()
 
 
-def test_no_rows_and_maps_of_one() -> None:
-    forms = (ROW, COLUMN, blocked(4, 16))
+def test_no_tokens_and_width_one() -> None:
+    forms = (ROW, COLUMN, quantize_in_blocks(4, 16))
     for form, (out, wide) in itertools.product(forms, ((1, 1), (3, 5))):
-        made = build_quantized_linear(normal(out, wide), form, ("b", "t"))
+        made = build_quantized_linear(sample_normal(out, wide), form, ("b", "t"))
         session = open_silent_session(made.build_model("ort-cpu"))
         for lead in ((0, 3), (2, 0), (1, 1), (2, 2)):
-            given = {"x": normal(*lead, wide)}
+            given = {"x": sample_normal(*lead, wide)}
             want = specc_numpy.evaluate_graph(made.graph, given, made.weights)
             assert_outputs_match(want, session.run(None, given))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("wide", [64, 50])
-def test_columns_in_blocks_are_the_standards(bits: int, wide: int) -> None:
-    """Without ONNX Runtime's own optimization nothing but weights is rounded."""
-    made = build_quantized_linear(normal(9, wide), blocked(bits, 32, "none", "columns"))
+def test_blocks_of_columns_use_standard_operators(bits: int, wide: int) -> None:
+    """Without the optimizer of ONNX Runtime only weights are quantized."""
+    made = build_quantized_linear(
+        sample_normal(9, wide), quantize_in_blocks(bits, 32, "none", "columns")
+    )
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     session = onnxruntime.InferenceSession(
         made.build_model("onnx", 21).SerializeToString(), options
     )
-    given = {"x": has_extremes(3, wide)}
+    given = {"x": sample_extremes(3, wide)}
     assert_outputs_match(
         specc_numpy.evaluate_graph(made.graph, given, made.weights), session.run(None, given)
     )

@@ -1,5 +1,5 @@
-"""Recurrent layers in ONNX: the fused operators where they fit, and the same numbers
-where they do not.
+"""Recurrent layers in ONNX: fused operators where they apply, and equal results from loops
+elsewhere.
 """
 
 from collections import Counter
@@ -31,12 +31,14 @@ graph f(x: float[batch, seq, 3], keep: keep[batch, seq]{side}, first: float[batc
 LAYER = "gru(x, hidden=5, reset=after, layers=2, direction=both, keep=keep, start=first)"
 
 
-def spec(directory: Path, call: str, side: str = "", dims: str = "batch, seq") -> ElaboratedSpec:
+def build_spec(
+    directory: Path, call: str, side: str = "", dims: str = "batch, seq"
+) -> ElaboratedSpec:
     (directory / "m.specc").write_text(SPEC.format(call=call, side=side, dims=dims))
     return elaborate_with_config(str(directory / "m.specc"))
 
 
-def model(found: ElaboratedSpec, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:
+def open_model(found: ElaboratedSpec, opset: int = 23, where: str = "onnx") -> onnx.ModelProto:
     built = build_model(found.model.graph, get_target(where), opset)
     weights = sample_spec_weights(found)
     for name, initializer in built.weights.items():
@@ -45,11 +47,11 @@ def model(found: ElaboratedSpec, opset: int = 23, where: str = "onnx") -> onnx.M
     return built.model
 
 
-def kinds(made: onnx.ModelProto) -> Counter[str]:
+def list_op_types(made: onnx.ModelProto) -> Counter[str]:
     return Counter(n.op_type for n in made.graph.node)
 
 
-def given(
+def make_inputs(
     batch: int, length: int, lengths: list[int], side: str = "right"
 ) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
@@ -62,26 +64,28 @@ def given(
 
 
 def test_each_direction_of_each_layer_is_one_operator(tmp_path: Path) -> None:
-    found = kinds(model(spec(tmp_path, LAYER)))
+    found = list_op_types(open_model(build_spec(tmp_path, LAYER)))
     assert found["GRU"] == 4
     assert not found["Scan"]
     assert not found["Loop"]
 
 
-def test_rows_are_moved_only_where_padding_may_stand_on_the_left(tmp_path: Path) -> None:
-    assert kinds(model(spec(tmp_path, LAYER)))["GatherND"] == 3, (
+def test_positions_are_moved_only_for_left_padding(tmp_path: Path) -> None:
+    assert list_op_types(open_model(build_spec(tmp_path, LAYER)))["GatherND"] == 3, (
         "once before the stack, once behind it a direction"
     )
-    right = kinds(model(spec(tmp_path, LAYER, " right")))
+    right = list_op_types(open_model(build_spec(tmp_path, LAYER, " right")))
     assert not right["GatherND"]
     assert not right["ScatterElements"]
-    free = kinds(model(spec(tmp_path, LAYER.replace("keep=keep, ", ""))))
+    free = list_op_types(open_model(build_spec(tmp_path, LAYER.replace("keep=keep, ", ""))))
     assert not free["GatherND"]
 
 
 def test_lengths_of_at_least_one_need_no_guard(tmp_path: Path) -> None:
-    assert kinds(model(spec(tmp_path, LAYER, " right")))["Pad"]
-    assert not kinds(model(spec(tmp_path, LAYER, " right", "batch >= 1, seq >= 1")))["Pad"]
+    assert list_op_types(open_model(build_spec(tmp_path, LAYER, " right")))["Pad"]
+    assert not list_op_types(
+        open_model(build_spec(tmp_path, LAYER, " right", "batch >= 1, seq >= 1"))
+    )["Pad"]
 
 
 @pytest.mark.parametrize("call", [
@@ -92,14 +96,14 @@ def test_lengths_of_at_least_one_need_no_guard(tmp_path: Path) -> None:
     "lstm(x, hidden=7, proj=5, layers=2, direction=both, keep=keep, start=first, bias=false)",
     "rnn(x, hidden=5, act=relu, layers=2, direction=both, keep=keep, start=first)",
 ])  # fmt: skip
-def test_padding_on_either_side_and_nothing_at_all(call: str, tmp_path: Path) -> None:
-    """A sample of no rows gives its first state back; so does a batch without rows; no
-    batch gives nothing.
+def test_padding_on_either_side_and_empty_axes(call: str, tmp_path: Path) -> None:
+    """A sequence without positions returns its initial state; so does a batch without positions. An
+    empty batch returns empty results.
     """
-    found = spec(tmp_path, call)
+    found = build_spec(tmp_path, call)
     weights = sample_spec_weights(found)
     for opset in (17, 26):
-        session = open_silent_session(model(found, opset))
+        session = open_silent_session(open_model(found, opset))
         for side in ("left", "right"):
             for case in (
                 (3, 5, [5, 2, 0]),
@@ -108,36 +112,34 @@ def test_padding_on_either_side_and_nothing_at_all(call: str, tmp_path: Path) ->
                 (0, 3, []),
                 (1, 1, [1]),
             ):
-                inputs = given(*case, side)
+                inputs = make_inputs(*case, side)
                 assert_outputs_match(
                     run_reference(found, weights, inputs), session.run(None, inputs)
                 )
 
 
-def test_rows_of_unequal_length_are_a_loop_where_the_operator_knows_no_lengths(
-    tmp_path: Path,
-) -> None:
-    found = spec(tmp_path, LAYER, " right")
-    made = model(found, where="openvino")
-    assert not kinds(made)["GRU"]
-    assert kinds(made)["Loop"] == 4
-    free = spec(tmp_path, LAYER.replace("keep=keep, ", ""))
-    assert kinds(model(free, where="openvino"))["GRU"] == 4
+def test_padded_sequences_are_a_loop_without_length_support(tmp_path: Path) -> None:
+    found = build_spec(tmp_path, LAYER, " right")
+    made = open_model(found, where="openvino")
+    assert not list_op_types(made)["GRU"]
+    assert list_op_types(made)["Loop"] == 4
+    free = build_spec(tmp_path, LAYER.replace("keep=keep, ", ""))
+    assert list_op_types(open_model(free, where="openvino"))["GRU"] == 4
     weights, session = (
-        sample_spec_weights(spec(tmp_path, LAYER, " right")),
+        sample_spec_weights(build_spec(tmp_path, LAYER, " right")),
         open_silent_session(made),
     )
     for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
-        inputs = given(*case)
+        inputs = make_inputs(*case)
         assert_outputs_match(run_reference(found, weights, inputs), session.run(None, inputs))
 
 
 def test_padding_declared_on_the_right(tmp_path: Path) -> None:
-    found = spec(tmp_path, LAYER, " right")
+    found = build_spec(tmp_path, LAYER, " right")
     weights = sample_spec_weights(found)
-    session = open_silent_session(model(found))
+    session = open_silent_session(open_model(found))
     for case in ((3, 5, [5, 2, 0]), (2, 0, [0, 0]), (0, 3, [])):
-        inputs = given(*case)
+        inputs = make_inputs(*case)
         assert_outputs_match(run_reference(found, weights, inputs), session.run(None, inputs))
 
 
@@ -157,8 +159,8 @@ graph f(x: float[batch, words, letters, 3]) -> (y: float[batch, words, 4]) {
     (tmp_path / "m.specc").write_text(text)
     found = elaborate_with_config(str(tmp_path / "m.specc"))
     inputs = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 3)).astype(np.float32)}
-    made = model(found)
-    assert kinds(made)["Split"] == 4, "gates are put in order once, outside"
+    made = open_model(found)
+    assert list_op_types(made)["Split"] == 4, "gates are put in order once, outside"
     assert_outputs_match(
         run_reference(found, sample_spec_weights(found), inputs),
         open_silent_session(made).run(None, inputs),

@@ -1,6 +1,4 @@
-"""Experts in ONNX, from the op alone: numbers that name nobody, experts named twice, rows
-of any form, weights that lie in fewer bits.
-"""
+"""Experts in ONNX: invalid expert ids, repeated experts, tokens of any rank, narrow weights."""
 
 from dataclasses import replace
 
@@ -21,8 +19,8 @@ N, K = Dim.symbol("n"), Dim.symbol("k")
 FORMS = pytest.mark.parametrize("experts", [5, 18], ids=["one by one", "loop"])
 
 
-def body(axes: int) -> Graph:
-    """`tanh(rows · wᵀ + shared)` behind axes of 1."""
+def build_body(axes: int) -> Graph:
+    """Return a body that computes `tanh(x · wᵀ + shared)` with leading axes of length 1."""
     b = Builder()
     shape = (*[Dim.of(1)] * axes, Dim.symbol("routed"), Dim.of(3))
     x = b.input("rows", Input(Type("f32", shape)))
@@ -32,7 +30,7 @@ def body(axes: int) -> Graph:
     return b.finish("body", {"y": b.one(ops.Pointwise("tanh"), made)})
 
 
-def graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
+def build_graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
     b = Builder()
     x = b.input("x", Input(Type("f32", (*lead, Dim.of(3)))))
     numbers = b.input("ids", Input(Type(ids, (*lead, K))))
@@ -40,12 +38,12 @@ def graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> G
     keep = [b.input("keep", Input(Type("bool", lead)))] if masked else []
     w = b.parameter(Parameter(name="w", type=Type.of("f32", experts, 4, 3), initial="zeros"))
     shared = b.input("shared", Input(Type.of("f32", 4)))
-    op = ops.Route(body(len(lead) - 1), Dim.of(experts), 1, masked)
+    op = ops.Route(build_body(len(lead) - 1), Dim.of(experts), 1, masked)
     made = b.one(op, x, numbers, gates, *keep, w, shared, scope="moe")
     return b.finish("routed", {"y": made})
 
 
-def given(lead: tuple[int, ...], k: int, low: int, high: int) -> dict[str, np.ndarray]:
+def make_inputs(lead: tuple[int, ...], k: int, low: int, high: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
     return {
         "x": rng.normal(size=(*lead, 3)).astype(np.float32),
@@ -59,8 +57,8 @@ def given(lead: tuple[int, ...], k: int, low: int, high: int) -> dict[str, np.nd
 WEIGHT = np.random.default_rng(4).normal(size=(18, 4, 3)).astype(np.float32)
 
 
-def by_hand(made: Graph, x: dict[str, np.ndarray], w: np.ndarray) -> np.ndarray:
-    """One row and one of its experts after the other."""
+def compute_expected(made: Graph, x: dict[str, np.ndarray], w: np.ndarray) -> np.ndarray:
+    """Compute token by token and expert by expert."""
     lead = x["x"].shape[:-1]
     y = np.zeros((*lead, 4))
     for at in np.ndindex(*lead):
@@ -79,56 +77,54 @@ LEADS = [((N,), (7,)), ((N, Dim.of(2)), (3, 2)), ((N, Dim.of(2), Dim.of(2)), (2,
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("lead", "sizes"), LEADS, ids=["n", "n 2", "n 2 2"])
 @pytest.mark.parametrize("opset", [17, 23, 26])
-def test_numbers_that_name_nobody_and_experts_named_twice(
+def test_invalid_and_repeated_expert_ids(
     opset: int, lead: tuple[Dim, ...], sizes: tuple[int, ...], masked: bool, experts: int
 ) -> None:
-    made, weight = graph(experts, *lead, masked=masked), WEIGHT[:experts]
+    made, weight = build_graph(experts, *lead, masked=masked), WEIGHT[:experts]
     built = build_model(made, get_target("onnx"), opset)
     built.weights["w"].raw_data = weight.tobytes()
     onnx.checker.check_model(built.model, full_check=True)
     session = open_silent_session(built.model)
     for k, low, high in ((3, -2, experts + 2), (2, 1, 2), (1, experts, experts + 1), (0, 0, 1)):
-        x = given(sizes, k, low, high)
+        x = make_inputs(sizes, k, low, high)
         x = {n: v for n, v in x.items() if n in made.inputs}
-        wanted = by_hand(made, x, weight)
+        wanted = compute_expected(made, x, weight)
         found = specc_numpy.evaluate_graph(made, x, {"w": weight})["y"]
         np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)
         assert_outputs_match({"y": wanted}, session.run(None, x))
 
 
 @FORMS
-def test_whole_numbers_of_32_bits(experts: int) -> None:
-    made, weight = graph(experts, N, ids="i32"), WEIGHT[:experts]
+def test_int32_expert_ids(experts: int) -> None:
+    made, weight = build_graph(experts, N, ids="i32"), WEIGHT[:experts]
     built = build_model(made, get_target("onnx"), 20)
     built.weights["w"].raw_data = weight.tobytes()
-    x = given((6,), 2, 0, experts)
+    x = make_inputs((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
     x["ids"] = x["ids"].astype(np.int32)
     assert_outputs_match(
-        {"y": by_hand(made, x, weight)}, open_silent_session(built.model).run(None, x)
+        {"y": compute_expected(made, x, weight)}, open_silent_session(built.model).run(None, x)
     )
 
 
 @FORMS
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_of_weights_in_fewer_bits_only_the_part_of_an_expert_is_widened(
-    dtype: str, experts: int
-) -> None:
-    made = graph(experts, N)
+def test_only_the_slice_of_an_expert_is_widened(dtype: str, experts: int) -> None:
+    made = build_graph(experts, N)
     built = build_model(made, get_target("onnx"), 20, storage_dtypes={"w": dtype})
     short = WEIGHT[:experts].astype(NUMPY_DTYPES[dtype])
     assert built.weights["w"].data_type == ONNX_TYPE_CODES[dtype]
     built.weights["w"].raw_data = short.tobytes()
     readers = [n.op_type for n in built.model.graph.node if "w" in n.input]
     assert readers == (["Split"] if experts == 5 else [])
-    x = given((6,), 2, 0, experts)
+    x = make_inputs((6,), 2, 0, experts)
     x = {n: v for n, v in x.items() if n in made.inputs}
-    wanted = by_hand(made, x, short.astype(np.float32))
+    wanted = compute_expected(made, x, short.astype(np.float32))
     assert_outputs_match({"y": wanted}, open_silent_session(built.model).run(None, x))
 
 
-def test_a_target_says_how_many_experts_stand_alone() -> None:
-    made = graph(5, N)
+def test_target_limits_unrolled_experts() -> None:
+    made = build_graph(5, N)
     for few, form in ((5, "If"), (4, "Loop")):
         built = build_model(made, replace(get_target("onnx"), max_unrolled_experts=few), 20)
         kinds = {n.op_type for n in built.model.graph.node}
@@ -136,8 +132,8 @@ def test_a_target_says_how_many_experts_stand_alone() -> None:
 
 
 @pytest.mark.parametrize(("width", "form"), [(8, "If"), (1 << 22, "Loop")])
-def test_what_would_be_in_memory_twice_is_looped_over(width: int, form: str) -> None:
-    """16 experts of 16 Mi numbers are more than 256 MiB."""
+def test_large_experts_are_a_loop(width: int, form: str) -> None:
+    """16 experts of 16 Mi elements take more than 256 MiB."""
     b = Builder()
     x = b.input("x", Input(Type("f32", (N, Dim.of(width)))))
     ids = b.input("ids", Input(Type("i64", (N, K))))

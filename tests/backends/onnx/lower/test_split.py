@@ -1,5 +1,5 @@
-"""An axis that slices cut without a rest is cut by one `Split`; any other slices stay
-what they are, and all numbers are those of the reference.
+"""Slices that partition an axis become one `Split`; other slices remain. All results equal the
+reference.
 """
 
 import numpy as np
@@ -30,21 +30,21 @@ PIECES: dict[str, tuple[Pieces, int]] = {
 }
 
 
-def length(number: int | str) -> Dim:
+def make_dim(number: int | str) -> Dim:
     return Dim.of(number) if isinstance(number, int) else Dim.symbol(number)
 
 
-def cut(pieces: Pieces) -> Graph:
+def build_slices(pieces: Pieces) -> Graph:
     made = Builder()
     x = made.input("x", Input(ROWS))
-    parts = [made.one(ops.Slice(2, length(a), length(b)), x) for a, b in pieces]
+    parts = [made.one(ops.Slice(2, make_dim(a), make_dim(b)), x) for a, b in pieces]
     return made.finish("g", {f"y{n}": part for n, part in enumerate(parts)})
 
 
 @pytest.mark.parametrize("name", PIECES)
 def test_pieces_of_an_axis(name: str) -> None:
     pieces, splits = PIECES[name]
-    graph = cut(pieces)
+    graph = build_slices(pieces)
     x = np.random.default_rng(0).normal(size=(2, 3, WIDTH)).astype(np.float32)
     model = build_model(graph, get_target("ort-cpu")).model
     wanted = specc_numpy.evaluate_graph(graph, {"x": x}, {})

@@ -1,5 +1,5 @@
-"""Windows of every form in ONNX Runtime, at every opset, equal the reference; also
-pictures and rows that are not there, and too few of them.
+"""Convolutions and pooling of every form in ONNX Runtime equal the reference at every opset, also
+for empty batches and sequences that are too short.
 """
 
 import random
@@ -23,8 +23,8 @@ B, N, M = Dim.symbol("b"), Dim.symbol("n"), Dim.symbol("m")
 Array = NDArray[np.float32]
 
 
-def drawn(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...] | None]:
-    """A window over rows or pictures of four channels, and the shape of its weight."""
+def sample_window_op(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...] | None]:
+    """Return a random op over sequences or images of four channels, and the shape of its weight."""
     kernel = tuple(rng.randint(1, 4) for _ in range(axes))
     stride = tuple(rng.randint(1, 3) for _ in range(axes))
     dilation = tuple(rng.randint(1, 2) for _ in range(axes))
@@ -49,7 +49,7 @@ def drawn(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...] | None]:
     return ops.AveragePool(kernel, stride, pads, extra, rng.random() < 0.5), None
 
 
-def graph_of(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
+def build_graph(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
     shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
     made = Builder()
     x = made.input("x", Input(Type("f32", shape)))
@@ -60,7 +60,7 @@ def graph_of(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
     return made.finish("g", {"y": made.one(op, *args)})
 
 
-def values(graph: Graph, sizes: dict[str, int], seed: int) -> dict[str, Array]:
+def make_values(graph: Graph, sizes: dict[str, int], seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {
         name: rng.standard_normal([d.evaluate(sizes) for d in v.type.shape]).astype(np.float32)
@@ -74,15 +74,15 @@ FEW = (*({"b": 2, "n": n, "m": 9} for n in range(4)),)
 
 @pytest.mark.parametrize("opset", range(17, 27))
 @pytest.mark.parametrize("axes", [1, 2])
-def test_windows_of_every_form(opset: int, axes: int) -> None:
+def test_random_windows_equal_the_reference(opset: int, axes: int) -> None:
     rng = random.Random(100 * opset + axes)
     for seed in range(6):
-        op, weight = drawn(rng, axes)
-        graph = graph_of(op, weight, axes)
+        op, weight = sample_window_op(rng, axes)
+        graph = build_graph(op, weight, axes)
         session = open_silent_session(build_model(graph, get_target("onnx"), opset=opset).model)
         for sizes in (*SIZES, *FEW):
-            given = values(graph, sizes, seed)
-            if too_few(graph, given):
+            given = make_values(graph, sizes, seed)
+            if has_too_few_positions(graph, given):
                 with pytest.raises(STOPS):
                     session.run(None, given)
             else:
@@ -97,8 +97,8 @@ STOPS = (
 )
 
 
-def too_few(graph: Graph, given: dict[str, Array]) -> bool:
-    """Whether the reference refuses these rows, as it says, for being too few."""
+def has_too_few_positions(graph: Graph, given: dict[str, Array]) -> bool:
+    """Return True if the reference rejects these inputs because they have too few positions."""
     try:
         specc_numpy.evaluate_graph(graph, given, {})
     except Failed as refused:

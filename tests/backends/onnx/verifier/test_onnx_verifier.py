@@ -1,4 +1,4 @@
-"""The gates find what is wrong with a model before it is written."""
+"""The verifier finds errors of a built model before it is written."""
 
 import onnx
 import pytest
@@ -17,13 +17,13 @@ from specc_onnx.verifier.onnx_verifier import (
 )
 
 
-def test_a_sound_model_passes_without_its_weights() -> None:
+def test_valid_model_passes_without_weights() -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     verify_built_model(built)
     assert len(make_weights_inputs(built).graph.initializer) < len(built.model.graph.initializer)
 
 
-def test_a_node_with_an_unknown_attribute_is_found() -> None:
+def test_unknown_attribute_is_detected() -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     built.model.graph.node[0].attribute.append(onnx.helper.make_attribute("colour", 1))
     with pytest.raises(UnsoundModelError, match="is not valid"):
@@ -38,9 +38,7 @@ def test_a_node_with_an_unknown_attribute_is_found() -> None:
         (1, {"dim_param": "seq + 1"}, "axis 1 is 18 long here, 17 computed"),
     ],
 )
-def test_a_type_that_the_nodes_contradict_is_found(
-    axis: int, dim: dict[str, object], message: str
-) -> None:
+def test_contradicting_type_is_detected(axis: int, dim: dict[str, object], message: str) -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     model = make_weights_inputs(built)
     where = next(v for v in model.graph.value_info if v.name == "embed/Gather")
@@ -53,7 +51,7 @@ def test_a_type_that_the_nodes_contradict_is_found(
 
 
 @pytest.mark.parametrize("field", ["input", "output"])
-def test_inputs_weights_and_results_are_the_graphs(field: str) -> None:
+def test_changed_interface_is_detected(field: str) -> None:
     built = build_model(build_decoder(), get_target("onnx"))
     for value in getattr(make_weights_inputs(built).graph, field):
         model = make_weights_inputs(built)
@@ -63,9 +61,9 @@ def test_inputs_weights_and_results_are_the_graphs(field: str) -> None:
             check_value_types(built, model)
 
 
-def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
-    """ONNX knows Swish and gives it a body; ONNX Runtime 1.31 has no kernel for it at
-    opset 25 and 26.
+def test_missing_kernel_is_detected_at_load() -> None:
+    """ONNX defines Swish with a function body; ONNX Runtime 1.31 has no kernel for it at opsets 25
+    and 26.
     """
     built = build_model(build_decoder(), get_target("onnx"), 26)
     node = next(n for n in built.model.graph.node if n.op_type == "Gelu")
@@ -75,9 +73,9 @@ def test_a_kernel_that_is_missing_is_found_by_the_load() -> None:
         verify_built_model(built)
 
 
-def test_vectors_of_positions_do_not_confuse_the_inference() -> None:
-    """ONNX's value propagation takes a `Range` for a shape and refuses to subtract a
-    column from a row of it.
+def test_position_vectors_do_not_break_inference() -> None:
+    """ONNX's value propagation treats a `Range` as a shape and rejects the subtraction of a column
+    from it.
     """
     b = Builder()
     row = b.one(ops.Range(Dim.of(32)))

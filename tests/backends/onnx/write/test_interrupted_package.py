@@ -1,5 +1,5 @@
-"""Whatever fails while a package is written, the former one is whole, or a mixed one is
-refused by a file's name.
+"""If writing a package fails, the former package is intact, or a mixed package is rejected with the
+name of a file.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from specc.runtime.model_package import open_package
 EXTRAS = [ExtraFile("tokenizer.json", b"[1]", hashed=True), ExtraFile("genai_config.json", b"{}")]
 
 
-def content(directory: Path) -> dict[str, bytes]:
+def read_directory(directory: Path) -> dict[str, bytes]:
     return (
         {p.name: p.read_bytes() for p in sorted(directory.iterdir())} if directory.exists() else {}
     )
 
 
 class Stopped(BaseException):
-    """The process ends here: nothing of ours runs any more."""
+    """The process ends here, without cleanup."""
 
 
 class Faulty:
-    """The os module, whose n-th call of one kind fails; after a `Stopped` every call does."""
+    """The os module with a failing n-th call of one kind; after a `Stopped` every call fails."""
 
     def __init__(self, name: str, nth: int, error: BaseException) -> None:
         self.name, self.left, self.error, self.dead = name, nth, error, False
@@ -55,22 +55,24 @@ class Faulty:
         return call
 
 
-def attempts(
+def iterate_failures(
     tmp_path: Path, patch: pytest.MonkeyPatch, call: str, error: BaseException, existing: bool
 ) -> Iterator[tuple[Path, dict[str, bytes]]]:
-    """A folder after each attempt that failed, and what it held before, until one gets through."""
+    """Yield the directory after each failed attempt with its former content, until an attempt
+    succeeds.
+    """
     for nth in range(1, 80):
         directory = tmp_path / str(nth) / "pair"
         directory.parent.mkdir()
         if existing:
-            write_pair_package(directory, seed=0, extras=EXTRAS[1:], load=False)
-        before = content(directory)
+            write_pair_package(directory, seed=0, extra_files=EXTRAS[1:], load=False)
+        before = read_directory(directory)
         faulty = Faulty(call, nth, error)
         with patch.context() as context:
             for module in (output, platform):
                 context.setattr(module, "os", faulty)
             with contextlib.suppress(Failed, KeyboardInterrupt, Stopped, OSError):
-                write_pair_package(directory, seed=1, extras=EXTRAS, load=False)
+                write_pair_package(directory, seed=1, extra_files=EXTRAS, load=False)
         if faulty.left > 0:
             assert nth > 1, "nothing was made to fail"
             return
@@ -86,33 +88,35 @@ CALLS = ("write", "fsync", "replace", "open")
     [*((call, True) for call in (*CALLS, "link")), *((call, False) for call in (*CALLS, "mkdir"))],
     ids=lambda v: v if isinstance(v, str) else ("over a former one" if v else "new"),
 )
-def test_a_call_that_fails_leaves_what_was_there(
+def test_failed_call_leaves_the_former_package(
     call: str, existing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     seen = 0
-    for directory, before in attempts(tmp_path, monkeypatch, call, full, existing):
-        assert content(directory) == before
+    for directory, before in iterate_failures(tmp_path, monkeypatch, call, full, existing):
+        assert read_directory(directory) == before
         assert directory.exists() == existing
         seen += 1
     assert seen
 
 
-def test_an_interrupt_leaves_the_former_package_or_the_new_one(
+def test_interrupt_leaves_the_former_or_the_new_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for directory, before in attempts(tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True):
-        assert content(directory) == before
+    for directory, before in iterate_failures(
+        tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True
+    ):
+        assert read_directory(directory) == before
         open_package(directory, contents=True)
 
 
 @pytest.mark.parametrize("call", ["write", "replace", "fsync", "unlink"])
-def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
+def test_killed_process_leaves_one_package_or_an_error(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is put back or cleared up: the folder stays as it was at that moment."""
+    """Nothing is restored or cleaned up: the directory stays as it was at that moment."""
     refused = whole = 0
-    for directory, before in attempts(tmp_path, monkeypatch, call, Stopped(), True):
+    for directory, before in iterate_failures(tmp_path, monkeypatch, call, Stopped(), True):
         try:
             package = open_package(directory, contents=True)
         except Failed as failed:
@@ -122,7 +126,7 @@ def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
             assert any(f"`{name}`" in found.title for name in before)
         else:
             whole += 1
-            now = content(directory)
+            now = read_directory(directory)
             if now[INDEX_FILE] == before[INDEX_FILE]:
                 assert all(now[name] == data for name, data in before.items())
             assert package.index.model == "pair"
@@ -130,9 +134,9 @@ def test_a_process_that_is_killed_leaves_one_package_or_a_named_refusal(
     assert refused == {"replace": 3, "fsync": 0}.get(call, 0)
 
 
-def test_after_a_killed_run_the_package_can_be_written_again(
+def test_package_can_be_rewritten_after_a_killed_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for directory, _ in attempts(tmp_path, monkeypatch, "replace", Stopped(), True):
-        write_pair_package(directory, seed=2, extras=EXTRAS[1:], load=False)
+    for directory, _ in iterate_failures(tmp_path, monkeypatch, "replace", Stopped(), True):
+        write_pair_package(directory, seed=2, extra_files=EXTRAS[1:], load=False)
         assert open_package(directory, contents=True).roles == ("encode", "score")

@@ -1,6 +1,4 @@
-"""Writing models: weights inside, beside, or left in place; the same bytes each time;
-nothing halfway.
-"""
+"""Writing models: inline, external and linked weights; deterministic bytes; no partial output."""
 
 import hashlib
 import json
@@ -34,7 +32,7 @@ KEPT = {"specc": "what the model says of itself"}
 
 @dataclass
 class Arrays:
-    """Weights from memory, or from a file whose bytes lie as `runs` say."""
+    """Weights in memory, or in a file at the offsets in `runs`."""
 
     graph: Graph
     arrays: Mapping[str, NDArray[Any]]
@@ -70,8 +68,8 @@ class Arrays:
         return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
-def in_a_file(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> Arrays:
-    """The arrays one after the other behind 13 bytes of something else, as in a checkpoint."""
+def write_checkpoint(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> Arrays:
+    """Write the arrays one after another after 13 other bytes, as in a checkpoint."""
     runs, content = {}, b"something els"
     for name, array in arrays.items():
         runs[name] = ByteRange(path, len(content), array.nbytes)
@@ -80,13 +78,13 @@ def in_a_file(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> A
     return Arrays(graph, arrays, runs=runs)
 
 
-def write(graph: Graph, values: Arrays, path: Path, **options: Any) -> WrittenModel:
+def write_to(graph: Graph, values: Arrays, path: Path, **options: Any) -> WrittenModel:
     return write_model(
         graph, path, values, target=get_target("onnx"), metadata=lambda emitted: KEPT, **options
     )
 
 
-def assert_runs(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+def check_results(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
     given = {"tokens": np.array([[1, 5, 2], [10, 0, 3]])}
     assert_outputs_match(
         specc_numpy.evaluate_graph(graph, given, arrays),
@@ -94,26 +92,26 @@ def assert_runs(graph: Graph, arrays: Mapping[str, NDArray[Any]], path: Path) ->
     )
 
 
-def test_small_weights_stand_in_the_file(tmp_path: Path) -> None:
+def test_small_weights_are_inline(tmp_path: Path) -> None:
     graph = build_decoder()
     arrays = sample_parameters(graph)
-    written = write(graph, Arrays(graph, arrays), tmp_path / "m.onnx")
+    written = write_to(graph, Arrays(graph, arrays), tmp_path / "m.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
     assert written.data is None
-    assert_runs(graph, arrays, written.path)
+    check_results(graph, arrays, written.path)
 
 
-def test_copied_weights_lie_in_one_file_named_by_its_content(tmp_path: Path) -> None:
+def test_copied_weights_are_in_one_file_named_by_hash(tmp_path: Path) -> None:
     graph = build_decoder()
     arrays = sample_parameters(graph)
     values = Arrays(graph, arrays)
-    written = write(graph, values, tmp_path / "m.onnx", weights_as="copy")
+    written = write_to(graph, values, tmp_path / "m.onnx", weights_as="copy")
     assert written.data is not None
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["m.onnx", written.data])
     assert written.data.startswith("m-")
     assert values.read == list(graph.parameters)
-    assert_runs(graph, arrays, written.path)
-    again = write(
+    check_results(graph, arrays, written.path)
+    again = write_to(
         graph,
         Arrays(graph, sample_parameters(graph, seed=1)),
         tmp_path / "m.onnx",
@@ -122,11 +120,11 @@ def test_copied_weights_lie_in_one_file_named_by_its_content(tmp_path: Path) -> 
     assert again.data != written.data
 
 
-def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
+def test_model_bytes_are_deterministic(tmp_path: Path) -> None:
     graph = build_decoder()
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        write(
+        write_to(
             graph,
             Arrays(graph, sample_parameters(graph)),
             tmp_path / name / "m.onnx",
@@ -138,38 +136,36 @@ def test_the_same_model_is_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path) -> None:
-    """Nothing is copied, only looked at for what is not finite, and odd offsets do not matter."""
+    """Weights are only read to check that they are finite; odd offsets are allowed."""
     graph = build_decoder()
     arrays = sample_parameters(graph)
     (tmp_path / "weights").mkdir()
-    values = in_a_file(graph, arrays, tmp_path / "weights" / "model.safetensors")
-    written = write(graph, values, tmp_path / "m.onnx", weights_as="link")
+    values = write_checkpoint(graph, arrays, tmp_path / "weights" / "model.safetensors")
+    written = write_to(graph, values, tmp_path / "m.onnx", weights_as="link")
     assert values.read == list(graph.parameters)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "weights"]
-    assert_runs(graph, arrays, written.path)
+    check_results(graph, arrays, written.path)
 
 
-def test_linked_bf16_is_widened_in_the_graph_and_copied_bf16_on_the_way(tmp_path: Path) -> None:
+def test_linked_bf16_is_cast_and_copied_bf16_converted(tmp_path: Path) -> None:
     graph = build_decoder()
     arrays = {n: a.astype(ml_dtypes.bfloat16) for n, a in sample_parameters(graph).items()}
-    values = in_a_file(graph, arrays, tmp_path / "model.safetensors")
+    values = write_checkpoint(graph, arrays, tmp_path / "model.safetensors")
     for how, dtype in (("link", onnx.TensorProto.BFLOAT16), ("copy", onnx.TensorProto.FLOAT)):
-        written = write(graph, values, tmp_path / f"{how}.onnx", weights_as=how)
+        written = write_to(graph, values, tmp_path / f"{how}.onnx", weights_as=how)
         model = onnx.load(written.path, load_external_data=False)
         assert {t.data_type for t in model.graph.initializer if t.name in arrays} == {dtype}
-        assert_runs(graph, arrays, written.path)
+        check_results(graph, arrays, written.path)
 
 
-def test_weights_that_cannot_be_linked_are_copied_unless_linking_was_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_unlinkable_weights_are_copied_unless_link_is_required(tmp_path: Path) -> None:
     graph = build_decoder()
     (tmp_path / "out").mkdir()
-    values = in_a_file(graph, sample_parameters(graph), tmp_path / "model.safetensors")
-    written = write(graph, values, tmp_path / "out" / "m.onnx", weights_as="auto")
+    values = write_checkpoint(graph, sample_parameters(graph), tmp_path / "model.safetensors")
+    written = write_to(graph, values, tmp_path / "out" / "m.onnx", weights_as="auto")
     assert not written.plan.linked
     with pytest.raises(Failed, match="E0824") as caught:
-        write(graph, values, tmp_path / "out" / "n.onnx", weights_as="link")
+        write_to(graph, values, tmp_path / "out" / "n.onnx", weights_as="link")
     assert "is outside the output directory" in caught.value.diagnostics[0].notes[0]
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["m.onnx"]
 
@@ -180,12 +176,12 @@ def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
     a, b = "layers.0.self_attn.q.weight", "layers.1.self_attn.q.weight"
     arrays[b] = arrays[a]
     values = Arrays(graph, arrays, ties={b: a})
-    written = write(graph, values, tmp_path / "m.onnx", weights_as="copy")
+    written = write_to(graph, values, tmp_path / "m.onnx", weights_as="copy")
     assert b not in values.read
-    assert_runs(graph, arrays, written.path)
+    check_results(graph, arrays, written.path)
 
 
-def test_the_model_carries_its_texts(tmp_path: Path) -> None:
+def test_model_contains_its_metadata(tmp_path: Path) -> None:
     graph = build_decoder()
 
     def texts(emitted: EmittedModel) -> dict[str, str]:
@@ -210,7 +206,7 @@ def test_the_model_carries_its_texts(tmp_path: Path) -> None:
     assert carried["beside"] == "[]"  # the weights stand in the file itself
 
 
-def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
+def test_error_while_weights_are_read_leaves_no_files(tmp_path: Path) -> None:
     graph = build_decoder()
     values = Arrays(graph, sample_parameters(graph))
     (tmp_path / "m.onnx").write_text("what was there")
@@ -220,16 +216,16 @@ def test_a_fault_while_weights_stream_leaves_nothing(tmp_path: Path) -> None:
 
     values.chunks = broken  # type: ignore[method-assign]
     with pytest.raises(Failed):
-        write(graph, values, tmp_path / "m.onnx", weights_as="copy")
+        write_to(graph, values, tmp_path / "m.onnx", weights_as="copy")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("m.onnx", "what was there")]
 
 
-def test_more_than_an_onnx_file_holds_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_too_large_inline_weights_are_rejected_before_reading(tmp_path: Path) -> None:
     graph = build_decoder(layers=1, width=16384, heads=4)
     values = Arrays(graph, dict.fromkeys(graph.parameters, np.zeros(0, np.float32)))
     assert sum(4 * np.prod(w.shape, dtype=float) for w in values.parameters.values()) > MAX_INLINE
     with pytest.raises(
         Failed, match=r"E0823\]: .* GiB of weights exceed the limit of one ONNX file"
     ):
-        write(graph, values, tmp_path / "m.onnx", weights_as="inline")
+        write_to(graph, values, tmp_path / "m.onnx", weights_as="inline")
     assert values.read == []

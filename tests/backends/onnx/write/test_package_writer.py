@@ -1,6 +1,4 @@
-"""What a package of several graphs consists of: weights once, entry files by name, an
-index that says it all.
-"""
+"""A package of several graphs: shared weights, named entry files, and an index."""
 
 import hashlib
 import json
@@ -29,40 +27,40 @@ from specc.weights.formats.safetensors import write_safetensors
 IDS = np.array([[3, 1, 4], [9, 2, 6]])
 
 
-def names(directory: Path) -> list[str]:
+def list_names(directory: Path) -> list[str]:
     return sorted(p.name for p in directory.iterdir())
 
 
-def content(directory: Path) -> dict[str, bytes]:
+def read_directory(directory: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(directory.iterdir())}
 
 
-def weights_file(directory: Path) -> Path:
+def find_weights_file(directory: Path) -> Path:
     (found,) = directory.glob("model-*.data")
     return found
 
 
-def initializers(path: Path) -> dict[str, Any]:
+def read_initializers(path: Path) -> dict[str, Any]:
     return {t.name: t for t in onnx.load(path, load_external_data=False).graph.initializer}
 
 
-def test_a_package_is_its_graphs_one_file_of_weights_and_an_index(tmp_path: Path) -> None:
+def test_package_contains_graphs_weights_and_index(tmp_path: Path) -> None:
     written = write_pair_package(tmp_path / "pair")
-    assert names(tmp_path / "pair") == sorted(
+    assert list_names(tmp_path / "pair") == sorted(
         ["score.onnx", "encode.onnx", INDEX_FILE, str(written.data)]
     )
     assert [path.name for path, _ in written.files][-1] == INDEX_FILE
     assert all(path.stat().st_size == size for path, size in written.files)
 
 
-def test_weights_of_both_graphs_are_stored_once_and_those_of_one_beside_them(
-    tmp_path: Path,
-) -> None:
+def test_shared_weights_are_stored_once(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
-    assert weights_file(tmp_path / "pair").stat().st_size < 4 * sum(ALL_SIZES.values()) + 64 * len(
-        ALL_SIZES
+    assert find_weights_file(tmp_path / "pair").stat().st_size < 4 * sum(
+        ALL_SIZES.values()
+    ) + 64 * len(ALL_SIZES)
+    score, encode = (
+        read_initializers(tmp_path / "pair" / f"{n}.onnx") for n in ("score", "encode")
     )
-    score, encode = (initializers(tmp_path / "pair" / f"{n}.onnx") for n in ("score", "encode"))
     assert set(score) | set(encode) >= set(ALL_SIZES)
     for name in SHARED_SIZES:
         assert [e.value for e in score[name].external_data] == [
@@ -72,10 +70,10 @@ def test_weights_of_both_graphs_are_stored_once_and_those_of_one_beside_them(
     assert not any(t.raw_data for n, t in (*score.items(), *encode.items()) if n in ALL_SIZES)
 
 
-def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
+def test_index_contains_size_and_hash_of_every_file(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
     index = json.loads((tmp_path / "pair" / INDEX_FILE).read_text(encoding="utf-8"))
-    for name, data in content(tmp_path / "pair").items():
+    for name, data in read_directory(tmp_path / "pair").items():
         if name != INDEX_FILE:
             assert index["files"][name] == {
                 "bytes": len(data),
@@ -83,18 +81,19 @@ def test_the_index_gives_size_and_hash_of_every_file(tmp_path: Path) -> None:
             }
     assert index["graphs"] == {"score": "score.onnx", "encode": "encode.onnx"}
     assert index["about"] == {"growing": "ids"}
-    assert index["files"].keys() == set(names(tmp_path / "pair")) - {INDEX_FILE}
+    assert index["files"].keys() == set(list_names(tmp_path / "pair")) - {INDEX_FILE}
 
 
-def test_the_same_graphs_are_the_same_bytes(tmp_path: Path) -> None:
+def test_package_bytes_are_deterministic(tmp_path: Path) -> None:
     for where in ("a", "b"):
         write_pair_package(
-            tmp_path / where / "pair", extras=[ExtraFile.from_json("config.json", {"b": 1, "a": 2})]
+            tmp_path / where / "pair",
+            extra_files=[ExtraFile.from_json("config.json", {"b": 1, "a": 2})],
         )
-    assert content(tmp_path / "a" / "pair") == content(tmp_path / "b" / "pair")
+    assert read_directory(tmp_path / "a" / "pair") == read_directory(tmp_path / "b" / "pair")
 
 
-def test_a_graph_gives_what_it_gives_as_a_model_of_one_file(tmp_path: Path) -> None:
+def test_graph_equals_the_single_file_model(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
     for graph, result in (("score", "tags"), ("encode", "rows")):
@@ -108,7 +107,7 @@ def test_every_graph_agrees_with_the_reference(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == ["encode", "encode", "score", "score"]
 
 
-def test_sources_stand_in_the_index_once_and_each_manifest_has_them(tmp_path: Path) -> None:
+def test_sources_are_in_the_index_and_in_each_manifest(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
     assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
@@ -116,22 +115,22 @@ def test_sources_stand_in_the_index_once_and_each_manifest_has_them(tmp_path: Pa
     assert b"layer_norm(x, eps=1e-5) @ norm" not in (tmp_path / "pair" / "score.onnx").read_bytes()
 
 
-def test_inline_weights_stand_in_each_graph_that_needs_them(tmp_path: Path) -> None:
+def test_inline_weights_are_in_each_graph(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair", weights_as="inline")
-    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE]
-    assert set(initializers(tmp_path / "pair" / "score.onnx")) >= set(SHARED_SIZES)
+    assert list_names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE]
+    assert set(read_initializers(tmp_path / "pair" / "score.onnx")) >= set(SHARED_SIZES)
     assert len(list(list_package_lines(open_package(tmp_path / "pair"), rounds=1))) == 2
 
 
-def test_a_package_of_one_graph_holds_small_weights_in_it(tmp_path: Path) -> None:
+def test_small_weights_of_a_single_graph_are_inline(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair", graphs=("score",))
-    assert names(tmp_path / "pair") == ["score.onnx", INDEX_FILE]
+    assert list_names(tmp_path / "pair") == ["score.onnx", INDEX_FILE]
     assert open_package(tmp_path / "pair").role() == "score"
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """A checkpoint in the folder of the package."""
+def checkpoint_path(tmp_path: Path) -> Path:
+    """Write a checkpoint to the directory of the package; return its path."""
     write_pair_package(tmp_path / "first")
     package = open_package(tmp_path / "first")
     weights = {n: a for role in package.roles for n, a in package.load(role).weights().items()}
@@ -141,10 +140,10 @@ def checkpoint(tmp_path: Path) -> Path:
     return path
 
 
-def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
-    written = write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
+def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint_path: Path) -> None:
+    written = write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="link")
     assert written.data is None
-    assert names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
+    assert list_names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
     package = open_package(tmp_path / "pair", contents=True)
     assert list(package.index.linked) == ["weights/model.safetensors"]
     want = open_package(tmp_path / "first").load("score").run(ids=IDS)["tags"]
@@ -152,30 +151,30 @@ def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint: Path)
     assert len(list(list_package_lines(package, rounds=1))) == 2
 
 
-def test_a_checkpoint_that_has_changed_is_refused_by_name(tmp_path: Path, checkpoint: Path) -> None:
-    write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
-    data = bytearray(checkpoint.read_bytes())
+def test_changed_checkpoint_is_rejected_by_name(tmp_path: Path, checkpoint_path: Path) -> None:
+    write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="link")
+    data = bytearray(checkpoint_path.read_bytes())
     data[-1] ^= 1
-    checkpoint.write_bytes(data)
+    checkpoint_path.write_bytes(data)
     with pytest.raises(Failed, match=r"E0830\]: `weights/model\.safetensors` does not belong"):
         open_package(tmp_path / "pair")
 
 
-def test_a_package_in_the_place_of_a_linked_one_leaves_the_checkpoint(
-    tmp_path: Path, checkpoint: Path
+def test_replacing_a_linked_package_keeps_the_checkpoint(
+    tmp_path: Path, checkpoint_path: Path
 ) -> None:
-    write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="link")
-    write_pair_package(tmp_path / "pair", weights=str(checkpoint), weights_as="copy")
-    assert checkpoint.exists()
+    write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="link")
+    write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="copy")
+    assert checkpoint_path.exists()
     assert not open_package(tmp_path / "pair").index.linked
 
 
-def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(tmp_path: Path) -> None:
+def test_extra_files_are_found_by_role(tmp_path: Path) -> None:
     extras = [
         ExtraFile("genai_config.json", b"{}"),
         ExtraFile("tokenizer.json", b"[1]", role="tokenizer", hashed=True),
     ]
-    write_pair_package(tmp_path / "pair", extras=extras)
+    write_pair_package(tmp_path / "pair", extra_files=extras)
     package = open_package(tmp_path / "pair")
     assert package.extra("genai_config.json") == b"{}"
     assert package.extra("tokenizer") == b"[1]"
@@ -183,19 +182,19 @@ def test_extras_are_found_by_role_with_or_without_a_hash_in_their_name(tmp_path:
     assert package.index.extras["tokenizer"].startswith("tokenizer-")
 
 
-def test_what_the_former_package_had_and_the_new_one_lacks_is_removed(tmp_path: Path) -> None:
+def test_superseded_files_are_removed(tmp_path: Path) -> None:
     extras = [
         ExtraFile("genai_config.json", b"{}"),
         ExtraFile("tokenizer.json", b"[1]", hashed=True),
     ]
-    write_pair_package(tmp_path / "pair", extras=extras)
+    write_pair_package(tmp_path / "pair", extra_files=extras)
     (tmp_path / "pair" / "notes.txt").write_text("mine")
     write_pair_package(tmp_path / "pair", seed=1, graphs=("score",))
-    assert names(tmp_path / "pair") == ["notes.txt", "score.onnx", INDEX_FILE]
+    assert list_names(tmp_path / "pair") == ["notes.txt", "score.onnx", INDEX_FILE]
 
 
-def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path) -> None:
-    """Only what is by its content what the former package wrote goes."""
+def test_file_that_contradicts_the_index_is_not_removed(tmp_path: Path) -> None:
+    """Only files whose content the former package wrote are removed."""
     write_pair_package(tmp_path / "pair")
     for name in ("notes.txt", "notes-0123456789abcdef.txt"):
         (tmp_path / "pair" / name).write_text("mine")
@@ -205,29 +204,29 @@ def test_an_index_that_lies_about_a_file_does_not_have_it_removed(tmp_path: Path
         index["files"][name] = {"bytes": 4, "sha256": "0" * 64}
     path.write_text(json.dumps(index), encoding="utf-8")
     write_pair_package(tmp_path / "pair", seed=1)
-    assert {"notes.txt", "notes-0123456789abcdef.txt"} < set(names(tmp_path / "pair"))
+    assert {"notes.txt", "notes-0123456789abcdef.txt"} < set(list_names(tmp_path / "pair"))
 
 
-def test_a_file_that_is_there_and_equal_is_left_and_never_removed(tmp_path: Path) -> None:
+def test_equal_existing_file_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / "tokenizer.json").write_bytes(b"[1]")
     for _ in range(2):
-        write_pair_package(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
+        write_pair_package(tmp_path / "pair", extra_files=[ExtraFile("tokenizer.json", b"[1]")])
         assert open_package(tmp_path / "pair").index.kept == ("tokenizer.json",)
     write_pair_package(tmp_path / "pair")
-    assert "tokenizer.json" in names(tmp_path / "pair")
+    assert "tokenizer.json" in list_names(tmp_path / "pair")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "score.onnx"])
-def test_a_file_that_no_package_wrote_is_not_replaced(name: str, tmp_path: Path) -> None:
+def test_foreign_file_is_not_replaced(name: str, tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     (tmp_path / "pair" / name).write_bytes(b"something else")
     with pytest.raises(Failed, match=rf"E0833\]: .*{name}` would be replaced"):
-        write_pair_package(tmp_path / "pair", extras=[ExtraFile("tokenizer.json", b"[1]")])
-    assert content(tmp_path / "pair") == {name: b"something else"}
+        write_pair_package(tmp_path / "pair", extra_files=[ExtraFile("tokenizer.json", b"[1]")])
+    assert read_directory(tmp_path / "pair") == {name: b"something else"}
 
 
-def test_a_model_of_one_file_may_become_part_of_a_package(tmp_path: Path) -> None:
+def test_single_file_model_may_be_replaced_by_a_package(tmp_path: Path) -> None:
     (tmp_path / "pair").mkdir()
     write_single_graph(tmp_path, "score").rename(tmp_path / "pair" / "score.onnx")
     write_pair_package(tmp_path / "pair")
