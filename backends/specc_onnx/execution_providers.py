@@ -29,11 +29,11 @@ HELPER_OPSET, HELPER_IR_VERSION = 17, 8
 
 
 def gather_on_device(
-    tensor: onnxruntime.OrtValue, axis: int, rows: Array, provider: str
+    tensor: onnxruntime.OrtValue, axis: int, indices: Array, provider: str
 ) -> onnxruntime.OrtValue:
-    """Gather positions `rows` of an axis of `tensor` on the device of the provider."""
-    indices = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(rows, np.int64))
-    return _run_operator("Gather", (tensor, indices), provider, axis=axis)
+    """Gather `indices` along an axis of `tensor` on the device of the provider."""
+    index_tensor = onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(indices, np.int64))
+    return _run_operator("Gather", (tensor, index_tensor), provider, axis=axis)
 
 
 def concat_on_device(

@@ -33,7 +33,7 @@ class SpecModule(nn.Module):
     `values` are initial values by name; other parameters use the spec's initializers with `seed`
     (`specc.weights.initializers`). Tied parameters are one parameter; `ties` maps a tied parameter
     to the one that it shares and replaces the ties of the spec. `defaults` computes optional
-    inputs; `lessons`, if the spec is known, preprocesses training examples.
+    inputs; `training_batches`, if the spec is known, preprocesses training examples.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class SpecModule(nn.Module):
         seed: int = 0,
         ties: Mapping[str, str] | None = None,
         defaults: Graph | None = None,
-        lessons: TrainingBatches | None = None,
+        training_batches: TrainingBatches | None = None,
     ) -> None:
         super().__init__()
         self.graph = graph
         self.defaults = defaults
-        self.lessons = lessons
+        self.training_batches = training_batches
         spec_ties = {n: f.tied_to for n, f in graph.parameter_facts.items() if f.tied_to}
         self.ties = spec_ties if ties is None else dict(ties)
         _check_copies(self.ties, values or {})

@@ -66,7 +66,7 @@ def module(
         training_spec.values,
         ties=training_spec.ties,
         defaults=training_spec.defaults,
-        lessons=TrainingBatches(
+        training_batches=TrainingBatches(
             graph=training_spec.graph,
             reading=training_spec.reading,
             defaults=training_spec.defaults,
@@ -75,14 +75,14 @@ def module(
     )
 
 
-def batch(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
+def batch(model: nn.Module, examples: Sequence[Row]) -> tuple[Tensors, Tensors]:
     """Return inputs and targets of training examples, on the device of the model (see `Dataset`).
 
     Raise E0946, E0947, and E09xx for invalid inputs.
     """
     spec_module = unwrap_spec_module(model)
     device = next((p.device for p in spec_module.parameters()), torch.device("cpu"))
-    inputs, targets = _make_training_batches(spec_module).batch(rows)
+    inputs, targets = _make_training_batches(spec_module).batch(examples)
     return _to_tensors(inputs, device), _to_tensors(targets, device)
 
 
@@ -95,23 +95,23 @@ class Dataset(TorchDataset[Row]):
     targets are the next tokens and a stop token. Raise E0946 and E0947.
     """
 
-    def __init__(self, model: nn.Module, rows: Sequence[Row]) -> None:
-        self.lessons = _make_training_batches(unwrap_spec_module(model))
-        self.rows = check_training_rows(rows)
+    def __init__(self, model: nn.Module, examples: Sequence[Row]) -> None:
+        self.training_batches = _make_training_batches(unwrap_spec_module(model))
+        self.examples = check_training_rows(examples)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.examples)
 
     def __getitem__(self, index: int) -> Row:
-        return self.rows[index]
+        return self.examples[index]
 
-    def collate(self, rows: Sequence[Row]) -> tuple[Tensors, Tensors]:
+    def collate(self, examples: Sequence[Row]) -> tuple[Tensors, Tensors]:
         """Collate examples to `(inputs, targets)`.
 
         `model(**inputs)` takes the first; targets are int64 or float32 by output, padded with
         -100.
         """
-        inputs, targets = self.lessons.batch(rows)
+        inputs, targets = self.training_batches.batch(examples)
         device = torch.device("cpu")
         return _to_tensors(inputs, device), _to_tensors(targets, device)
 
@@ -170,13 +170,13 @@ def unwrap_spec_module(model: nn.Module) -> SpecModule:
 
 
 def _make_training_batches(model: SpecModule) -> TrainingBatches:
-    if model.lessons is None:
+    if model.training_batches is None:
         raise_error(
             "E0820",
             "this module was built from a graph without preprocessing",
             helps=['build it with specc_torch.module("my.yaml")'],
         )
-    return model.lessons
+    return model.training_batches
 
 
 def _to_tensors(arrays: Mapping[str, Array], device: torch.device) -> Tensors:

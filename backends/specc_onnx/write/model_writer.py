@@ -161,9 +161,9 @@ def write_prepared_graphs(
     for built, (name, metadata) in zip(prepared.built, entries, strict=True):
         attach_weights(built, placement, values, data)
         if metadata:
-            texts = dict(metadata(_describe_built_model(built, placement)))
-            add_model_docs(built.model, built.graph, texts.pop(DOC_METADATA_KEY, ""))
-            add_metadata(built.model, texts)
+            metadata_texts = dict(metadata(_describe_built_model(built, placement)))
+            add_model_docs(built.model, built.graph, metadata_texts.pop(DOC_METADATA_KEY, ""))
+            add_metadata(built.model, metadata_texts)
         out.entry(name, serialize_model(built.model))
         # one graph at a time is in memory
         if len(entries) > 1:
@@ -207,9 +207,9 @@ def attach_weights(
         store_weight_locations(built, placement.plan.get_locations(data or ""))
 
 
-def add_metadata(model: ModelProto, texts: Mapping[str, str]) -> None:
+def add_metadata(model: ModelProto, metadata: Mapping[str, str]) -> None:
     """Add metadata to a model."""
-    for key, value in texts.items():
+    for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
 
 

@@ -221,16 +221,18 @@ def _is_specc_file(path: Path) -> bool:
 
 
 def _write_extras(
-    out: OutputDirectory, extras: Sequence[ExtraFile], kept: Mapping[str, FileDigest]
+    out: OutputDirectory,
+    extra_files: Sequence[ExtraFile],
+    unchanged_extras: Mapping[str, FileDigest],
 ) -> dict[str, str]:
     """Write the extra files; return their names by role."""
     names = {}
-    for extra in extras:
-        name = extra.name
-        if extra.hashed:
-            begin, dot, end = extra.name.partition(".")
-            name = out.hashed(begin, dot + end, [extra.content])
-        elif name not in kept:
-            out.entry(name, [extra.content])
-        names[extra.role or extra.name] = name
+    for extra_file in extra_files:
+        name = extra_file.name
+        if extra_file.hashed:
+            begin, dot, end = extra_file.name.partition(".")
+            name = out.hashed(begin, dot + end, [extra_file.content])
+        elif name not in unchanged_extras:
+            out.entry(name, [extra_file.content])
+        names[extra_file.role or extra_file.name] = name
     return names

@@ -143,7 +143,7 @@ def enable_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("heeded")
+@pytest.mark.usefixtures("enable_interrupts")
 def test_interrupt_stops_a_long_run() -> None:
     """A loop that would run for minutes; the thread that handles Ctrl-C is not blocked."""
     value = helper.make_tensor_value_info
