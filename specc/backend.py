@@ -33,20 +33,16 @@ if TYPE_CHECKING:
 # ---- Inputs and results of compiler backends
 
 WeightStorage: TypeAlias = Literal["auto", "link", "copy", "inline"]
-"""Where weights are stored: in the checkpoint (link), in a separate file (copy), or in the
-model.
-"""
+"""Where weights are stored: in the checkpoint, in a separate file, or in the model."""
 Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedModel:
-    """Facts about a built model that only the backend knows, for the metadata of the model.
-
-    `initializer_names` maps each parameter to its initializer. `attention_notes` state where the
-    weights of each attention can be read: `scope` and `dtype`, then `weights` (a value) or `node`
-    (the result of an `Attention`), with `guard` if the node is inside an `If`. `weight_files` are
-    the weight files by path relative to the directory of the model.
+    """Facts about a built model for its metadata. `initializer_names` maps each parameter to its
+    initializer. `attention_notes` state where the weights of each attention can be read: `scope`
+    and `dtype`, then `weights` (a value) or `node` (the result of an `Attention`), with `guard` if
+    the node is inside an `If`. `weight_files` are facts of the weight files by relative path.
     """
 
     initializer_names: Mapping[str, str]
@@ -60,7 +56,7 @@ MetadataTexts: TypeAlias = Callable[[EmittedModel], Mapping[str, str]]
 
 @dataclass(frozen=True)
 class PackageGraph:
-    """A graph of a package, its file name, such as `decoder_model.onnx`, and its metadata."""
+    """A graph of a package with its file name, such as `decoder_model.onnx`."""
 
     graph: ModelSource
     file: str
@@ -69,9 +65,8 @@ class PackageGraph:
 
 @dataclass(frozen=True)
 class ExtraFile:
-    """An additional file of a package, such as `tokenizer.json`. If `hashed`, a content hash is
-    inserted into the file name before the first dot. Programs look the file up by `role`, which
-    defaults to its name.
+    """An additional file of a package, such as `tokenizer.json`, looked up by `role` (default: its
+    name). If `hashed`, a content hash is inserted into the file name before the first dot.
     """
 
     name: str
@@ -88,8 +83,8 @@ class ExtraFile:
 
 @dataclass(frozen=True)
 class PackageMetadata:
-    """Contents of `specc.json` besides the files: the name of the model, `facts` as JSON values,
-    and the spec files (`sources`) by name.
+    """Contents of `specc.json` besides the files: model name, `facts` as JSON, spec files by
+    name.
     """
 
     model: str
@@ -167,9 +162,7 @@ class CompilerBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """An input or output of a model. Each length of its shape is a number, a formula, or None if
-    unknown.
-    """
+    """An input or output; each length of its shape is a number, a formula, or None."""
 
     name: str
     dtype: "np.dtype[np.generic]"
@@ -178,8 +171,8 @@ class TensorSlot:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """A quantized matrix product of an open model, or the activation quantization before it: the
-    operator, the names of its values by role (`x`, `w`, `scales`, `y`), and its integer attributes.
+    """A quantized matrix product of an open model, or the activation quantization before it:
+    operator, names of values by role (`x`, `w`, `scales`, `y`), and integer attributes.
     """
 
     operator: str
@@ -250,7 +243,7 @@ class Session(Computation, Protocol):
         """Concatenate tensors along an axis, on the device of the model."""
 
     def copy_to_host(self, tensor: DeviceTensor) -> "Array":
-        """Copy the values of a tensor of any dtype to the host."""
+        """Copy the values of a tensor to the host."""
 
     def gather(self, tensor: DeviceTensor, axis: int, indices: "Array") -> DeviceTensor:
         """Gather `indices` along an axis, on the device of the model."""
@@ -260,8 +253,8 @@ class Session(Computation, Protocol):
         inputs: Mapping[str, "Array | DeviceTensor"],
         output_buffers: "Mapping[str, DeviceTensor] | None" = None,
     ) -> DeviceTensors:
-        """Run without input checks and return all outputs as device tensors; outputs named in
-        `output_buffers` are written to these tensors. Raise E0924 if the run fails.
+        """Run without input checks; return all outputs as device tensors, those in `output_buffers`
+        written in place. Raise E0924 if the run fails.
         """
 
     def bind(
@@ -272,9 +265,7 @@ class Session(Computation, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeightFootprint:
-    """The size of the weights of a model: the number of elements, and the bytes on disk and in
-    memory.
-    """
+    """The number of weight elements of a model, and their bytes on disk and in memory."""
 
     element_count: int
     stored_bytes: int
@@ -293,9 +284,7 @@ class ModelFile(Protocol):
         """Return the metadata of the model."""
 
     def list_external_files(self) -> list[tuple[str, int]]:
-        """Return the external data files of the model with the minimum size of each, -1 if
-        invalid.
-        """
+        """Return the external data files with the minimum size of each, -1 if invalid."""
 
     def is_unchanged(self) -> bool:
         """Return True if the model has not changed since it was written."""
@@ -307,9 +296,7 @@ class ModelFile(Protocol):
         """Return the size of the weights."""
 
     def read_weights(self, initializer_names: Mapping[str, str]) -> dict[str, "Array"]:
-        """Return the values of each parameter, read from its initializer. Raise E0925 if it is
-        unreadable.
-        """
+        """Return the values of each parameter. Raise E0925 if its initializer is unreadable."""
 
     def open(self, provider: str, threads: int = 0) -> Session:
         """Open the model for running. Raise E0921 to E0923."""
@@ -320,27 +307,23 @@ class ModelFile(Protocol):
         """Open the model for fixed lengths and input shapes."""
 
     def open_without_rounding(self, provider: str, threads: int = 0) -> Session:
-        """Open a copy of the model that does not quantize activations (weight-only
-        quantization).
-        """
+        """Open a copy that does not quantize activations (weight-only quantization)."""
 
     def open_with_quantized_products(
         self, provider: str
     ) -> tuple[Session, tuple[QuantizedProduct, ...]]:
-        """Open a copy that also outputs operands and results of its quantized products."""
+        """Open a copy that outputs operands and results of quantized products."""
 
     def list_subgraphs(self) -> Subgraphs:
         """Return the branches and loop bodies of the model."""
 
     def open_with_execution_counts(self, provider: str) -> Session:
-        """Open a copy without activation rounding that also counts executions of subgraphs."""
+        """Open a copy without activation rounding that counts executions of subgraphs."""
 
     def open_with_attention(
         self, provider: str, notes: Iterable[Mapping[str, str]]
     ) -> tuple[Session, dict[str, str]]:
-        """Open a copy that also outputs attention weights; return the session and output names by
-        scope.
-        """
+        """Open a copy that outputs attention weights; return it and output names by scope."""
 
 
 @runtime_checkable
@@ -367,8 +350,8 @@ class ReferenceBackend(Protocol):
         value_names: tuple[str, ...] | None = None,
         result_hook: Callable[[Value, "Array"], "Array"] | None = None,
     ) -> dict[str, "Array"]:
-        """Evaluate a graph in float64; return the values `value_names`, by default all outputs.
-        `result_hook` may replace each computed value.
+        """Evaluate a graph in float64; return `value_names`, by default all outputs. `result_hook`
+        may replace each computed value.
         """
 
 
@@ -410,7 +393,5 @@ def _import_backend(name: str) -> ModuleType:
 
 @cache
 def _find_registered_packages() -> dict[str, str]:
-    """Return the registered package of each backend by name. The result is cached, because the
-    search reads the entry points of all installed packages.
-    """
+    """Return the registered package of each backend by name; cached, because the search is slow."""
     return {e.name: e.value for e in entry_points(group="specc.backends")}

@@ -95,7 +95,7 @@ class OrtModel:
             with flush_denormals():
                 yield
         except Exception as error:  # ONNX Runtime has no base class of its exceptions
-            _raise_ort_error("E0924", f"`{self.name}` stopped while running", error)
+            _raise_ort_error("E0924", f"`{self.name}` failed while running", error)
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run on another thread, so that Ctrl-C, which ONNX Runtime ignores, stops the run."""
@@ -288,7 +288,7 @@ def _raise_load_error(model: str | bytes, name: str, provider: str, error: Excep
             title,
             notes=["it computes in bf16, which has no CPU kernels"],
             helps=[
-                "run it on a card: `--execution-provider cuda`",
+                "run it on a GPU: `--execution-provider cuda`",
                 "compile it with `--target ort-cpu`, which stores bf16 and computes in f32",
             ],
         )
@@ -361,6 +361,6 @@ def _raise_ort_error(code: str, title: str, error: Exception) -> NoReturn:
     raise_error(
         code,
         title,
-        notes=[f"its error: {message}"],
+        notes=[f"ONNX Runtime reports: {message}"],
         helps=["`specc verify` checks whether the model is unchanged"],
     )

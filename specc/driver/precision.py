@@ -62,7 +62,7 @@ MISREAD_OPERATORS = frozenset({"Attention"})
 contrib operator of that name and produces an invalid model."""
 TENSOR_SCALED_KIND: QuantizationKind = "int8-tensor"
 """The kind with one activation scale per tensor, shared by all positions."""
-INTEGER_LAYERS = "whole numbers"
+INTEGER_LAYERS = "int8 lstm"
 """The target's name for recurrent layers with integer weights."""
 TENSOR_SCALE_WARNING = (
     f"`{TENSOR_SCALED_KIND}`: in recurrent layers and loops the quantization error of a sequence "

@@ -78,9 +78,7 @@ class LoweringSite:
 
 @dataclass(slots=True)
 class GraphBody:
-    """Nodes of a graph or subgraph, their results by hash key, and the IR types of the results,
-    which ONNX's shape inference would lose.
-    """
+    """Nodes of a graph or subgraph, their results by hash key, and the IR types of the results."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     results_by_key: dict[Hashable, tuple[str, ...]] = field(default_factory=dict)
@@ -196,9 +194,7 @@ class Emitter:
     def nodes(
         self, kind: str, result_count: int, *inputs: Operand, domain: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """Emit an ONNX node, or reuse an equal one; return its first `result_count` results. Absent
-        inputs at the end are dropped.
-        """
+        """Emit an ONNX node, or reuse an equal one; return its first `result_count` results."""
         input_names = [_emit_operand(self, operand) for operand in inputs]
         while input_names and not input_names[-1]:
             input_names.pop()
@@ -248,9 +244,7 @@ class Emitter:
 
     @contextmanager
     def open_body(self, *, isolated: bool = False) -> Iterator[GraphBody]:
-        """Open a body that collects emitted nodes; with `isolated`, nodes of outer bodies are not
-        reused.
-        """
+        """Open a body that collects emitted nodes; if `isolated`, it reuses no outer nodes."""
         site, body, outer_isolated = self.site, GraphBody(), self.bodies.isolated_index
         self.bodies.open.append(body)
         if isolated:
@@ -273,9 +267,7 @@ class Emitter:
 
     @contextmanager
     def hoist_nodes(self, scope: str, *, level: int | None = None) -> Iterator[None]:
-        """Emit nodes into the body in which lengths are computed, or into the main graph with
-        `level` 0.
-        """
+        """Emit into the body that computes lengths, or into the main graph with `level` 0."""
         bodies, site, isolated = self.bodies.open, self.site, self.bodies.isolated_index
         self.bodies.open, self.site, self.bodies.isolated_index = (
             bodies[: (self.bodies.root_index if level is None else level) + 1],
@@ -353,7 +345,7 @@ def make_body_graph(
 
 
 def emit_body_results(g: Emitter, results: Sequence[str]) -> list[str]:
-    """Return results under distinct names that are defined in the innermost body, as ONNX requires:
+    """Return results under distinct names defined in the innermost body, as ONNX requires;
     unchanged carries and outer values are copied.
     """
     defined = {name for node in g.bodies.open[-1].nodes for name in node.output}
@@ -372,9 +364,7 @@ def make_branch(
     *,
     isolated: bool = False,
 ) -> GraphProto:
-    """Return a branch of an `If` with the results of `emit_results`; `isolated` as in
-    `Emitter.open_body`.
-    """
+    """Return a branch of an `If` with the results of `emit_results`."""
     with g.open_body(isolated=isolated) as body:
         results = emit_body_results(g, emit_results())
     return make_body_graph(name, body, results, types)

@@ -98,7 +98,7 @@ CELL_VARIANTS = VARIABLE_LENGTH_LAYERS | {"activation", "reset before", "peephol
 """Further variants: `RNN` with an activation other than tanh, `GRU` with linear_before_reset=0,
 `LSTM` with peepholes."""
 
-INT8_LSTM = "whole numbers"
+INT8_LSTM = "int8 lstm"
 """An `LSTM` with int8 weights and dynamically quantized activations: `DynamicQuantizeLSTM`."""
 
 CUDA_LACKS = frozenset({"ArgMax i64", "ArgMax i32", "Equal bf16", "MaxPool"})
@@ -125,7 +125,7 @@ TARGETS: Mapping[str, Target] = {
             packed_heads=True,
             fused_operators=FUSED_OPERATORS,
             recurrent_features=CELL_VARIANTS | {INT8_LSTM},
-            description="ONNX Runtime on the processor",
+            description="ONNX Runtime on the CPU",
             in_place_cache_dtypes=frozenset({"f32"}),
             fuses_add_into_norm=True,
             uses_blocked_attention=True,
@@ -138,7 +138,7 @@ TARGETS: Mapping[str, Target] = {
             packed_heads=True,
             fused_operators=FUSED_OPERATORS,
             recurrent_features=VARIABLE_LENGTH_LAYERS,
-            description="ONNX Runtime on an NVIDIA card",
+            description="ONNX Runtime on an NVIDIA GPU",
             # the kernel returns scores only, before softcap and mask (1.31)
             attention_dtypes=frozenset({"f32", "f16", "bf16"}),
             missing_kernels=CUDA_LACKS,

@@ -79,7 +79,7 @@ class OperatorShapes:
         if any(
             attributes.get(name, 0) != value for name, value in self.required_attributes.items()
         ):
-            raise OperandMismatchError("this form is never emitted")
+            raise OperandMismatchError("specc never emits this form")
         for index, type_code in self.operand_types.items():
             if inferred.get_element_type(node.input[index]) != type_code:
                 raise OperandMismatchError(f"operand {index} is not of element type {type_code}")
@@ -118,7 +118,7 @@ def _list_block_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, in
 def _list_table_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int]:
     """Return the lengths of `GatherBlockQuantized`, whose table rows consist of whole blocks."""
     if "w" not in known:
-        raise OperandMismatchError("its table has no static shape")
+        raise OperandMismatchError("the shape of its table is not static")
     width = known["w"] * 8 // a["bits"]
     if width % a["block_size"]:
         raise OperandMismatchError(
@@ -132,7 +132,7 @@ def _list_head_lengths(a: Attributes, known: Mapping[str, int]) -> dict[str, int
     concatenated.
     """
     if "q" not in known or "k" not in known:
-        raise OperandMismatchError("its rows have no static shape")
+        raise OperandMismatchError("the shape of its queries or keys is not static")
     width = known["q"] // a["num_heads"]
     groups = a["kv_num_heads"]
     return {"d": width, "q": width * a["num_heads"], "g": groups, "k": width * groups}

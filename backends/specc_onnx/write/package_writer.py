@@ -183,7 +183,7 @@ def _check_is_file(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kinds = (
             (stat.S_ISDIR, "a directory"),
-            (stat.S_ISLNK, "a link, and a package contains the files themselves"),
+            (stat.S_ISLNK, "a link, but a package must contain the files themselves"),
         )
         description = next(
             (description for is_kind, description in kinds if is_kind(mode)), "a device or a pipe"

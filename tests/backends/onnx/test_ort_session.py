@@ -129,7 +129,7 @@ def test_run_time_error_is_a_diagnostic_without_output(capfd: pytest.CaptureFixt
     for name, array in sample_parameters(graph).items():
         built.weights[name].raw_data = array.tobytes()
     model = open_ort_model_bytes(built.model.SerializeToString(), name="decoder.onnx")
-    with pytest.raises(Failed, match=r"E0924\]: `decoder\.onnx` stopped while running") as caught:
+    with pytest.raises(Failed, match=r"E0924\]: `decoder\.onnx` failed while running") as caught:
         model.run({"tokens": np.array([[11]])})
     assert "indices element out of data bounds" in caught.value.diagnostics[0].notes[0]
     assert capfd.readouterr() == ("", "")
