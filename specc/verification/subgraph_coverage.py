@@ -79,7 +79,7 @@ class _Counted:
         return self.inner.inputs
 
     @property
-    def optional(self) -> Mapping[str, TensorSlot]:
+    def optional_inputs(self) -> Mapping[str, TensorSlot]:
         """The optional inputs."""
         return self.inner.optional_inputs
 
