@@ -79,7 +79,16 @@ def run_fmt(args: Namespace) -> int:
         elif new != old:
             changed.append(name)
             _write_or_diff(name, old, new, args)
-    errors = list(map(_build_format_error, changed)) if args.check else []
+    return _report_formatted(changed, text, written=written, is_check=args.check)
+
+
+def _report_formatted(
+    changed: list[str], text: str | None, *, written: bool, is_check: bool
+) -> int:
+    """Print the text or the result of `specc fmt`. With `--check`, raise E0984 for each changed
+    file.
+    """
+    errors = list(map(_build_format_error, changed)) if is_check else []
     result = {
         "changed": changed,
         "written": written,

@@ -86,9 +86,7 @@ def run_new(args: Namespace) -> int:
     text = print_yaml(file) if yaml else print_dsl(file)
     write_output(path, NEW_SPEC_OUTPUT, text.encode(), force=args.force)
     if above:
-        schema = Path(path).parent / SCHEMA_FILE
-        if not schema.exists():
-            write_file_atomically(schema, [(get_specs_directory() / "schema.json").read_bytes()])
+        _write_schema(Path(path).parent / SCHEMA_FILE)
     if print_json_result({"file": path, "extends": file.extends, "draft": draft_to_json(draft)}):
         return 0
     print_outcome(f"{escape_text(path)}: an instance of {file.extends}")
@@ -96,6 +94,12 @@ def run_new(args: Namespace) -> int:
         _print_draft(draft)
     print_outcome(f"next: specc check {escape_text(path)}")
     return 0
+
+
+def _write_schema(path: Path) -> None:
+    """Write the JSON schema of YAML specs, unless it exists."""
+    if not path.exists():
+        write_file_atomically(path, [(get_specs_directory() / "schema.json").read_bytes()])
 
 
 def _check_argument_count(name_count: int, directory: str | None) -> None:

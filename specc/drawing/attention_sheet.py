@@ -49,18 +49,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     )
     max_heads = max((len(m.heads) for m in plot.maps), default=1)
     blocks = [_draw_block(m, plot, scale, max_heads) for m in plot.maps]
-    heading = [
-        TextMark(
-            x=MARGIN, y=MARGIN + 12, text=make_printable_label(plot.model, 60), size=14, bold=True
-        ),
-        TextMark(
-            x=MARGIN,
-            y=MARGIN + 27,
-            text=make_printable_label(plot.input_text, 90),
-            size=10,
-            color=FAINT,
-        ),
-    ]
+    heading = _draw_heading(plot)
     marks: list[Mark] = [*heading]
     top = MARGIN + 44.0
     right = max(mark.x + estimate_text_width(mark.text, mark.size) for mark in heading)
@@ -76,6 +65,15 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
     drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(plot))
     drawing.add(marks)
     return drawing
+
+
+def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
+    """Draw the name of the model and its input."""
+    model, text = make_printable_label(plot.model, 60), make_printable_label(plot.input_text, 90)
+    return [
+        TextMark(x=MARGIN, y=MARGIN + 12, text=model, size=14, bold=True),
+        TextMark(x=MARGIN, y=MARGIN + 27, text=text, size=10, color=FAINT),
+    ]
 
 
 def _describe_plot(plot: AttentionMaps) -> str:
@@ -157,13 +155,13 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     height, width = (length * cell for length in cells.shape[1:])
     # a single head is named if it was selected among others
     has_head_titles = len(attention.heads) > 1 or attention.heads[0] != 0
-    panels: list[list[Mark]] = []
-    for weights, name in zip(cells, attention.heads, strict=True):
-        marks = list(_draw_map(weights, scale, width, height))
-        if has_head_titles:
-            title = TextMark(y=-PANEL_GAP, text=f"head {name}", size=10, color=FAINT)
-            marks.append(title)
-        panels.append(marks)
+    panels: list[list[Mark]] = [
+        [
+            *_draw_map(weights, scale, width, height),
+            *(_draw_head_title(name) if has_head_titles else ()),
+        ]
+        for weights, name in zip(cells, attention.heads, strict=True)
+    ]
     block = arrange_panels(
         panels,
         (max(width, 40.0), height),
@@ -183,6 +181,11 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     block.marks.append(TextMark(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
     block.width = max(block.width, x + estimate_text_width(caption, 9.5))
     return block
+
+
+def _draw_head_title(head: int) -> list[Mark]:
+    """Draw the index of a head above its map."""
+    return [TextMark(y=-PANEL_GAP, text=f"head {head}", size=10, color=FAINT)]
 
 
 def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -143,16 +143,19 @@ def tree_to_json(file: ast.File) -> dict[str, Any]:
             continue
         # children are written first, then the node itself
         stack.append((node, True))
-        for value in values:
-            parts = value if isinstance(value, tuple) else (value,)
-            stack.extend((p, False) for p in parts if isinstance(p, NODE_CLASSES))
+        stack.extend((child, False) for child in _list_child_nodes(values))
+    classes = sorted({row[0] for row in nodes})
     return {
         "version": TREE_FORMAT_VERSION,
-        "fields": {
-            c: list(FIELD_NAMES[CLASSES_BY_NAME[c]]) for c in sorted({row[0] for row in nodes})
-        },
+        "fields": {c: list(FIELD_NAMES[CLASSES_BY_NAME[c]]) for c in classes},
         "nodes": nodes,
     }
+
+
+def _list_child_nodes(values: Iterable[object]) -> list[object]:
+    """Return the nodes among the values of a node's fields."""
+    parts = (p for v in values for p in (v if isinstance(v, tuple) else (v,)))
+    return [part for part in parts if isinstance(part, NODE_CLASSES)]
 
 
 def encode_field(value: Any, node_numbers: dict[int, int]) -> Any:

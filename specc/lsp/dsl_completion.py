@@ -166,7 +166,11 @@ def _complete_definition_names(tokens: Sequence[Token]) -> Iterator[CompletionIt
         return
     for name, about in DEFINITION_NAMES[head[0].kind]:
         yield CompletionItem(name, "variable", about)
-    # parameters are between its name and the equals sign
+    yield from _complete_parameters(head)
+
+
+def _complete_parameters(head: Sequence[Token]) -> Iterator[CompletionItem]:
+    """Yield the parameters of a definition, which are between its name and the equals sign."""
     ends = next((n for n, token in enumerate(head) if token.kind == "EQUAL"), 0)
     for token in head[2:ends]:
         if token.kind == "NAME":

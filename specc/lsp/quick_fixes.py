@@ -296,11 +296,16 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
     spans = [label.span for label in labels if label and analysis.is_in_document(label.span)]
     # a suggested name is more certain than other advice
     if spans:
-        for advice in (diagnostic.title, *diagnostic.helps):
-            for suggestion in NAME_SUGGESTION.findall(advice):
-                yield from _rename_name(diagnostic, spans[0], suggestion)
+        yield from _follow_name_suggestions(diagnostic, spans[0])
     for advice in diagnostic.helps:
         yield from _follow_advice(analysis, advice, spans)
+
+
+def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[FixEdit]:
+    """Yield replacements of a name by the names that the title or a help suggests."""
+    for advice in (diagnostic.title, *diagnostic.helps):
+        for suggestion in NAME_SUGGESTION.findall(advice):
+            yield from _rename_name(diagnostic, span, suggestion)
 
 
 def _follow_advice(

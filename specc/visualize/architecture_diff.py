@@ -209,12 +209,17 @@ def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
     names = dict.fromkeys(name for name, _ in (*left, *right))
     for name in names:
         before, after = ([d for n, d in facts if n == name] for facts in (left, right))
-        shared = min(len(before), len(after))
-        for old, new in zip(before[:shared], after[:shared], strict=True):
-            if old != new:
-                yield f"{name} {_diff_details(old, new)}"
-        yield from (f"{name} {d} → –".replace("  ", " ") for d in before[shared:])
-        yield from (f"– → {name} {d}".rstrip() for d in after[shared:])
+        yield from _pair_details(name, before, after)
+
+
+def _pair_details(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    """Pair differing details of facts with one name, in order."""
+    shared = min(len(before), len(after))
+    for old, new in zip(before[:shared], after[:shared], strict=True):
+        if old != new:
+            yield f"{name} {_diff_details(old, new)}"
+    yield from (f"{name} {d} → –".replace("  ", " ") for d in before[shared:])
+    yield from (f"– → {name} {d}".rstrip() for d in after[shared:])
 
 
 def _diff_details(old: str, new: str) -> str:

@@ -24,13 +24,19 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
         if not consumers[node] or weights.intersection(node.args):
             continue
         inner = _find_common_scope([node_scopes[reader] for reader in consumers[node]])
-        operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
-        outer_scopes = _iterate_outer_scopes(inner, node_scopes[node])
-        node_scopes[node] = next(
-            (s for s in outer_scopes if any(is_inside(other, s) for other in operand_scopes)),
-            node_scopes[node],
-        )
+        node_scopes[node] = _choose_inner_scope(node, inner, node_scopes)
     return node_scopes
+
+
+def _choose_inner_scope(node: Node, inner: str, node_scopes: Mapping[Node, str]) -> str:
+    """Return the deepest scope around the consumers' scope `inner` that computes an operand of the
+    node, or the node's own scope.
+    """
+    operand_scopes = [node_scopes[arg.node] for arg in node.args if arg and arg.node]
+    for scope in _iterate_outer_scopes(inner, node_scopes[node]):
+        if any(is_inside(other, scope) for other in operand_scopes):
+            return scope
+    return node_scopes[node]
 
 
 def _find_build_scope(graph: Graph, node: Node) -> str:

@@ -170,8 +170,7 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
     """Return the lane of each edge that skips rows or leads up. Overlapping edges get different
     lanes, the shortest edge the innermost lane.
     """
-    row_of = {n: r for r, row in enumerate(rows) for n in row}
-    spans = {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
+    spans = _find_edge_rows(flow, rows)
     skip_edges = [edge for edge, (top, bottom) in spans.items() if bottom - top != 1]
     spans = {edge: (min(placed), max(placed) + 1) for edge, placed in spans.items()}
     skip_edges.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
@@ -181,6 +180,14 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
         # as many lanes as there are skip edges are always enough
         lanes[edge] = next(n for n in range(len(skip_edges)) if n not in used_lanes)
     return lanes
+
+
+def _find_edge_rows(
+    flow: BlockFlow, rows: Sequence[Sequence[int]]
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return the rows of both ends of each edge."""
+    row_of = {n: r for r, row in enumerate(rows) for n in row}
+    return {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
 
 
 def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:

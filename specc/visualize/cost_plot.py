@@ -73,12 +73,7 @@ def _make_curves(
     """Yield the cost curves of a graph at some sizes."""
     attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
-    # a sequence that is shorter than its blocks is computed at once, so each length is evaluated
-    saved_work = [
-        _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_multiply_adds"), sizes)
-        or 0
-        for sizes in sizes_by_length
-    ]
+    saved_work = _compute_saved_work(graph, sizes_by_length)
     none = [0.0] * len(sizes_by_length)
 
     def evaluate_curve(name: str, dim: Dim, saved: Sequence[float]) -> CostCurve:
@@ -96,6 +91,17 @@ def _make_curves(
     saved = [sum(_compute_saved(node, sizes) for node in attends) for sizes in sizes_by_length]
     if any(saved) and not _has_window(graph, attends):
         yield evaluate_curve(f"with a window of {COMPARED_WINDOW}", work, saved)
+
+
+def _compute_saved_work(graph: Graph, sizes_by_length: Sequence[Mapping[str, int]]) -> list[float]:
+    """Return the multiply-adds that blocked attention saves. A sequence that is shorter than its
+    blocks is computed at once, so each length is evaluated.
+    """
+    return [
+        _evaluate_formula(summarize_graph(graph, sizes).sum_parts("saved_multiply_adds"), sizes)
+        or 0
+        for sizes in sizes_by_length
+    ]
 
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:

@@ -49,14 +49,22 @@ def find_unbalanced_brackets(
         if token.text in OPENERS:
             stack.append(n)
         elif token.text in CLOSERS:
-            pairs = [i for i, n in enumerate(stack) if OPENERS[tokens[n].text] == token.text]
-            if not pairs:
-                found.unopened.add(n)
-                continue
-            # `f(a[0)`: the `)` shows that the `[` is never closed
-            found.unclosed.update((opener, n) for opener in stack[pairs[-1] + 1 :])
-            del stack[pairs[-1] :]
+            _close_bracket(tokens, n, stack, found)
     return found
+
+
+def _close_bracket(
+    tokens: Sequence[Token], closer: int, stack: list[int], found: UnbalancedBrackets
+) -> None:
+    """Remove the partner of a closing bracket, and what it encloses, from the open brackets."""
+    text = tokens[closer].text
+    pairs = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == text]
+    if not pairs:
+        found.unopened.add(closer)
+        return
+    # `f(a[0)`: the `)` shows that the `[` is never closed
+    found.unclosed.update((opener, closer) for opener in stack[pairs[-1] + 1 :])
+    del stack[pairs[-1] :]
 
 
 def find_open_brackets(tokens: Sequence[Token], index: int) -> list[int]:

@@ -101,14 +101,22 @@ def format_yaml_flow(value: YamlValue, *, is_forced: bool = False) -> str | None
     )
     parts: list[str] = []
     for entry in entries:
-        inner = format_yaml_flow(entry.value, is_forced=is_forced)
-        if inner is None or (entry.comments != NO_COMMENTS and not is_forced):
+        part = _format_flow_entry(entry, is_forced=is_forced)
+        if part is None:
             return None
-        if isinstance(entry, YamlPair):
-            inner = f"{format_yaml_scalar(entry.key, flow=True)}: {inner}"
-        parts.append(inner)
+        parts.append(part)
     opener, closer = "{}" if isinstance(value, YamlMap) else "[]"
     return opener + ", ".join(parts) + closer
+
+
+def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str | None:
+    """Format an entry of a map or list on one line, or return None."""
+    inner = format_yaml_flow(entry.value, is_forced=is_forced)
+    if inner is None or (entry.comments != NO_COMMENTS and not is_forced):
+        return None
+    if isinstance(entry, YamlPair):
+        return f"{format_yaml_scalar(entry.key, flow=True)}: {inner}"
+    return inner
 
 
 def print_yaml_after(head: str, value: YamlValue, indent: int) -> list[str]:
