@@ -1,4 +1,4 @@
-"""Trains hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247,
+"""Train hard attention by REINFORCE (Williams, 1992) as in Mnih et al., 2014, arXiv:1406.6247,
 sec. 3.1: the built-in spec `glimpses` learns where to look for a digit on a larger, noisy
 canvas.
 
@@ -7,14 +7,14 @@ The graph `sampled` samples locations l_t from the Gaussian policy N(mean_t, std
 `policy` takes these locations as constants and returns the logits and the means, and the loss
 is
 
-cross_entropy(logits, target) - 0.1 · sum over t of (reward - baseline) · log N(l_t; mean_t,
-std²)
+    cross_entropy(logits, target)
+    - 0.1 · sum over t of (reward - baseline) · log N(l_t; mean_t, std²)
 
 with reward 1 for a correct classification, else 0. The baseline is the mean reward of the other
 samples of the same image. The digits are scikit-learn's 8×8 digits; every fifth (index % 5 ==
 0) is held out and never trained on.
 
-python docs/demos/glimpses/train.py
+    python docs/demos/glimpses/train.py
 """
 
 import argparse
