@@ -147,7 +147,7 @@ def check(text: str, config: Path, capsys: pytest.CaptureFixture[str]) -> tuple[
 def test_non_finite_values_are_rejected_only_if_read(
     word: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An upper bound may be infinite; nothing that is read may be NaN."""
+    """An upper bound may be infinite; no value that is read may be NaN."""
     text = f'{{"model_type": "mine", "{key}": {word}}}'
     config = tmp_path / "config.json"
     config.write_text(text)
@@ -156,7 +156,7 @@ def test_non_finite_values_are_rejected_only_if_read(
     assert code == (1 if is_read else 0), said
     assert ("error[" in said) is is_read
     assert "E0986" not in said
-    # the same number where the spec wants something else
+    # the same number for a field of another type
     if key == "high":
         code, said = check(SPEC % ("int?", "9.0"), config, capsys)
         assert code == 1

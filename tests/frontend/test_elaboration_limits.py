@@ -16,7 +16,7 @@ LIBRARY = SpecLibrary()
 
 
 def model(body: str, before: str = "", inputs: str = "x: float[batch, n, 4]") -> ModelDefinition:
-    """The model of a graph whose result is its first input."""
+    """Return the model of a graph whose result is its first input."""
     text = (
         f"specc 1\nmodel m\n{before}\ndims batch, n\ngraph g({inputs}) -> (y: "
         f"float[...]) {{\n{body}\nreturn x\n}}\n"

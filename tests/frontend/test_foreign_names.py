@@ -108,7 +108,7 @@ def check_statement(tmp_path: Path, value: str) -> str:
         ("linear(x, out_features=8) @ w", "E0201", "`out`"),
         ("conv(x, out=8, kernel_size=3) @ w", "E0201", "`kernel`"),
         ("attention(x, num_heads=2, mask=all) @ w", "E0201", "`heads`"),
-        # no library, and nothing that is known
+        # neither a library nor a known name
         ("other_file.f(x)", "E0204", "use"),
         ("x.mystery(x)", "E0204", "no method `mystery`"),
         ("torch.mystery(x)", "E0204", "no used file"),

@@ -181,7 +181,7 @@ def yarn(**more: Any) -> dict[str, Any]:
 
 
 def test_original_length_defaults_to_max_length() -> None:
-    """As in transformers: beside the table first, then in it, then the greatest length."""
+    """As in transformers: the top level, then the table, then the maximum length."""
     assert yarn()["original"] == 64
     assert yarn(original_max_position_embeddings=16)["original"] == 16
     outside = {"original_max_position_embeddings": 32, "max_position_embeddings": 64}
@@ -202,7 +202,7 @@ def test_yarn_mscale_needs_both_scales() -> None:
 
 
 def test_yarn_ramp_without_truncation() -> None:
-    """arXiv:2309.00071, eq. 18 to 23: frequencies by hand, with bounds that are not rounded."""
+    """arXiv:2309.00071, eq. 18 to 23: expected frequencies computed here, bounds not rounded."""
     rope = settings({"max_position_embeddings": 64, "rope_scaling": {**YARN, "truncate": False}})
     found, _ = compute_rope_frequencies(rope, Dim.of(8))
     first, last = (

@@ -22,13 +22,13 @@ def written(directory: Path, text: str, name: str = "spec.specc") -> str:
 
 
 def check_invalid(directory: Path, text: str, *sets: str) -> Diagnostic:
-    """The first thing that is said of a spec."""
+    """Return the first error of a spec."""
     with pytest.raises(Failed) as failed:
         check_spec(open_spec(written(directory, text), sets=sets))
     return failed.value.diagnostics[0]
 
 
-# --- numbers that follow from others --------------------------------------------------
+# --- derived config fields --------------------------------------------------------------
 
 PATCHED = """\
 specc 1
@@ -72,7 +72,7 @@ def test_derived_field_is_computed(require: str, result: str, rows: str, tmp_pat
 
 
 def test_wrong_derived_field_is_reported_for_all_sizes(tmp_path: Path) -> None:
-    """With 12 and 2 both are 6, and only the numbers hide the mistake."""
+    """With 12 and 2 both values are 6, so that a numeric check misses the error."""
     text = PATCHED.format(side="image / 2", require="", result="merge(x, axis=1)", rows="side ** 2")
     assert check_invalid(tmp_path, text).code == "E0301"
 
@@ -89,7 +89,7 @@ def test_override_equal_to_derived_value_is_allowed(sets: tuple[str, ...], tmp_p
 
 
 def test_requirement_on_a_quotient_shows_its_operands(tmp_path: Path) -> None:
-    """`image` is `patch` times `window` times a whole number, so windows hold `window` rows."""
+    """`image` is a multiple of `patch * window`, so that windows have `window` positions."""
     text = PATCHED.format(
         side="image / patch",
         require="require side % window == 0",
@@ -148,12 +148,12 @@ graph g(x: float[batch, n, width]) -> (y: float[batch, n, width]) {{
 
 
 def test_field_that_defaults_to_another_stays_free(tmp_path: Path) -> None:
-    """`kv = heads` is a default: what holds for it alone is a fault."""
+    """`kv = heads` is only a default: a spec that is valid only with it has an error."""
     wrong = FREE.replace("heads) @ b", "kv) @ b").format(kv="width")
     assert check_invalid(tmp_path, wrong).code == "E0302"
 
 
-# --- scores that read tensors at their rows -------------------------------------------
+# --- scores that read tensors at grid indices -------------------------------------------
 
 SCORED = """\
 specc 1
@@ -182,7 +182,7 @@ X, Y = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(2, 5, 4))
 def test_score_reads_tensors_at_grid_indices(
     c: str, at: str, index: Any, heads: int, tmp_path: Path
 ) -> None:
-    """Beside heads and without: one number for each query and key."""
+    """With and without a heads axis, one number for each query and key."""
     sizes = {"batch": 2, "q": 3, "k": 5}
     added = RNG.normal(size=[sizes[n] for n in c.split(", ")])
     text = SCORED.format(score=f"dot(q, k) + 2.0 * {at}", c=c, heads=f"{heads}, " if heads else "")
@@ -203,11 +203,11 @@ def test_head_index_without_heads_axis_is_rejected(tmp_path: Path) -> None:
     assert (said.code, "there is no heads axis here" in said.title) == ("E0603", True)
 
 
-# --- positions of padded rows ---------------------------------------------------------
+# --- padded positions -------------------------------------------------------------------
 
 
 def test_positions_count_unmasked_positions(tmp_path: Path) -> None:
-    """A row that is not kept has the number of the last kept one, as its page says."""
+    """A masked position has the position id of the last unmasked one before it."""
     text = """\
 specc 1
 model pos
@@ -220,7 +220,7 @@ graph g(keep: keep[batch, n]) -> (y: int[batch, n]) { return positions(keep) }
     assert found.tolist() == [[0, 1, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]]
 
 
-# --- masks with shapes ----------------------------------------------------------------
+# --- shapes of masks --------------------------------------------------------------------
 
 MASKED = """\
 specc 1
@@ -266,8 +266,8 @@ def weights_of(text: str, directory: Path, heads: int, m: Array) -> Array:
 def test_masks_of_all_ranks(
     type: str, definition: str, seen: Any, heads: int, tmp_path: Path
 ) -> None:
-    """Read by a definition, or given as they are: [b, q, k] beside scores without heads
-    is that, and not [h, q, k].
+    """Masks read by a definition or passed as tensors; for scores without heads [b, q, k] has a batch
+    axis, not a heads axis.
     """
     if heads and not definition and type == "bool[batch, q, k]":
         return  # beside heads, three axes are [h, q, k]
@@ -303,7 +303,7 @@ def test_head_index_reads_values_per_head(tmp_path: Path) -> None:
 
 
 def test_error_for_grid_without_heads_shows_its_shape(tmp_path: Path) -> None:
-    """[b, q, k] scores and a mask beside them, which had to have a heads axis once."""
+    """Scores [b, q, k] with a mask of the same rank, which once required a heads axis."""
     text = """\
 specc 1
 model m
@@ -318,7 +318,7 @@ graph g(x: float[batch, seq, 4], sees: bool[batch, seq, seq]) -> (w: float[batch
     assert ((found > 0) == sees).all()
 
 
-# --- one number or two ----------------------------------------------------------------
+# --- pairs ------------------------------------------------------------------------------
 
 PAIRS = """\
 specc 1

@@ -47,7 +47,7 @@ CASES = {
 
 
 def check(body: str, weights: str = "") -> list[str]:
-    """Return the helps of the first error, or nothing where `check` accepts the spec."""
+    """Return the helps of the first error; empty if `check` accepts the spec."""
     try:
         check_spec(open_spec(Source("m.specc", f"{HEAD}  {body}\n}}\n{weights}")))
     except Failed as failed:
@@ -64,7 +64,7 @@ def test_advice_of_a_message_is_accepted(name: str) -> None:
 
 
 def test_single_suggestion_covers_all_layers() -> None:
-    """Two calls in a layer share a weight: the advice names all layers by a pattern."""
+    """Two calls in a layer share a weight: the advice is a pattern for all layers."""
     body = "repeat i in layers under \"layers.{i}\" {\n    x = linear(x, out=d) @ a\n    x = linear(x, out=d) @ a\n  }\n  return x"  # fmt: skip
     helps = check(body)
     (advised,) = re.findall(r"`(weights \{.*\})`", " ".join(helps))

@@ -45,7 +45,7 @@ def assert_close(found: Array, wanted: Array) -> None:
 
 
 ROWS = {
-    # numbers that are the same for every text and row
+    # values that are equal for all sequences and positions
     "gather(x, insert(insert(7 - range(8), axis=0), axis=0), axis=2)": X[:, :, ::-1],
     "gather(x, insert(5 - range(6), axis=0))": X[:, ::-1],
     "roll(x, shift)": np.roll(X, 2, 1),
@@ -83,7 +83,7 @@ def test_group_norm_weight_names(tmp_path: Path) -> None:
 
 
 def test_batch_norm_weight_names(tmp_path: Path) -> None:
-    """The count of batches, which PyTorch stores too, is nobody's weight."""
+    """`num_batches_tracked`, which PyTorch stores too, is not read."""
     mean, spread, weight, bias = (
         NORM[f"t.{n}"][:, None, None].astype(np.float64)
         for n in ("running_mean", "running_var", "weight", "bias")

@@ -81,7 +81,7 @@ GROWING = "rope(theta=100.0, kind=dynamic, factor=3.0, original=16)"
 def test_longrope_divisors_depend_on_max_length(
     longest: int, divisors: list[float], tmp_path: Path
 ) -> None:
-    """arXiv:2402.13753, eq. 3, and what the model then takes."""
+    """arXiv:2402.13753, eq. 3, and the maximum length of the model."""
     graph = build_rope_graph(tmp_path, "", SWITCHED, longest=longest)
     made = angles(tmp_path, "", SWITCHED, longest=longest)
     wanted = [100.0 ** (-n / 8) / by for n, by in enumerate(divisors)]
@@ -94,9 +94,7 @@ def test_longrope_divisors_depend_on_max_length(
 
 @pytest.mark.parametrize(("longest", "grown"), [(0, 1.0), (16, 1.0), (8, 1.0), (40, 5.5)])
 def test_dynamic_scaling_increases_theta(longest: int, grown: float, tmp_path: Path) -> None:
-    """arXiv:2309.00071, sec. 3.3: by factor times the ratio of lengths, less what
-    leaves it as it is at the first length.
-    """
+    """arXiv:2309.00071, sec. 3.3: theta grows with the length beyond the original length."""
     made = angles(tmp_path, "", GROWING, longest=longest)
     theta = 100.0 * grown ** (16 / 14)
     assert made.frequencies == pytest.approx([theta ** (-n / 8) for n in range(8)])
@@ -264,7 +262,7 @@ def test_axial_frequencies_need_several_axes(tmp_path: Path) -> None:
 
 
 def test_settings_in_a_section(tmp_path: Path) -> None:
-    """The keys of the section count where the file has it, those beside it where it does not."""
+    """The keys of the section apply if the file has it, those at the top level otherwise."""
     source, file = 'from rope_config(theta=10.0, section="text_config")', tmp_path / "config.json"
     for config, theta in (
         ({"rope_theta": 3.0, "text_config": {"rope_theta": 5.0}}, 5.0),

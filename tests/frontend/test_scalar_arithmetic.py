@@ -28,7 +28,7 @@ def spec(directory: Path, body: str, result: str = "float[batch, seq, 4]", confi
 
 
 def both(graph: Graph, x: np.ndarray) -> np.ndarray:
-    """The result of the reference, after comparing the compiled model's with it."""
+    """Return the reference's result, after comparing the compiled model with it."""
     want = specc_numpy.evaluate_graph(graph, {"x": x}, {})
     assert_outputs_match(
         want,

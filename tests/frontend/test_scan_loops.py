@@ -37,7 +37,7 @@ def written(directory: Path, call: str, results: str = TWO) -> str:
 
 
 def numbers(graph: Graph) -> dict[str, NDArray[Any]]:
-    """The same for the same names, whatever their order."""
+    """Return random weights that do not depend on the order of the parameters."""
     made = {}
     for name, facts in sorted(graph.parameter_facts.items()):
         made[name] = np.random.default_rng(len(made)).normal(

@@ -38,7 +38,7 @@ def computed(
 
 
 def pairs(score: Any) -> Array:
-    """A score of two vectors, for every query and key."""
+    """Return the score of two vectors for every query and key."""
     return np.array(
         [[[score(q, k) for k in keys] for q in queries] for queries, keys in zip(Q, K, strict=True)]
     )
@@ -103,7 +103,7 @@ def test_alibi_by_position_ids(tmp_path: Path) -> None:
     found = computed(
         tmp_path, "grid(alibi(1, position_ids=positions(keep)), y, y)", "float[batch, 1, k, k]"
     )
-    # rows that are padding do not count
+    # padded positions do not count
     at = np.array([[0, 1, 2, 3, 4], [0, 1, 1, 1, 1]])
     np.testing.assert_allclose(
         found[:, 0], -(2.0**-8) * np.abs(at[:, None] - at[:, :, None]), rtol=1e-12

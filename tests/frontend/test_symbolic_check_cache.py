@@ -23,7 +23,7 @@ def test_builtin_spec_is_checked_once() -> None:
 
 
 def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the message about an invalid config comes from the check."""
+    """Only messages about an invalid config need the symbolic check."""
     with pytest.raises(Failed) as checked:
         check_spec(open_spec("gpt2", sets=["heads=5"]))
     with pytest.raises(Failed) as elaborated:
@@ -38,7 +38,7 @@ def run_trials(spec: OpenedSpec, graph: str = "") -> list[symbolic_check.Symboli
 
 
 def list_trials(spec: OpenedSpec) -> list[str]:
-    """What was tried, and what was made of it."""
+    """Return the trial values and the graphs of the trials."""
     found = []
     for trial in run_trials(spec):
         graph = trial.model.graph
@@ -56,7 +56,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("name", "sets"), OTHERS)
 def test_other_config_values_are_checked_again(name: str, sets: list[str]) -> None:
-    """As if the one before had never been asked about."""
+    """The result is independent of earlier checks."""
     symbolic_check._check_builtin_model.cache_clear()
     alone = list_trials(open_spec(name, sets=sets))
     symbolic_check._check_builtin_model.cache_clear()
@@ -73,7 +73,7 @@ def test_each_graph_is_checked_separately() -> None:
 
 
 def test_open_document_overrides_the_cache() -> None:
-    """Also where it is that of a file that the spec uses."""
+    """This holds for the document of a used file too."""
     name = "vision_encoder_decoder"
     assert run_trials(open_spec(name))
     used = list_builtin_specs()["vit"].resolve()

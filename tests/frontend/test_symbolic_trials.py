@@ -17,7 +17,7 @@ FEW = ("gru_lm", "kv_lookup", "luong", "seq2seq", "t5", "vit")
 
 
 def lines(graph: Graph) -> list[str]:
-    """A graph with symbols, by what its nodes are and which values they read."""
+    """Return the nodes of a symbolic graph as text, with their operands by number."""
     known: dict[Value, int] = {}
     for value in (*graph.inputs.values(), *graph.parameters.values()):
         known[value] = len(known)
@@ -68,7 +68,7 @@ graph main(x: float[b, n, e]) -> (y: float[b, n, d]) {
 
 
 def test_error_of_a_trial_shows_its_sizes(tmp_path: Path) -> None:
-    """No number of the spec is 1: only who knows what was tried can mend it."""
+    """The spec does not contain the number 1, which only the trial uses."""
     path = tmp_path / "turned.specc"
     path.write_text(TURNED.replace("MORE", ""), encoding="utf-8")
     with pytest.raises(Failed) as failed:
@@ -79,7 +79,7 @@ def test_error_of_a_trial_shows_its_sizes(tmp_path: Path) -> None:
 
 
 def test_errors_of_forbidden_sizes_are_ignored(tmp_path: Path) -> None:
-    """`d / heads` is no whole number where `d % heads == 0` does not hold."""
+    """`d / heads` has a remainder if `d % heads == 0` does not hold."""
     path = tmp_path / "turned.specc"
     path.write_text(TURNED.replace("MORE", "require d / heads % 2 == 0"), encoding="utf-8")
     assert len(trials_of(str(path))) > 1
@@ -112,7 +112,7 @@ def test_remaining_operand_of_or_is_required(condition: str, tmp_path: Path) -> 
 
 
 def test_assigned_choice_leaves_others_open() -> None:
-    """`order=forward` lets `shared` hold, and then the two vocabularies are one."""
+    """`order=forward` allows `shared`, which makes the two vocabularies equal."""
     spec = open_spec("seq2seq", sets=["order=forward"])
     tried = [t.trial_values for t in check_spec_symbolically(spec.program, spec.library)]
     assert {"shared": "true"} in tried

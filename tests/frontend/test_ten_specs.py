@@ -81,7 +81,7 @@ def opened(name: str, sets: str = "") -> OpenedSpec:
 
 @cache
 def model_of(name: str, sets: str) -> ModelDefinition:
-    """A spec with numbers, which is made once."""
+    """Return the model of a spec with numbers; cached."""
     return elaborate_spec(opened(name, sets))
 
 
@@ -90,7 +90,7 @@ def parsed(name: str) -> ast.File:
 
 
 def sample_inputs(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
-    """Inputs of every kind; the last row of what can be padded is padding."""
+    """Return random inputs; the last position of padded inputs is padding."""
     rng = np.random.default_rng(0)
     made: dict[str, NDArray[np.generic]] = {}
     for name, facts in model.graph.input_facts.items():
@@ -136,7 +136,7 @@ def test_symbolic_check_of_all_choices(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["luong", "phi3"])
 def test_both_syntaxes_give_equal_graphs(name: str) -> None:
-    """The trees of all are equal already."""
+    """Two specs are enough: the trees of all specs are compared above."""
     dsl, yaml = (model_of(f"{name}.{suffix}", TEN[name]) for suffix in ("specc", "yaml"))
     assert format_ir(dsl.graph) == format_ir(yaml.graph)
     assert dsl.config == yaml.config

@@ -131,7 +131,7 @@ graph f(x: float[batch, n, 4]) -> float[1, heads, n, n] {
 
 @pytest.mark.parametrize("old", [True, False])
 def test_conditional_choice_word_as_argument(old: bool, tmp_path: Path) -> None:
-    """To a word of the vocabulary, and to a block whose parameter is a choice."""
+    """For a built-in function, and for a block whose parameter is a choice."""
     head = f"config {{ old: bool = {str(old).lower()} }}"
     block = """block turned(x: float[b, n, 4], pairs: choice(half | interleaved)) -> float[b, n, 4] {
       at = positions(x)

@@ -42,7 +42,7 @@ def list_chain(file: ast.File) -> list[ast.File]:
 
 
 def list_titles(file: ast.File, path: Path) -> list[str]:
-    """Return what is said of `file` in the place of the one at `path`."""
+    """Return the titles of the warnings if `file` replaces the file at `path`."""
     read = (names for user, names in names_read_by_users().items() if user != path)
     found = find_unused_in_files(list_chain(file), EXPORT_FIELDS.union(*read))
     return [d.title for _, d in found]
@@ -54,7 +54,7 @@ def test_builtin_specs_have_no_unused_names() -> None:
 
 
 def with_child(node: ast.Node, old: ast.Node, new: ast.Node) -> ast.Node:
-    """Return the tree with one node, found by identity, in the place of another."""
+    """Return the tree with one node, found by identity, replaced by another."""
     if node is old:
         return new
     changed = {}

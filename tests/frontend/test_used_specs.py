@@ -70,7 +70,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def spec_of(directory: Path, config: object = None, **more: list[str]) -> OpenedSpec:
-    """The spec `outer` with a config file."""
+    """Open the spec `outer` with a config file."""
     name = ""
     if config is not None:
         (directory / "config.json").write_text(json.dumps(config))
@@ -114,7 +114,7 @@ def test_values_come_from_the_config_section(
 def test_spec_is_selected_with_values(
     near: str, far: str, sets: list[str], wide: int, width: int, directory: Path
 ) -> None:
-    """The nearest word counts, whichever way it is said."""
+    """The nearest spec in the extends chain takes precedence, in every notation."""
     for name, base, said in (("far", "outer", far), ("near", "far", near)):
         config = f"config {{ {said} }}" if said else ""
         text = f'specc 1\nmodel {name}\nextends "{base}.specc"\n{config}\n'
@@ -236,7 +236,7 @@ def tensors(prefix: str = "inner.text.base.") -> dict[str, np.ndarray]:
 
 
 def equation(t: dict[str, np.ndarray], ids: np.ndarray, at: str) -> np.ndarray:
-    """The body's equation, weights as the file has them."""
+    """Compute the logits from the weights of the file."""
     x = t[f"{at}words.weight"][ids]
     x = np.maximum(x @ t[f"{at}layer.weight"].T + t[f"{at}layer.bias"], 0)
     x = x @ t[f"{at}turned.weight"] + t[f"{at}turned.bias"]
@@ -246,9 +246,7 @@ def equation(t: dict[str, np.ndarray], ids: np.ndarray, at: str) -> np.ndarray:
 
 @pytest.mark.parametrize("prefix", ["inner.text.base.", "inner.text.", "inner.text.model.base."])
 def test_weight_rules_apply_below_the_weight_path(prefix: str, directory: Path) -> None:
-    """Tied, transposed, shared and ignored there, and with the prefix of the base model or
-    without one, as in files of its own.
-    """
+    """Tied, transposed, shared and ignored weights, with and without the prefix of the base model."""
     made = tensors(prefix)
     old = {f"{prefix}old.x": np.zeros(3, np.float32)}
     write_safetensors(directory / "m.safetensors", {**made, **old})
@@ -282,7 +280,7 @@ def test_missing_weight_rule_is_rejected(rule: str, code: str, directory: Path) 
 
 
 def test_nested_used_specs(directory: Path) -> None:
-    """Paths and keys add up, and each sees its own config."""
+    """Weight paths and config keys are concatenated, and each spec has its own config."""
     (directory / "top.specc").write_text(
         """specc 1
 model top

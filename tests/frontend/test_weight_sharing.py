@@ -173,9 +173,7 @@ def test_share_rule_of_a_used_file(tmp_path: Path) -> None:
 
 
 def make_random_spec(seed: int) -> tuple[str, list[str]]:
-    """A chain of linear calls, some in blocks and loops, under random names; and the
-    paths they have.
-    """
+    """Return linear calls with random names, some in blocks and loops, and their weight paths."""
     draw = random.Random(seed)
     lines, paths = [], []
     for _ in range(draw.randint(1, 5)):
@@ -200,7 +198,7 @@ def make_random_spec(seed: int) -> tuple[str, list[str]]:
 
 
 def check_random_specs(seeds: range) -> None:
-    """As many weights as calls, or refused; with every path said to be shared, as many as names."""
+    """Each call has its own weight, or E0526; with all paths shared, each name has one weight."""
     refused = 0
     for seed in seeds:
         body, paths = make_random_spec(seed)
