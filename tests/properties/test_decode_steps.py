@@ -176,7 +176,7 @@ def _keep_early_exit(op: object, **changed: Any) -> object:
 
 def _ignore_loop_bodies(*given: Any) -> list[Value]:
     """Mutation: keeps no state of values in loop bodies."""
-    inside = given[0].flow.inside.values()
+    inside = given[0].flow.loop_bodies.values()
     within = {r for body in inside for _, made in body.nodes for r in made}
     within |= {v for body in inside for v in body.inputs.values()}
     return [v for v in select_kept_values(*given) if v not in within]

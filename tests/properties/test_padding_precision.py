@@ -16,6 +16,7 @@ from support.random_padded_specs import (
 
 import specc_numpy
 from specc.analysis import padding_invariance, padding_offsets, padding_values, padding_walk
+from specc.analysis.masked_scores import is_extreme_at_padding
 from specc.analysis.padding_check import check_padding
 from specc.analysis.padding_facts import PaddedResult
 from specc.ir import ops
@@ -220,7 +221,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a state stays zero with a bias": (
         padding_invariance,
         "_is_state_zero",
-        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.zero,
+        lambda reading: isinstance(reading.node.op, ops.RecurrentLayer) and reading.is_zero,
     ),
     "a state stays zero whatever is read": (
         padding_invariance,
@@ -232,14 +233,16 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     ),
     "any number is above the others": (
         padding_values,
-        "is_highest_at_padding",
-        lambda padded_result, axis: True,
+        "is_extreme_at_padding",
+        lambda padded_result, axis, *, lowest: (
+            not lowest or is_extreme_at_padding(padded_result, axis, lowest=True)
+        ),
     ),
     "any fill underflows": (padding_values, "is_fill_underflowing", lambda scores: True),
     "masks settle each other": (
         padding_walk,
         "PaddedResult",
-        lambda settled, **kw: PaddedResult(true_masks=AnyValue(), **kw),
+        lambda true_masks, **kw: PaddedResult(true_masks=AnyValue(), **kw),
     ),
 }
 

@@ -131,11 +131,13 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             monkeypatch.setattr(padding_walk, "find_padded_lengths", first)
         case "nothing is shifted":
             monkeypatch.setattr(
-                padding_invariance.PaddedRead, "shifted", property(lambda self: False)
+                padding_invariance.PaddedRead, "is_shifted", property(lambda self: False)
             )
         case "every mean is clean behind zeros":
             monkeypatch.setattr(
-                padding_invariance, "is_window_unaffected", lambda r: r.zero or r.read.floor
+                padding_invariance,
+                "is_window_unaffected",
+                lambda r: r.is_zero or r.read_facts.minimum_axes,
             )
 
 

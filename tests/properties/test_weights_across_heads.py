@@ -225,7 +225,7 @@ def test_steps_equal_the_full_pass(many: int) -> None:
 MISTAKES = {
     "axes after a split keep their numbers": (
         "_follow_reshape",
-        lambda grid, x, axis, made, read: grid.at(x, grid.query, grid.key),
+        lambda grid, x, axis, made, read: grid.view_operand(x, grid.query_axis, grid.key_axis),
     ),
     "a bias adds nothing": ("_has_bias", lambda node: False),
 }
