@@ -111,7 +111,7 @@ class Model(OpenedModel):
 
         E09xx on inputs it cannot take.
         """
-        if self.scoring is not None and self.scoring.manifest.decodes is not None:
+        if self.scoring is not None and self.scoring.manifest.decoding is not None:
             raise_error(
                 "E0832",
                 "this model is a standalone generator and has no other outputs",

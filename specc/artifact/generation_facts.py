@@ -49,11 +49,11 @@ class StreamChunks:
 class GenerationFacts:
     """Generation metadata of a package.
 
-    `signature` has exactly the inputs of the spec. `context` is the maximum sequence length,
-    limited by `table`. `chunks` are those of a streaming model. `first` names the output of
-    `encode` from which the first token of an empty sequence is sampled. `bounds` are the bounds on
-    other lengths. `in_place` are the states that are buffers, updated in place by a step
-    (`specc.runtime.steppers`). If `allows_mixed_lengths`, a batch of a step may have
+    `signature` has exactly the inputs of the spec. `max_context` is the maximum sequence length,
+    limited by `limiting_table`. `chunks` are those of a streaming model. `first_output` names the
+    output of `encode` from which the first token of an empty sequence is sampled. `bounds` are the
+    bounds on other lengths. `in_place_states` are the states that are buffers, updated in place by
+    a step (`specc.runtime.steppers`). If `allows_mixed_lengths`, a batch of a step may have
     sequences of different lengths (`specc.runtime.batch_slots`).
     """
 
@@ -64,11 +64,11 @@ class GenerationFacts:
     states: tuple[DecodeState, ...]
     static_inputs: tuple[str, ...]
     whole: tuple[str, ...]
-    first: str = ""
-    context: int | None = None
-    table: str = ""
+    first_output: str = ""
+    max_context: int | None = None
+    limiting_table: str = ""
     random_init: RandomWeights | None = None
-    in_place: tuple[str, ...] = ()
+    in_place_states: tuple[str, ...] = ()
     bounds: Mapping[str, LengthBound] = field(default_factory=dict)
     allows_mixed_lengths: bool = False
     chunks: StreamChunks | None = None
@@ -87,34 +87,34 @@ class GenerationFacts:
             "generation": to_json_value(self.generation),
             "graphs": write_graphs(*graphs),
             "reading": self.reading.to_json(),
-            "states": [_state(s) for s in self.states],
+            "states": [_convert_state(s) for s in self.states],
             "handed": to_json_value(self.static_inputs),
             "whole": to_json_value(self.whole),
-            "first": self.first,
-            "context": self.context,
-            "table": self.table,
+            "first": self.first_output,
+            "context": self.max_context,
+            "table": self.limiting_table,
             "seed": self.random_init.seed if self.random_init else None,
             "drawn": self.random_init.count if self.random_init else 0,
-            "in_place": to_json_value(self.in_place),
-            "bounds": bounds_to_json(self.bounds),
+            "in_place": to_json_value(self.in_place_states),
+            "bounds": convert_bounds_to_json(self.bounds),
             "apart": self.allows_mixed_lengths,
             "chunks": chunks,
         }
         return {METADATA_KEY: facts}
 
 
-def is_stream(about: Mapping[str, object]) -> bool:
+def is_stream(metadata: Mapping[str, object]) -> bool:
     """Return whether the package streams."""
-    told = about.get(METADATA_KEY)
+    told = metadata.get(METADATA_KEY)
     return isinstance(told, dict) and told.get("chunks") is not None
 
 
-def bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
+def convert_bounds_to_json(bounds: Mapping[str, LengthBound]) -> Json:
     """Return bounds as JSON data."""
-    return {name: [b.low, b.high, b.why] for name, b in sorted(bounds.items())}
+    return {name: [b.low, b.high, b.reason] for name, b in sorted(bounds.items())}
 
 
-def bounds_from_json(data: object) -> dict[str, LengthBound]:
+def parse_bounds(data: object) -> dict[str, LengthBound]:
     """Return bounds from JSON data; invalid ones are ignored."""
     found = {}
     for name, said in data.items() if isinstance(data, dict) else ():
@@ -125,7 +125,7 @@ def bounds_from_json(data: object) -> dict[str, LengthBound]:
     return found
 
 
-def _state(state: DecodeState) -> Json:
+def _convert_state(state: DecodeState) -> Json:
     """Return a state as JSON data, without its type, which the step graph has."""
     return {
         "name": state.name,
@@ -139,9 +139,11 @@ def _state(state: DecodeState) -> Json:
     }
 
 
-def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) -> GenerationFacts:
+def parse_generation_facts(
+    metadata: Mapping[str, object], step: Graph, path: str
+) -> GenerationFacts:
     """Return the facts of a package with this step graph. Raise E0831 if they do not match."""
-    data = about.get(METADATA_KEY)
+    data = metadata.get(METADATA_KEY)
     if not isinstance(data, dict):
         _fail_damaged(path, "its generation settings are missing")
     fields = JsonFields(
@@ -165,12 +167,12 @@ def parse_generation_facts(about: Mapping[str, object], step: Graph, path: str) 
         reading=PreprocessingConfig.from_json(fields.get_optional("reading")),
         static_inputs=_read_names(fields, "handed", step, path),
         whole=_read_names(fields, "whole", step, path),
-        first=fields.text("first") if fields.has_field("first") else "",
-        context=context if context is not None and context > 0 else None,
-        table=str(fields.get_optional("table") or "")[:200],
+        first_output=fields.read_string("first") if fields.has_field("first") else "",
+        max_context=context if context is not None and context > 0 else None,
+        limiting_table=str(fields.get_optional("table") or "")[:200],
         random_init=None if seed is None else RandomWeights(seed, max(count or 0, 0)),
-        in_place=_read_names(fields, "in_place", step, path),
-        bounds=bounds_from_json(fields.get_optional("bounds")),
+        in_place_states=_read_names(fields, "in_place", step, path),
+        bounds=parse_bounds(fields.get_optional("bounds")),
         allows_mixed_lengths=fields.get_optional("apart") is True,
         chunks=chunks,
     )
@@ -219,18 +221,24 @@ def _read_signature(
 
 
 def check_encoder_outputs(
-    facts: GenerationFacts, takes: Collection[str], gives: Collection[str], path: str
+    facts: GenerationFacts,
+    encoder_inputs: Collection[str],
+    encoder_outputs: Collection[str],
+    path: str,
 ) -> None:
     """Raise E0831 if a step needs a static input or an initial state that no `encode` graph
-    returns, or if `encode` has an unknown input. `takes` and `gives` are the inputs and outputs of
-    `encode`, empty without one.
+    returns, or if `encode` has an unknown input. `encoder_inputs` and `encoder_outputs` are the
+    inputs and outputs of `encode`, empty without one.
     """
     inputs = facts.signature.inputs.keys()
     static_inputs = {name for name in facts.static_inputs if name not in inputs}
     initial = {state.initial_output for state in facts.states if state.initial_output}
-    initial |= {facts.first} - {""}
+    initial |= {facts.first_output} - {""}
     # Both ways: the step reads a value that no graph returns, or `encode` has an unknown input.
-    missing = [*sorted((static_inputs | initial) - set(gives)), *sorted(set(takes) - inputs)]
+    missing = [
+        *sorted((static_inputs | initial) - set(encoder_outputs)),
+        *sorted(set(encoder_inputs) - inputs),
+    ]
     if missing:
         _fail_damaged(path, f"no `encode` graph returns or reads `{escape_text(missing[0])[:200]}`")
 
@@ -240,7 +248,7 @@ def _read_states(
 ) -> tuple[DecodeState, ...]:
     """Return the states of a step: pairs of inputs and outputs with known lengths."""
     # Two states with one name would share a buffer, and one would be lost.
-    states = tuple(_read_state(one, step, path) for one in data.items("states"))
+    states = tuple(_read_state(one, step, path) for one in data.read_list("states"))
     names, afters = {s.name for s in states}, {s.next_output for s in states}
     if min(len(names), len(afters)) < len(states):
         _fail_damaged(path, "a state is listed twice")
@@ -279,8 +287,8 @@ def _read_state(data: object, step: Graph, path: str) -> DecodeState:
         max_positions=fields.read_int("most", 0, INTEGER_BOUND)
         if fields.has_field("most")
         else inf,
-        initial_output=fields.text("initial"),
-        role=fields.choice("role", STATE_ROLES),
+        initial_output=fields.read_string("initial"),
+        role=fields.read_choice("role", STATE_ROLES),
         layer=fields.read_int("layer", 0, INTEGER_BOUND),
     )
 
@@ -292,7 +300,7 @@ def _read_axis(data: JsonFields, key: str, type_: Type) -> int | None:
 
 def _read_names(data: JsonFields, key: str, step: Graph, path: str) -> tuple[str, ...]:
     """Return a list of inputs of the step."""
-    names = data.items(key)
+    names = data.read_list(key)
     for name in names:
         if not isinstance(name, str) or name not in step.inputs:
             _fail_damaged(path, f"the step has no input `{escape_text(name)[:200]}`")
@@ -337,7 +345,7 @@ def find_length_bounds(graph: Graph) -> dict[str, LengthBound]:
     return bounds
 
 
-def max_context_length(
+def compute_max_context_length(
     bounds: Mapping[str, LengthBound], symbol: str, known: Mapping[str, int]
 ) -> int | None:
     """Return the maximum of `symbol` given the `known` lengths; None if unlimited."""

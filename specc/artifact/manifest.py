@@ -98,11 +98,11 @@ class QuantizedWeight:
     error, and the largest error of one element.
     """
 
-    form: QuantizationFormat
+    format: QuantizationFormat
     scales: str
     recipe: str
     error: float
-    worst: float
+    max_error: float
 
 
 def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
@@ -113,17 +113,17 @@ def _parse_quantized_weight(fields: JsonFields) -> QuantizedWeight:
     if block & (block - 1) or (not block and bits != 8):
         fields.refuse("block", "is not a valid block size")
     return QuantizedWeight(
-        form=QuantizationFormat(
+        format=QuantizationFormat(
             bits=bits,
             group_size=block,
-            layout=fields.choice("layout", QUANTIZED_LAYOUTS),
-            rounding=fields.choice("rounding", ACTIVATION_ROUNDINGS),
+            layout=fields.read_choice("layout", QUANTIZED_LAYOUTS),
+            rounding=fields.read_choice("rounding", ACTIVATION_ROUNDINGS),
             is_transposed=fields.read_bool("turned"),
         ),
-        scales=fields.text("scales"),
-        recipe=fields.text("recipe"),
-        error=fields.number("error"),
-        worst=fields.number("worst", MAX_FLOAT32_ERROR),
+        scales=fields.read_string("scales"),
+        recipe=fields.read_string("recipe"),
+        error=fields.read_number("error"),
+        max_error=fields.read_number("worst", MAX_FLOAT32_ERROR),
     )
 
 
@@ -140,10 +140,10 @@ class Manifest:
     """The manifest of a compiled model.
 
     `sources` are the spec files by name; `weights` is the origin of the weights (`seed`, or file
-    facts, and `drawn` for a new head); `stored` maps each parameter to its initializer. In a
-    standalone generator `decodes` has the generation settings, `graph` only the inputs of the spec,
-    and `scoring` is the graph that is decoded. `precision` describes quantized weights as plain
-    data, `rounded` is its parsed form; `graph` reads the dequantized weights.
+    facts, and `drawn` for a new head); `initializers` maps each parameter to its initializer. In a
+    standalone generator `decoding` has the generation settings, `graph` only the inputs of the
+    spec, and `scoring_graph` is the graph that is decoded. `precision` describes quantized weights
+    as plain data, `quantized` is its parsed form; `graph` reads the dequantized weights.
     """
 
     name: str
@@ -155,16 +155,16 @@ class Manifest:
     generation: Mapping[str, object] | None
     sources: Mapping[str, str]
     weights: Mapping[str, object]
-    stored: Mapping[str, str]
+    initializers: Mapping[str, str]
     target: str
     opset: int
     version: str = __version__
     attentions: tuple[Mapping[str, str], ...] = field(default=())
-    decodes: Mapping[str, object] | None = None
-    scoring: Graph | None = None
+    decoding: Mapping[str, object] | None = None
+    scoring_graph: Graph | None = None
     streaming: StreamSection | None = None
     precision: Mapping[str, object] = field(default_factory=dict)
-    rounded: Mapping[str, QuantizedWeight] = field(default_factory=dict)
+    quantized: Mapping[str, QuantizedWeight] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return format_repr(f"manifest {self.name}, {self.graph.format_signature()}, {self.target}")
@@ -180,7 +180,7 @@ class Manifest:
         return None
 
     @property
-    def generates(self) -> GenerateSection | None:
+    def generate_section(self) -> GenerateSection | None:
         """Return the `generate` section of the spec; None if it is invalid."""
         return parse_generation(self.generation)
 
@@ -189,8 +189,8 @@ class Manifest:
         graphs = [self.graph, *([self.defaults] if self.defaults else [])]
         # only a model with the decoding loop has these entries, and of quantization
         some = {
-            "decodes": self.decodes,
-            "scoring": self.scoring and write_graphs(self.scoring),
+            "decodes": self.decoding,
+            "scoring": self.scoring_graph and write_graphs(self.scoring_graph),
             "precision": self.precision or None,
             "streaming": self.streaming,
         }
@@ -205,7 +205,7 @@ class Manifest:
             "generation": self.generation,
             "reading": self.reading.to_json(),
             "weights": to_json_value(self.weights),
-            "stored": to_json_value(self.stored),
+            "stored": to_json_value(self.initializers),
             "attentions": to_json_value(self.attentions),
             **{name: to_json_value(value) for name, value in some.items() if value is not None},
             "sources": to_json_value(self.sources),
@@ -229,7 +229,7 @@ def parse_generation(data: object) -> GenerateSection | None:
     return None
 
 
-def _streaming_from(data: object) -> StreamSection | None:
+def _parse_streaming(data: object) -> StreamSection | None:
     """Return the `stream` section; None for anything else."""
     match data:
         case {"growing": str(growing), "sources": [str(), *_] as sources}:
@@ -244,42 +244,42 @@ def parse_manifest(text: str, path: str) -> Manifest:
             "E0917", f"the description inside `{path}` is larger than {MAX_BYTES // 2**20} MiB"
         )
     data = open_record(text, FORMAT_VERSION, "model", partial(_fail_damaged, path))
-    graphs = read_graphs(data.text("graphs"), path)
+    graphs = read_graphs(data.read_string("graphs"), path)
     defaults = graphs.pop(DEFAULTS_GRAPH_NAME, None)
     # a graph that computes absent inputs is next to its model; alone, a model happens to have this
     # name
     graph = next(iter(graphs.values()), defaults)
     if graph is None:
         _fail_damaged(path, "it has no graph")
-    decoded = read_graphs(data.text("scoring"), path) if "scoring" in data.names() else {}
+    decoded = read_graphs(data.read_string("scoring"), path) if "scoring" in data.names() else {}
     scoring = next(iter(decoded.values()), None)
-    stored = data.string_map("stored")
+    stored = data.read_string_map("stored")
     if missing := [n for n in graph.parameters if n not in stored]:
         _fail_damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
     return Manifest(
-        name=data.text("model"),
-        doc=data.text("doc"),
-        graph=_with_ties(graph, stored),
+        name=data.read_string("model"),
+        doc=data.read_string("doc"),
+        graph=_mark_ties(graph, stored),
         defaults=defaults if defaults is not graph else None,
         reading=PreprocessingConfig.from_json(data.get_optional("reading")),
-        config=data.table("config"),
-        generation=data.table("generation") if data.has_field("generation") else None,
-        sources=data.string_map("sources"),
-        weights=data.table("weights"),
-        stored=stored,
-        target=data.text("target"),
+        config=data.read_table("config"),
+        generation=data.read_table("generation") if data.has_field("generation") else None,
+        sources=data.read_string_map("sources"),
+        weights=data.read_table("weights"),
+        initializers=stored,
+        target=data.read_string("target"),
         opset=as_exact_integer(data.get_optional("opset")) or 0,
-        version=data.text("specc"),
+        version=data.read_string("specc"),
         attentions=_read_attentions(data, path),
-        decodes=data.table("decodes") if "decodes" in data.names() else None,
-        scoring=scoring and _with_ties(scoring, stored),
-        streaming=_streaming_from(data.get_optional("streaming")),
-        precision=data.table("precision") if "precision" in data.names() else {},
-        rounded=_read_quantized_weights(data, scoring or graph, path),
+        decoding=data.read_table("decodes") if "decodes" in data.names() else None,
+        scoring_graph=scoring and _mark_ties(scoring, stored),
+        streaming=_parse_streaming(data.get_optional("streaming")),
+        precision=data.read_table("precision") if "precision" in data.names() else {},
+        quantized=_read_quantized_weights(data, scoring or graph, path),
     )
 
 
-def _with_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
+def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:
     """Return the graph with weights marked as tied if they share an initializer. Weights that a
     spec ties may have separate values.
     """
@@ -295,10 +295,10 @@ def _read_quantized_weights(
     data: JsonFields, graph: Graph, path: str
 ) -> dict[str, QuantizedWeight]:
     """Return the quantized weights; each is a matrix of the graph."""
-    if "precision" not in data.names() or not data.table("precision"):
+    if "precision" not in data.names() or not data.read_table("precision"):
         return {}
     fields = data.read_object("precision")
-    fields.string_map("kept")  # the reason why other matrices are not quantized
+    fields.read_string_map("kept")  # the reason why other matrices are not quantized
     each = fields.read_object("rounded")
     for name in each.names():
         value = graph.parameters.get(name)
@@ -311,7 +311,7 @@ def _read_quantized_weights(
 def _read_attentions(data: JsonFields, path: str) -> tuple[dict[str, str], ...]:
     """Return the metadata of each attention; models of earlier versions have none."""
     found = []
-    for one in data.items("attentions") if "attentions" in data.names() else ():
+    for one in data.read_list("attentions") if "attentions" in data.names() else ():
         if not isinstance(one, dict) or not all(isinstance(text, str) for text in one.values()):
             _fail_damaged(path, "its list of attentions is broken")
         found.append(one)

@@ -16,7 +16,7 @@ from specc.diagnostics.render import format_repr
 from specc.io.atomic_write import FileDigest
 from specc.io.json_io import JsonFields, as_exact_integer, open_record, parse_strict_json
 from specc.io.json_io import to_json_value as as_json
-from specc.io.safe_read import UnreadableFile, escape_text, file_sha256, read_regular_file
+from specc.io.safe_read import UnreadableFile, compute_file_sha256, escape_text, read_regular_file
 
 COMPARED_BYTES = 1 << 20
 """Number of bytes at the start of a weights file that are checked whenever a model is opened."""
@@ -59,9 +59,9 @@ def is_sha256(text: str) -> bool:
     return _HASH.fullmatch(text) is not None
 
 
-def checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
+def read_checkpoint_facts(path: Path, sha256: str) -> WeightFileFacts:
     """Return the recorded facts of a checkpoint with this content hash."""
-    size, head = regular_file_size(path), file_sha256(path, COMPARED_BYTES)
+    size, head = get_regular_file_size(path), compute_file_sha256(path, COMPARED_BYTES)
     assert size is not None, f"{path} was read a moment ago"
     assert head is not None, f"{path} was read a moment ago"
     return WeightFileFacts(size, sha256, head)
@@ -90,16 +90,16 @@ def explain_mismatch(
     path = directory / location
     if not is_path_below(location):
         return "it is outside the model's directory"
-    if (size := regular_file_size(path)) is None:
+    if (size := get_regular_file_size(path)) is None:
         return "it is missing, or it is not a regular file"
     if why := _is_hard_linked(directory, location):
         return why
     if size != facts.bytes:
         return f"it has {size} bytes, and had {facts.bytes} when the model was compiled"
     # A checkpoint begins with its header: names, shapes and offsets.
-    if facts.head and file_sha256(path, COMPARED_BYTES) != facts.head:
+    if facts.head and compute_file_sha256(path, COMPARED_BYTES) != facts.head:
         return "the weights file has changed since the model was compiled"
-    if contents and file_sha256(path) != facts.sha256:
+    if contents and compute_file_sha256(path) != facts.sha256:
         return "its content has changed since the model was compiled"
     return ""
 
@@ -124,7 +124,7 @@ def is_path_below(path: str) -> bool:
     )
 
 
-def regular_file_size(path: Path) -> int | None:
+def get_regular_file_size(path: Path) -> int | None:
     """Return the bytes of a regular file that is not a link; None for anything else."""
     try:
         status = os.lstat(path)
@@ -147,11 +147,11 @@ _PORTABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 class PackageIndex:
     """The index of a package.
 
-    `graphs` and `extras` map roles to files; `files` are those of the package. `kept` are identical
-    files that existed before, which a later package does not delete. `linked` are checkpoints, by
-    path relative to the directory. `about` is JSON for the program that opens the package;
-    `sources` are the spec files by name. With `every_load` weights are hashed each time the package
-    is opened.
+    `graphs` and `extras` map roles to files; `files` are those of the package. `preexisting` files
+    were identical before the package was written; a later package does not delete them. `linked`
+    are checkpoints, by path relative to the directory. `metadata` is JSON for the program that
+    opens the package; `sources` are the spec files by name. With `verifies_on_load` weights are
+    hashed each time the package is opened.
     """
 
     model: str
@@ -159,11 +159,11 @@ class PackageIndex:
     files: Mapping[str, FileDigest]
     version: str
     extras: Mapping[str, str] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
+    preexisting: tuple[str, ...] = ()
     linked: Mapping[str, WeightFileFacts] = field(default_factory=dict)
-    about: Mapping[str, object] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
-    every_load: bool = False
+    verifies_on_load: bool = False
 
     def __repr__(self) -> str:
         return format_repr(f"index of {self.model}: {', '.join(self.graphs)}")
@@ -177,10 +177,10 @@ class PackageIndex:
             "graphs": dict(self.graphs),
             "extras": dict(self.extras),
             "files": as_json(self.files),
-            "kept": list(self.kept),
+            "kept": list(self.preexisting),
             "linked": as_json(self.linked),
-            "every_load": self.every_load,
-            "about": dict(self.about),
+            "every_load": self.verifies_on_load,
+            "about": dict(self.metadata),
             "sources": dict(self.sources),
             "seal": BLANK_HASH,
         }
@@ -247,16 +247,16 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
     found = open_record(data, FORMAT_VERSION, "package", partial(_fail_damaged, where))
     files = _read_files(found, where)
     index = PackageIndex(
-        model=found.text("model"),
-        graphs=found.string_map("graphs"),
+        model=found.read_string("model"),
+        graphs=found.read_string_map("graphs"),
         files=files,
-        version=found.text("specc"),
-        extras=found.string_map("extras"),
-        kept=_read_kept_files(found, files, where),
+        version=found.read_string("specc"),
+        extras=found.read_string_map("extras"),
+        preexisting=_read_kept_files(found, files, where),
         linked=_read_linked_checkpoints(found, where),
-        about=found.table("about"),
-        sources=found.string_map("sources"),
-        every_load=found.get_optional("every_load") is True,
+        metadata=found.read_table("about"),
+        sources=found.read_string_map("sources"),
+        verifies_on_load=found.get_optional("every_load") is True,
     )
     _check_roles(index, where)
     return index
@@ -265,7 +265,7 @@ def parse_index(data: bytes, where: str) -> PackageIndex:
 def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
     """Return the package's own files, which have plain names."""
     found = {}
-    for name, facts in _at_most(data.table("files"), where).items():
+    for name, facts in _limit_files(data.read_table("files"), where).items():
         match facts:
             case {"bytes": int() as size, "sha256": str(digest)} if is_file_size(
                 size
@@ -282,7 +282,7 @@ def _read_files(data: JsonFields, where: str) -> dict[str, FileDigest]:
 
 def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tuple[str, ...]:
     """Return the files that a new package keeps."""
-    listed = data.items("kept") if "kept" in data.names() else []
+    listed = data.read_list("kept") if "kept" in data.names() else []
     names = tuple(name for name in listed if isinstance(name, str) and name in files)
     if len(names) < len(listed):
         _fail_damaged(where, "`kept` is not a list of its files")
@@ -291,7 +291,7 @@ def _read_kept_files(data: JsonFields, files: Collection[str], where: str) -> tu
 
 def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFileFacts]:
     """Return the checkpoints that weights are read from, in or below the directory."""
-    found = parse_weight_files(_at_most(data.table("linked"), where))
+    found = parse_weight_files(_limit_files(data.read_table("linked"), where))
     if found is None:
         _fail_damaged(where, "`linked` has a file without size or hashes")
     for path in found:
@@ -300,7 +300,7 @@ def _read_linked_checkpoints(data: JsonFields, where: str) -> dict[str, WeightFi
     return found
 
 
-def _at_most(listed: dict[str, object], where: str) -> dict[str, object]:
+def _limit_files(listed: dict[str, object], where: str) -> dict[str, object]:
     if len(listed) > MAX_FILES:
         _fail_damaged(where, f"it lists more than {MAX_FILES} files")
     return listed
@@ -334,10 +334,10 @@ def find_superseded_files(directory: Path, index: PackageIndex) -> list[str]:
     found = []
     for name, facts in index.files.items():
         # Files that existed before the package, or were changed since, do not belong to it.
-        if name in index.kept or regular_file_size(directory / name) != facts.bytes:
+        if name in index.preexisting or get_regular_file_size(directory / name) != facts.bytes:
             continue
         named = re.fullmatch(r".*-([0-9a-f]{16})(\.[^-]*)?", name)
-        if (named and facts.sha256.startswith(named[1])) or file_sha256(
+        if (named and facts.sha256.startswith(named[1])) or compute_file_sha256(
             directory / name
         ) == facts.sha256:
             found.append(name)

@@ -29,7 +29,7 @@ from specc.io.safe_read import escape_text, raise_unreadable
 MAX_ROW_BYTES = 64 * 2**20
 """Maximum size of a row: a file without line ends must not fill the memory."""
 
-ROW_JSON_LIMITS = JsonLimits(depth=200, below=None)
+ROW_JSON_LIMITS = JsonLimits(depth=200, integer_bound=None)
 """Limits on the nesting of a row's values, which are written out again."""
 
 QUOTED_VALUE = re.compile(rb'(?:^|,)"(?:[^"]|"")*("?)')

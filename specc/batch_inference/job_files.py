@@ -203,7 +203,7 @@ def describe_file(path: Path) -> PlannedFile:
 
 def _read_errors(found: JsonFields, name: str) -> list[tuple[int, str, str]]:
     errors: list[tuple[int, str, str]] = []
-    for item in found.items(name):
+    for item in found.read_list(name):
         match item:
             case [int(row), str(code), str(text)]:
                 errors.append((row, code, text))

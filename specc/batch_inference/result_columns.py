@@ -24,7 +24,7 @@ from specc.preprocessing.records import (
     OutputReading,
     TextOutput,
 )
-from specc.preprocessing.show_results import probabilities, show_output
+from specc.preprocessing.show_results import compute_probabilities, show_output
 from specc.preprocessing.text_codec import decode_text
 from specc.runtime.attention_weights import AttentionLocation, find_attentions
 from specc.runtime.generation import GenerationResult
@@ -49,7 +49,7 @@ class GraphResults:
     def plan(self) -> list[tuple[str, OutputReading]]:
         """The selected outputs and their formats."""
         # by default, everything
-        shows = list(self.reading.shows)
+        shows = list(self.reading.outputs)
         if not shows and not self.raw:
             return [(name, NumbersOutput()) for name in self.graph.outputs]
         return [*shows, *((name, NumbersOutput()) for name in self.raw)]
@@ -229,7 +229,7 @@ def _select_best_labels(record: LabelsOutput, value: Array) -> tuple[list[str], 
             "an output cannot be decoded as the spec's `reading` declares",
             notes=[f"its shape per row is {list(value.shape)}, expected {due}"],
         )
-    shares = probabilities(scores)[0]
+    shares = compute_probabilities(scores)[0]
     # the first of equal scores, on every machine
     best = np.argsort(-shares, kind="stable")[: record.top]
     labels = [record.labels[i] if record.labels else str(i) for i in best]

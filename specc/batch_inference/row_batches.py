@@ -16,7 +16,7 @@ from specc.ir import ops
 from specc.ir.array import Array, Arrays
 from specc.ir.dim import Dim, DimError, multiply_dims, sum_dims
 from specc.ir.graph import Graph, Node, Value
-from specc.preprocessing.array_files import cast_exactly, nested_array
+from specc.preprocessing.array_files import cast_exactly, convert_nested_lists
 from specc.preprocessing.images import (
     decode_image,
     is_multi_image_input,
@@ -24,7 +24,7 @@ from specc.preprocessing.images import (
     read_image,
 )
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord
-from specc.preprocessing.text_batches import batch_rows, find_mask_input
+from specc.preprocessing.text_batches import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, encode_texts, split_rows
 from specc.runtime.model_inputs import ModelInputs
 
@@ -102,7 +102,7 @@ class RowReader:
         """Convert a column at once, in half the time; None if a value needs to be converted by
         itself.
         """
-        record = self.input_signature.reading.of_input(name)
+        record = self.input_signature.reading.get_input_reading(name)
         type_ = self.input_signature.graph.inputs[name].type
         # exact types: a bool is an int in Python, but not for a model
         kinds = {*map(type, values)}
@@ -116,7 +116,7 @@ class RowReader:
     def _convert_array(self, name: str, value: object) -> Array:
         """Convert one row of an input. Raise E09xx."""
         graph, reading = self.input_signature.graph, self.input_signature.reading
-        record, column = reading.of_input(name), f"the column `{self.columns[name]}`"
+        record, column = reading.get_input_reading(name), f"the column `{self.columns[name]}`"
         if value is None:
             raise Failed(Diagnostic("E0878", f"{column} is empty here"))
         if isinstance(record, ImageRecord):
@@ -126,7 +126,7 @@ class RowReader:
             return np.stack([_decode_pixels(one, record) for one in several or [None]])
         if isinstance(record, TEXT_READINGS) and isinstance(value, str):
             return encode_text_ids(value, record)
-        made, type = nested_array(value, column), graph.inputs[name].type
+        made, type = convert_nested_lists(value, column), graph.inputs[name].type
         if made.ndim != type.rank - 1:
             title = f"{column} has {_format_axes(made.ndim)} here"
             note = f"`{name}` needs {_format_axes(type.rank - 1)}"
@@ -143,7 +143,7 @@ class RowReader:
                 made[name] = [list(map(int, ids)) for ids in some]
             elif name in self.padded:
                 growing = self.input_signature.growing
-                made |= batch_rows(graph, name, some, growing=growing)
+                made |= batch_sequences(graph, name, some, generated_input=growing)
             else:
                 made[name] = np.stack(some)
         return made

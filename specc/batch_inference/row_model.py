@@ -190,7 +190,7 @@ class RowModel:
     def _select_graph(self) -> Graph:
         scoring = self.opened.scoring
         # a model with the decoding loop has no whole graph to compute costs from
-        if scoring is not None and scoring.manifest.decodes is None:
+        if scoring is not None and scoring.manifest.decoding is None:
             return scoring.manifest.graph
         return self.input_signature.graph
 
@@ -224,5 +224,5 @@ def find_text_inputs(opened: OpenedModel) -> list[str]:
     return [
         n
         for n in input_signature.asked
-        if isinstance(input_signature.reading.of_input(n), TEXT_READINGS)
+        if isinstance(input_signature.reading.get_input_reading(n), TEXT_READINGS)
     ]

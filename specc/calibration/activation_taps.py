@@ -30,9 +30,9 @@ def expose_loop_activations(
     activations.
     """
     made = Builder()
-    walk = _Walk(made, made.copy_ports(graph))
-    walk.nodes(graph, names)
-    outputs = {name: walk.now[value] for name, value in graph.outputs.items()}
+    walk = _GraphCopier(made, made.copy_ports(graph))
+    walk.copy_nodes(graph, names)
+    outputs = {name: walk.copies[value] for name, value in graph.outputs.items()}
     outputs |= {
         f"met {matrix.name} {matrix.expert} {n}": value
         for matrix, values in walk.activations_of.items()
@@ -45,32 +45,32 @@ def expose_loop_activations(
 
 
 @dataclass
-class _Walk:
-    """Copies nodes; `now` maps values to their copies, `activations_of` weights to their
+class _GraphCopier:
+    """Copies nodes; `copies` maps values to their copies, `activations_of` weights to their
     activations.
     """
 
-    made: Builder
-    now: dict[Value, Value] = field(default_factory=dict)
+    builder: Builder
+    copies: dict[Value, Value] = field(default_factory=dict)
     activations_of: dict[WeightMatrix, list[Value]] = field(default_factory=dict)
 
-    def nodes(self, graph: Graph, names: WeightNames) -> None:
+    def copy_nodes(self, graph: Graph, names: WeightNames) -> None:
         """Copy every node of a graph, in order."""
         for node, results in graph.nodes:
             for name, x in _find_product(node, names):
-                self._record_activation(WeightMatrix(name), self.now[x])
-            args = [a and self.now[a] for a in node.args]
+                self._record_activation(WeightMatrix(name), self.copies[x])
+            args = [a and self.copies[a] for a in node.args]
             if isinstance(node.op, ops.Scan):
                 new = self._copy_loop(node, node.op, names)
             else:
-                new = self.made.add(node.op, *args)
+                new = self.builder.add(node.op, *args)
             if isinstance(node.op, ops.Route):
                 there = [a for a in args if a]
                 for name, expert, value in collect_expert_activations(
-                    self.made, node, there, names
+                    self.builder, node, there, names
                 ):
                     self._record_activation(WeightMatrix(name, expert), value)
-            self.now.update(zip(results, new, strict=True))
+            self.copies.update(zip(results, new, strict=True))
 
     def _record_activation(self, matrix: WeightMatrix, value: Value) -> None:
         values = self.activations_of.setdefault(matrix, [])
@@ -79,13 +79,13 @@ class _Walk:
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
         """Copy a loop that collects activations in its body."""
-        inner = _Walk(builder := Builder(), builder.copy_ports(op.body))
-        inner.nodes(op.body, _tap_body(node, op, names))
-        args = [a and self.now[a] for a in node.args]
-        more = inner.rows(node, op)
+        inner = _GraphCopier(builder := Builder(), builder.copy_ports(op.body))
+        inner.copy_nodes(op.body, _tap_body(node, op, names))
+        args = [a and self.copies[a] for a in node.args]
+        more = inner.list_collectable(node, op)
         if not more:
-            return self.made.add(op, *args)
-        new = self.made.add(inner.make_collecting_scan(op, more), *args)
+            return self.builder.add(op, *args)
+        new = self.builder.add(inner.make_collecting_scan(op, more), *args)
         # Before the outputs that the body already collects and after the carries, so that existing
         # results keep their indices.
         first, behind = op.carries, op.carries + len(more)
@@ -106,9 +106,9 @@ class _Walk:
         order.insert(value.type.rank - 2, axis)
         if order == sorted(order):
             return value
-        return self.made.one(ops.Transpose(tuple(order)), value)
+        return self.builder.one(ops.Transpose(tuple(order)), value)
 
-    def rows(self, node: Node, op: ops.Scan) -> list[Value]:
+    def list_collectable(self, node: Node, op: ops.Scan) -> list[Value]:
         """Return the activations of this body that can be collected, without duplicates.
 
         They are stacked along an axis before the last one. In a masked loop the first axis must be
@@ -124,12 +124,12 @@ class _Walk:
 
     def make_collecting_scan(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
         """Return the loop with these values of its body as further outputs."""
-        given = {name: self.now[v] for name, v in op.body.outputs.items()}
+        given = {name: self.copies[v] for name, v in op.body.outputs.items()}
         outputs = dict(list(given.items())[: op.carries])
         outputs |= {f"met {n}": v for n, v in enumerate(more)}
         facts, least = op.body.length_equations, op.body.min_lengths
         outputs = {**outputs, **given}
-        body = self.made.finish(op.body.name, outputs, min_lengths=least, length_equations=facts)
+        body = self.builder.finish(op.body.name, outputs, min_lengths=least, length_equations=facts)
         return replace(op, body=body)
 
 
@@ -157,16 +157,16 @@ def _find_product(node: Node, names: WeightNames) -> list[tuple[str, Value]]:
 
 
 def collect_expert_activations(
-    made: Builder, node: Node, args: list[Value], stacks: Mapping[Value, str]
+    builder: Builder, node: Node, args: list[Value], stack_names: Mapping[Value, str]
 ) -> Iterator[tuple[str, int, Value]]:
     """Yield the weight name, expert index and activation of each matrix in a stack. `args` are the
-    operands of `node` in the new graph, `stacks` the names of stacked operands outside.
+    operands of `node` in the new graph, `stack_names` the names of stacked operands outside.
     """
     op = node.op
     assert isinstance(op, ops.Route)
     outside = op.split_operands([a for a in node.args if a is not None]).stacked
     inside = zip(outside, op.get_body_inputs()[1:], strict=False)
-    names = {inner: stacks[outer] for outer, inner in inside if outer in stacks}
+    names = {inner: stack_names[outer] for outer, inner in inside if outer in stack_names}
     count = op.experts.number
     if not names or count is None:
         return
@@ -176,26 +176,28 @@ def collect_expert_activations(
         for _, value in _iterate_products(op.body, names)
     }
     for expert in range(count):
-        activations_of = {v: _tap_expert(made, op, b, args, expert) for v, b in bodies.items()}
+        activations_of = {v: _tap_expert(builder, op, b, args, expert) for v, b in bodies.items()}
         for name, value in _iterate_products(op.body, names):
             yield name, expert, activations_of[value]
 
 
-def _tap_expert(made: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int) -> Value:
+def _tap_expert(
+    builder: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int
+) -> Value:
     """Return the activations of one expert."""
     given = op.split_operands(args)
-    number = made.one(ops.Constant(expert, given.ids.type.dtype))
-    named = made.one(ops.Compare("eq"), given.ids, number)
+    number = builder.one(ops.Constant(expert, given.ids.type.dtype))
+    named = builder.one(ops.Compare("eq"), given.ids, number)
     # the only expert is now 0, and -1 is none
-    one = made.one(ops.Constant(1, given.ids.type.dtype))
-    chosen = made.one(ops.Cast(given.ids.type.dtype), named)
-    ids = made.one(ops.Arith("sub"), chosen, one)
-    gates = made.one(ops.Cast(given.gates.type.dtype), named)
+    one = builder.one(ops.Constant(1, given.ids.type.dtype))
+    chosen = builder.one(ops.Cast(given.ids.type.dtype), named)
+    ids = builder.one(ops.Arith("sub"), chosen, one)
+    gates = builder.one(ops.Cast(given.gates.type.dtype), named)
     part = ops.Slice(0, Dim.of(expert), Dim.of(expert + 1))
     rows = [given.x, ids, gates, *([given.keep] if given.keep is not None else [])]
-    parts = [made.one(part, stack) for stack in given.stacked]
+    parts = [builder.one(part, stack) for stack in given.stacked]
     alone = replace(op, body=body, experts=Dim.of(1))
-    return made.one(alone, *rows, *parts, *given.captured)
+    return builder.one(alone, *rows, *parts, *given.captured)
 
 
 MAX_TAPPED_BITS = 4
@@ -253,7 +255,7 @@ def _find_tap_points(
     """Return the weights by their activations, in the order of `wanted`."""
     # Embedding tables multiply no activations, and activations of a loop that cannot be collected
     # are not observed.
-    wide = {matrix: input_width(tuple(values)) for matrix, values in activations_of.items()}
+    wide = {matrix: get_input_width(tuple(values)) for matrix, values in activations_of.items()}
     too_wide = {matrix.name for matrix, many in wide.items() if many > MAX_INPUT_FEATURES}
     order = {name: n for n, name in enumerate(wanted)}
     tap_points: dict[WeightInputs, tuple[WeightMatrix, ...]] = {}
@@ -264,7 +266,7 @@ def _find_tap_points(
     return tap_points
 
 
-def input_width(spot: WeightInputs) -> int:
+def get_input_width(spot: WeightInputs) -> int:
     """Return the number of input features of a weight."""
     return spot[0].type.shape[-1].number or 0
 

@@ -154,12 +154,12 @@ def generate_samples(package: Path, input_signature: ModelInputs, count: int) ->
     """Yield `count` self-generated sequences as inputs of the full graph. Raise E0859 if the
     package is not generative.
     """
-    writer = open_compiled(str(package)).writer
-    if writer is None:
+    generator = open_compiled(str(package)).writer
+    if generator is None:
         fail_no_generated_text()
     for start in range(0, count, GENERATED_BATCH_SIZE):
         rows = min(GENERATED_BATCH_SIZE, count - start)
-        for text in _generate_sequences(writer, rows, start):
+        for text in _generate_sequences(generator, rows, start):
             yield input_signature.prepared(text)
 
 
@@ -175,12 +175,12 @@ def fail_no_generated_text() -> NoReturn:
     )
 
 
-def _generate_sequences(writer: Generator, rows: int, seed: int) -> Iterator[dict[str, Array]]:
+def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
     """Yield generated sequences with their inputs, each a batch of one."""
-    growing = writer.input_signature.growing
-    given = _make_start_inputs(writer, rows, seed)
-    long = min(SAMPLE_TOKENS, writer.context or SAMPLE_TOKENS)
-    writing = writer.generate(
+    growing = generator.input_signature.growing
+    given = _make_start_inputs(generator, count, seed)
+    long = min(SAMPLE_TOKENS, generator.context or SAMPLE_TOKENS)
+    writing = generator.generate(
         **given,
         strategy="sample",
         temperature=1.0,
@@ -198,19 +198,19 @@ def _generate_sequences(writer: Generator, rows: int, seed: int) -> Iterator[dic
         yield {**others, growing: whole[None, :long]}
 
 
-def _make_start_inputs(writer: Generator, rows: int, seed: int) -> dict[str, Array]:
-    """Return random inputs for `rows` sequences, with a start token if needed."""
-    input_signature, generation = writer.input_signature, writer.generation
+def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str, Array]:
+    """Return random inputs for `count` sequences, with a start token if needed."""
+    input_signature, generation = generator.input_signature, generator.generation
     graph, growing = input_signature.graph, input_signature.growing
     bounds = {name: bound.high for name, bound in input_signature.bounds.items()}
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     symbols = {s for dim in dims for s in dim.symbols()}
     sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in symbols}
     batch, length, *_ = graph.inputs[growing].type.shape
-    sizes |= {batch.name or "": rows, length.name or "": 1}
+    sizes |= {batch.name or "": count, length.name or "": 1}
     drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
     given = {name: drawn[name] for name in input_signature.asked}
     # A random first token never occurs in use.
-    if writer.begins or generation.settings.get("start"):
+    if generator.begins or generation.settings.get("start"):
         given.pop(growing, None)
     return given

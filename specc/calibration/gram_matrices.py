@@ -17,7 +17,7 @@ from specc.calibration.activation_taps import (
     WeightMatrix,
     WeightReaders,
     find_padding_mask,
-    input_width,
+    get_input_width,
 )
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.output_paths import raise_os_error
@@ -33,27 +33,27 @@ STAGE_WEIGHT_BYTES = 256 << 20
 """Maximum float32 size of the weights of a stage, unless a single operation has more."""
 STAGE_GRAM_BYTES = 512 << 20
 """Maximum size of the Gram matrices of a stage, unless a single weight has more."""
-Made: TypeAlias = tuple[Node, tuple[Value, ...]]
+NodeResults: TypeAlias = tuple[Node, tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
 class CalibrationStage:
     """One stage of calibration. `graph` computes the activations in `activations_of`, by name, and
-    values for later stages (`gives`) from the inputs and values of earlier stages (`takes`). No
-    later stage reads values in `released`.
+    values for later stages (`stage_outputs`) from the model's inputs and values of earlier stages
+    (`stage_inputs`). No later stage reads values in `released`.
     """
 
     graph: Graph
     activations_of: Mapping[str, Value]
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
+    stage_inputs: tuple[str, ...]
+    stage_outputs: tuple[str, ...]
     released: tuple[str, ...]
 
 
 def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
     """Return the stages that compute the values of `readers`, in order."""
     whole = _StagedGraph(readers)
-    groups = list(whole.groups()) or [[]]
+    groups = list(whole.iterate_groups()) or [[]]
     first, last = _find_lifetimes(whole, groups)
     later = [v for v, n in last.items() if first[v] < n]
     names = {v: f"kept {n}" for n, v in enumerate(later)}
@@ -61,26 +61,26 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
         # values that depend on no weight are computed in the first stage
         here = [v for v in readers.values if first.get(v, 0) == n]
         activations_of = {f"met {k}": v for k, v in enumerate(here)}
-        takes = {names[v]: v for v in whole.read(group) if first[v] < n}
+        takes = {names[v]: v for v in whole.list_heavy_operands(group) if first[v] < n}
         gives = {name: v for v, name in names.items() if first[v] == n}
         yield CalibrationStage(
-            graph=whole.part(group, takes, {**activations_of, **gives}),
+            graph=whole.make_part(group, takes, {**activations_of, **gives}),
             activations_of=activations_of,
-            takes=tuple(takes),
-            gives=tuple(gives),
+            stage_inputs=tuple(takes),
+            stage_outputs=tuple(gives),
             released=tuple(name for v, name in names.items() if last[v] == n),
         )
 
 
 def _find_lifetimes(
-    whole: "_StagedGraph", groups: list[list[Made]]
+    whole: "_StagedGraph", groups: list[list[NodeResults]]
 ) -> tuple[dict[Value, int], dict[Value, int]]:
     """Return the first stage that computes each value, and the last stage that reads it."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     for n, group in enumerate(groups):
         first |= {v: n for _, results in group for v in results}
-        last |= dict.fromkeys(whole.read(group), n)
+        last |= dict.fromkeys(whole.list_heavy_operands(group), n)
     return first, last
 
 
@@ -96,7 +96,7 @@ class _StagedGraph:
         return self.readers.graph
 
     @cached_property
-    def _kinds(self) -> dict[Value, frozenset[str]]:
+    def _dependencies(self) -> dict[Value, frozenset[str]]:
         """Return the weights that each value depends on, and `""` for inputs."""
         found = {v: frozenset([""]) for v in self.graph.inputs.values()}
         found |= {v: frozenset([n]) for n, v in self.graph.parameters.items()}
@@ -108,23 +108,23 @@ class _StagedGraph:
         return found
 
     def _is_heavy(self, value: Value) -> bool:
-        kinds = self._kinds[value]
+        kinds = self._dependencies[value]
         return "" in kinds and len(kinds) > 1
 
-    def groups(self) -> Iterator[list[Made]]:
+    def iterate_groups(self) -> Iterator[list[NodeResults]]:
         """Group the needed heavy nodes in order, as many as fit."""
         live = collect_needed_nodes(self.readers.values)
         # float64, one number per pair of inputs; allocated at the first activation
-        begins = {spot[0]: 8 * input_width(spot) ** 2 for spot in self.readers.tap_points}
-        group: list[Made] = []
+        begins = {spot[0]: 8 * get_input_width(spot) ** 2 for spot in self.readers.tap_points}
+        group: list[NodeResults] = []
         held: set[str] = set()
         sums = 0
         for node, results in self.graph.nodes:
             if node not in live or not any(map(self._is_heavy, results)):
                 continue
-            read, begun = self._weights(node), sum(begins.get(v, 0) for v in results)
+            read, begun = self._list_weights(node), sum(begins.get(v, 0) for v in results)
             # a single operation may exceed the limit: it is a stage of its own
-            full = self._bytes(held | read) > STAGE_WEIGHT_BYTES or (
+            full = self._count_bytes(held | read) > STAGE_WEIGHT_BYTES or (
                 sums and sums + begun > STAGE_GRAM_BYTES
             )
             if group and full:
@@ -136,33 +136,33 @@ class _StagedGraph:
         if group:
             yield group
 
-    def _weights(self, node: Node) -> set[str]:
+    def _list_weights(self, node: Node) -> set[str]:
         """Return the weights of a node, without those of heavy values."""
         light = [a for a in node.args if a and not self._is_heavy(a)]
-        return {name for a in light for name in self._kinds[a]} - {""}
+        return {name for a in light for name in self._dependencies[a]} - {""}
 
-    def _bytes(self, names: Iterable[str]) -> int:
+    def _count_bytes(self, names: Iterable[str]) -> int:
         shapes = (self.graph.parameters[name].type.shape for name in names)
         return sum(4 * prod(d.number or 0 for d in shape) for shape in shapes)
 
-    def read(self, group: Iterable[Made]) -> list[Value]:
+    def list_heavy_operands(self, group: Iterable[NodeResults]) -> list[Value]:
         """Return the heavy values that nodes read."""
         read = dict.fromkeys(a for node, _ in group for a in node.args if a)
         return [a for a in read if self._is_heavy(a)]
 
-    def part(
-        self, group: list[Made], takes: Mapping[str, Value], gives: Mapping[str, Value]
+    def make_part(
+        self, group: list[NodeResults], takes: Mapping[str, Value], gives: Mapping[str, Value]
     ) -> Graph:
         """Return the graph of a group of nodes, with the light nodes it needs."""
         graph, made = self.graph, Builder()
         # parameters that nothing reads are dropped in the end
         now = made.copy_ports(graph)
         now |= {value: made.input(name, Input(value.type)) for name, value in takes.items()}
-        here = self._with_light(group, gives.values())
+        here = self._add_light_nodes(group, gives.values())
         made.copy_nodes(graph, now, here)
         return made.finish_copy(graph, now, {name: now[value] for name, value in gives.items()})
 
-    def _with_light(self, group: list[Made], gives: Iterable[Value]) -> set[Node]:
+    def _add_light_nodes(self, group: list[NodeResults], gives: Iterable[Value]) -> set[Node]:
         """Return the nodes of a group, and the light nodes that these and results need."""
         read = (a for node, _ in group for a in node.args if a)
         light = [v for v in (*read, *gives) if not self._is_heavy(v)]
@@ -180,28 +180,28 @@ class GramFactors:
         self.directory = directory
         self.spot_of = dict(every)
         self.count = Counter(matrix.name for matrix, _ in every)
-        self.seen: Counter[str] = Counter()
-        self.places: dict[WeightInputs, Path] = {}
+        self.complete_counts: Counter[str] = Counter()
+        self.paths: dict[WeightInputs, Path] = {}
         self.readers = {spot: {m.name for m in names} for spot, names in tap_points.items()}
 
     def add(self, spot: WeightInputs, factor: Array) -> Iterator[tuple[str, GetFactor]]:
         """Quantize the weights that have this factor. Raise E0810 to E0815."""
         names = dict.fromkeys(matrix.name for matrix in self.tap_points[spot])
         for name in names:
-            self.seen[name] += sum(m.name == name for m in self.tap_points[spot])
+            self.complete_counts[name] += sum(m.name == name for m in self.tap_points[spot])
         if any(self.count[name] > 1 for name in names):
-            self.places[spot] = self.directory / f"factor {len(self.places)}.npy"
-            _save_array(self.places[spot], factor)
+            self.paths[spot] = self.directory / f"factor {len(self.paths)}.npy"
+            _save_array(self.paths[spot], factor)
         for name in names:
             if self.count[name] == 1:
                 yield name, lambda _: factor
-            elif self.seen[name] == self.count[name]:
+            elif self.complete_counts[name] == self.count[name]:
                 yield name, partial(self._load_factor, name)
                 self._remove_files(name)
 
     def _load_factor(self, name: str, expert: int) -> Array:
         """Return the stored activations of one expert."""
-        path = self.places[self.spot_of[WeightMatrix(name, expert)]]
+        path = self.paths[self.spot_of[WeightMatrix(name, expert)]]
         found: Array = np.load(path, allow_pickle=False)
         return found
 
@@ -211,56 +211,56 @@ class GramFactors:
             if name in names:
                 names.remove(name)
                 if not names:
-                    self.places[spot].unlink()
+                    self.paths[spot].unlink()
 
 
 Sample: TypeAlias = Mapping[str, Array]
 RestartSamples: TypeAlias = Callable[[], Iterable[Sample]]
 """Restarts the iteration over samples."""
 OpenSession: TypeAlias = Callable[[Graph], AbstractContextManager[Computation]]
-"""BlockPredicate a session of a graph with its weights; everything is released afterwards."""
+"""Opens a session of a graph with its weights; the context manager releases both."""
 QuantizeWeight: TypeAlias = Callable[[str, GetFactor, Path], PrequantizedWeight]
 """Quantizes a weight with the Cholesky factor of its Gram matrix (one per stacked matrix) into
 named files."""
 
 
 def quantize_calibrated(
-    open_part: OpenSession,
+    open_session: OpenSession,
     readers: WeightReaders,
     samples: RestartSamples,
     directory: Path,
-    round_one: QuantizeWeight,
+    quantize_weight: QuantizeWeight,
 ) -> dict[str, PrequantizedWeight]:
     """Quantize the weights of `readers` with the activations of the samples, into files in
     `directory`. Raise E0859 if a value is not finite, E0810 to E0815 if a file cannot be written.
     """
-    made: dict[str, PrequantizedWeight] = {}
+    quantized: dict[str, PrequantizedWeight] = {}
     sums, factors = _GramSums(readers), GramFactors(readers.tap_points, directory)
     for stage in split_stages(readers):
-        _run(stage, open_part, samples(), directory, sums)
+        _run_stage(stage, open_session, samples(), directory, sums)
         for spot, total in sums.take_complete_sums(stage.activations_of.values()):
             factor = compute_cholesky_factor(total)
             # as large as the factor, and not needed during quantization
             del total
-            for name, whole in factors.add(spot, factor):
-                made[name] = round_one(name, whole, directory / f"{len(made)}")
-    return made
+            for name, get_factor in factors.add(spot, factor):
+                quantized[name] = quantize_weight(name, get_factor, directory / f"{len(quantized)}")
+    return quantized
 
 
-def _run(
+def _run_stage(
     stage: CalibrationStage,
-    open_part: OpenSession,
+    open_session: OpenSession,
     samples: Iterable[Sample],
     directory: Path,
     sums: "_GramSums",
 ) -> None:
     """Run all samples through a stage and release its weights."""
-    with open_part(stage.graph) as session:
+    with open_session(stage.graph) as session:
         for number, sample in enumerate(samples):
-            results = session.run({**sample, **_taken(directory, stage, number)})
+            results = session.run({**sample, **_load_stage_inputs(directory, stage, number)})
             sums.add({v: results[name] for name, v in stage.activations_of.items()}, sample)
-            for name in stage.gives:
-                _save_array(_place(directory, name, number), results[name])
+            for name in stage.stage_outputs:
+                _save_array(_get_value_path(directory, name, number), results[name])
 
 
 @dataclass
@@ -271,7 +271,7 @@ class _GramSums:
 
     def __post_init__(self) -> None:
         self.totals: dict[WeightInputs, Array] = {}
-        self.left = {spot: set(spot) for spot in self.readers.tap_points}
+        self.pending = {spot: set(spot) for spot in self.readers.tap_points}
 
     def add(self, activations_of: Mapping[Value, Array], sample: Sample) -> None:
         """Add the values of a sample, without padding."""
@@ -280,27 +280,27 @@ class _GramSums:
                 if value not in activations_of:
                     continue
                 if spot not in self.totals:
-                    self.totals[spot] = np.zeros(2 * (input_width(spot),))
+                    self.totals[spot] = np.zeros(2 * (get_input_width(spot),))
                 keep = find_padding_mask(self.readers.graph, value)
                 rows = activations_of[value][sample[keep]] if keep else activations_of[value]
-                self.totals[spot] += _products(rows, names[0].name)
+                self.totals[spot] += _compute_gram(rows, names[0].name)
 
     def take_complete_sums(
         self, activations_of: Iterable[Value]
     ) -> Iterator[tuple[WeightInputs, Array]]:
         """Yield and drop the sums that are complete after all samples gave these values."""
         seen = set(activations_of)
-        for spot, left in self.left.items():
+        for spot, left in self.pending.items():
             left -= seen
             if not left and spot in self.totals:
                 yield spot, self.totals.pop(spot)
 
 
-def _taken(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
+def _load_stage_inputs(directory: Path, stage: CalibrationStage, number: int) -> dict[str, Array]:
     """Return the values that earlier stages stored for a sample; the last reader removes them."""
     found = {}
-    for name in stage.takes:
-        path = _place(directory, name, number)
+    for name in stage.stage_inputs:
+        path = _get_value_path(directory, name, number)
         found[name] = np.load(path, allow_pickle=False)
         if name in stage.released:
             path.unlink()
@@ -315,11 +315,11 @@ def _save_array(path: Path, array: Array) -> None:
         raise_os_error(error, path)
 
 
-def _place(directory: Path, name: str, number: int) -> Path:
+def _get_value_path(directory: Path, name: str, number: int) -> Path:
     return directory / f"{name} {number}.npy"
 
 
-def _products(x: Array, name: str) -> Array:
+def _compute_gram(x: Array, name: str) -> Array:
     """Return `XᵀX` of a value. Raise E0859."""
     rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
     if not np.isfinite(rows).all():

@@ -63,9 +63,9 @@ def _list_rows(kind: str) -> dict[str, str]:
     if kind == "specs":
         return {name: read_title(path) for name, path in list_builtin_specs().items()}
     if kind == "types":
-        from specc.huggingface.model_family import supported_model_types
+        from specc.huggingface.model_family import list_supported_model_types
 
-        return {kind: f"read by {name}" for kind, name in supported_model_types().items()}
+        return {kind: f"read by {name}" for kind, name in list_supported_model_types().items()}
     if kind == "functions":
         return {name: extract_docstring_summary(w.doc) for name, w in BUILTINS.items()}
     return _list_std_definitions(kind)

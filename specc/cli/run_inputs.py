@@ -21,8 +21,8 @@ from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
-from specc.preprocessing.array_files import load_strict_json, nested_array, read_arrays
-from specc.preprocessing.audio import read_sound
+from specc.preprocessing.array_files import convert_nested_lists, load_strict_json, read_arrays
+from specc.preprocessing.audio import read_audio
 from specc.preprocessing.images import (
     ImageSize,
     decode_image,
@@ -31,7 +31,7 @@ from specc.preprocessing.images import (
     normalize_image,
 )
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading, Waveform
-from specc.preprocessing.text_batches import batch_rows
+from specc.preprocessing.text_batches import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs
 
@@ -69,7 +69,7 @@ class _InputCollector:
 
     def add_argument(self, name: str, word: str) -> None:
         """Assign an argument to an input; a file of named arrays may serve several."""
-        record = self.model.reading.of_input(name)
+        record = self.model.reading.get_input_reading(name)
         # the suffix alone decides, whether or not the file exists
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
@@ -79,7 +79,7 @@ class _InputCollector:
             return self._add_value(name, self._read_images(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
-            audio = read_sound(word, record)
+            audio = read_audio(word, record)
             # waveforms of one batch may differ in length
             is_waveform = isinstance(record, Waveform)
             return self._add_value(name, _BatchElements([audio]) if is_waveform else audio[None])
@@ -103,7 +103,7 @@ class _InputCollector:
             arrays_found = dict(_read_values(word))
         except Failed as failed:
             if failed.diagnostics[0].code != "E0802" or not isinstance(
-                self.model.reading.of_input(name), TEXT_READINGS
+                self.model.reading.get_input_reading(name), TEXT_READINGS
             ):
                 raise
             raise_missing_file(word)
@@ -123,13 +123,15 @@ class _InputCollector:
 
     def _read_piece(self, name: str, value: object, word: str) -> "Piece":
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
-        record = self.model.reading.of_input(name)
+        record = self.model.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
             return _BatchElements(_encode_sequences(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             left = self.model.pads_left(name)
-            array = nested_array(value, f"the JSON text in {escape_text(word)}", left=left)
+            array = convert_nested_lists(
+                value, f"the JSON text in {escape_text(word)}", pad_left=left
+            )
         # token ids are padded to a common length with other sequences; any other array is a batch
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
         if not isinstance(record, TEXT_READINGS) or not of_ids:
@@ -207,10 +209,12 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
     """Return whether an unnamed argument may be the value of an input. After a text it may not be
     the input of generated tokens, since it would not be tokenized.
     """
-    if target != model.growing or isinstance(model.reading.of_input(target), TEXT_READINGS):
+    if target != model.growing or isinstance(
+        model.reading.get_input_reading(target), TEXT_READINGS
+    ):
         return True
     before = model.asked[: model.asked.index(target)]
-    texts = any(isinstance(model.reading.of_input(name), TEXT_READINGS) for name in before)
+    texts = any(isinstance(model.reading.get_input_reading(name), TEXT_READINGS) for name in before)
     file = word.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(word)
     return not texts or file or word.startswith("[")
 
@@ -246,7 +250,7 @@ def _batch_sequences(
     rows = [row for text in pieces for row in text.rows]
     if len(rows) == 1:
         return {name: rows[0][None]}
-    return batch_rows(model.graph, name, rows, growing=model.growing)
+    return batch_sequences(model.graph, name, rows, generated_input=model.growing)
 
 
 def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
@@ -301,8 +305,8 @@ def _encode_sequences(
     if values and len(texts) == len(values):
         return [encode_text_ids(text, record) for text in texts]
     if values and all(isinstance(item, list) for item in values):
-        return [nested_array(item, f"the list {description}") for item in values]
-    return [nested_array(values, f"the list {description}")]
+        return [convert_nested_lists(item, f"the list {description}") for item in values]
+    return [convert_nested_lists(values, f"the list {description}")]
 
 
 def _read_values(path: str) -> Mapping[str, object]:
@@ -323,7 +327,7 @@ def _read_numbers(word: str, name: str, text_hint: str, *, pad_left: bool = Fals
     try:
         arrays_found = parse_strict_json(word, NO_LIMITS)
         if isinstance(arrays_found, list | int | float):
-            return nested_array(arrays_found, f"the JSON text in {name}", left=pad_left)
+            return convert_nested_lists(arrays_found, f"the JSON text in {name}", pad_left=pad_left)
     except ValueError:
         pass
     # an argument with a suffix, or an existing path, is a file

@@ -25,7 +25,7 @@ from specc.io.output_paths import (
 )
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.predictions import cosine_similarities
+from specc.preprocessing.predictions import compute_cosine_similarities
 from specc.preprocessing.show_results import format_percent
 from specc.preprocessing.task_kinds import Task
 from specc.runtime.attention_views import (
@@ -208,8 +208,8 @@ def _print_predictions(predictions: Predictions, *, with_similarities: bool) -> 
         "results": {name: array_to_json(array) for name, array in predictions.items()},
     }
     if with_similarities:
-        table = cosine_similarities(predictions[EMBEDDING_OUTPUT])
-        found["cosine_similarities"] = table.tolist()
+        table = compute_cosine_similarities(predictions[EMBEDDING_OUTPUT])
+        found["compute_cosine_similarities"] = table.tolist()
         lines = [*_format_similarities(table)]
         found["lines"] = lines
     if not print_json_result(found):

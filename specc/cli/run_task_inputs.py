@@ -119,7 +119,7 @@ def _get_next_slot(remaining: Sequence[TaskSlot], found: Words) -> TaskSlot | No
     """Return the slot of an unnamed argument: the first empty slot, or a slot for many values."""
     required = [slot for slot in remaining if not slot.optional]
     for slot in required:
-        if slot.many or slot.name not in found:
+        if slot.is_variadic or slot.name not in found:
             return slot
     return None
 
@@ -212,7 +212,7 @@ def attach_run_example(failed: Failed, path: str, model: ModelInputs, task: Task
 
 def _make_example_argument(model: ModelInputs, name: str) -> str:
     """Return an example argument for an input of the graph."""
-    record, input_type = model.reading.of_input(name), model.graph.inputs[name].type
+    record, input_type = model.reading.get_input_reading(name), model.graph.inputs[name].type
     if isinstance(record, TEXT_READINGS):
         return '"a text"'
     if isinstance(record, ImageRecord):

@@ -167,7 +167,7 @@ def run_show(args: Namespace) -> int:
 
         return _print_text("\n".join(format_package_overview(open_package(args.spec))))
     manifest = _read_manifest(args)
-    if manifest is not None and manifest.decodes is not None:
+    if manifest is not None and manifest.decoding is not None:
         if args.print_after:
             _raise_unknown_pass(args.print_after, "none runs on a standalone generator")
         return _print_text("\n".join(_describe_generator(manifest)))
@@ -211,7 +211,7 @@ def _load_architecture(args: Namespace) -> ArchitectureView:
         model = elaborate_spec(open_spec_from_arguments(args), args.graph)
         graphs = list_model_graphs(model)
         count = _format_parameter_count(model.graph, count_own_parameters(model.graph))
-    elif manifest.decodes is not None:
+    elif manifest.decoding is not None:
         raise_error(
             "E0956",
             f"`{escape_text(args.spec)}` is a standalone generator and has no graph to draw",
@@ -235,7 +235,7 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
     package = open_package(path)
     roles = [role for role in package.roles if package.has_manifest(role)]
     manifests = {role: package.manifest(role) for role in roles}
-    graphs = {role: m for role, m in manifests.items() if m.decodes is None}
+    graphs = {role: m for role, m in manifests.items() if m.decoding is None}
     if not graphs:
         raise_error(
             "E0956",
@@ -276,7 +276,7 @@ def _build_pass_state(args: Namespace, manifest: "Manifest | None") -> pass_pipe
     return pass_pipeline.PassState(
         graph=manifest.graph,
         defaults=manifest.defaults,
-        generation=manifest.generates,
+        generation=manifest.generate_section,
         streaming=manifest.streaming,
     )
 
@@ -345,7 +345,7 @@ def _read_manifest(args: Namespace) -> "Manifest | None":
 
 def _describe_generator(manifest: "Manifest") -> list[str]:
     """List the settings and inputs of a standalone generator."""
-    settings = manifest.decodes or {}
+    settings = manifest.decoding or {}
     beam = settings.get("strategy") == "beam"
     known = {n: settings[key] for n, key in RECORDED_SETTINGS.items() if key in settings}
     relevant = {n: v for n, v in known.items() if beam or n not in BEAM_SETTINGS}
@@ -360,11 +360,9 @@ def _describe_generator(manifest: "Manifest") -> list[str]:
 def load_graph(args: Namespace, manifest: "Manifest | None") -> tuple[Graph, Dim]:
     """Return the graph of a spec or of a compiled model, and its parameter count."""
     if manifest is not None:
-        stored = set(manifest.stored.values())
-        facts = [
-            f for n, f in manifest.graph.parameter_facts.items() if manifest.stored.get(n) in stored
-        ]
-        parameters = {manifest.stored[f.name]: multiply_dims(f.type.shape) for f in facts}
+        stored, named = {*manifest.initializers.values()}, manifest.graph.parameter_facts.items()
+        facts = [f for n, f in named if manifest.initializers.get(n) in stored]
+        parameters = {manifest.initializers[f.name]: multiply_dims(f.type.shape) for f in facts}
         return manifest.graph, sum_dims(parameters.values())
     spec = open_spec_from_arguments(args)
     graph = elaborate_spec(spec, args.graph).graph

@@ -278,7 +278,7 @@ def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None =
                 helps=["leave out --set and --config, or compare with its spec"],
             )
         manifest = read_compiled_manifest(path, graph)
-        if manifest.decodes is not None:
+        if manifest.decoding is not None:
             raise_error(
                 "E0956",
                 f"`{escape_text(path)}` is a standalone generator and has no graph to compare",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specc import backend
 from specc.backend import Computation
-from specc.calibration.activation_taps import WeightReaders, find_weight_readers, input_width
+from specc.calibration.activation_taps import WeightReaders, find_weight_readers, get_input_width
 from specc.calibration.calibration_data import (
     ModelInputs,
     fail_no_generated_text,
@@ -253,7 +253,7 @@ def _stacked_factor_bytes(readers: WeightReaders) -> int:
     waiting = Counter[str]()
     for spot, matrices in readers.tap_points.items():
         for name in {m.name for m in matrices if readers.experts[m.name] > 1}:
-            waiting[name] += 8 * input_width(spot) ** 2
+            waiting[name] += 8 * get_input_width(spot) ** 2
     return max(waiting.values(), default=0)
 
 

@@ -15,7 +15,7 @@ from specc.driver.compile_options import CompileOptions
 from specc.driver.quantize_section import QuantizeRequest, merge_quantize_options
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weight_sources import WeightSources, keep_stored_order, load_parameter_values
-from specc.huggingface.adapter_config import adapter_config_files, adapter_language
+from specc.huggingface.adapter_config import get_adapter_language, list_adapter_config_files
 from specc.huggingface.generation_config import apply_generation_config
 from specc.huggingface.model_task import with_task
 from specc.io.safe_read import escape_text
@@ -124,7 +124,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     """
     weights = options.weights or spec.checkpoint
     directories = readings.tokenizer_directories(weights, spec.config_file)
-    language = adapter_language(options.adapter)
+    language = get_adapter_language(options.adapter)
     configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
     model = configured.model
     graph = add_taps(model.graph, options.taps)
@@ -190,7 +190,7 @@ def job_input_files(job: CompileJob) -> list[Path]:
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint
         files += [checkpoint.path, *(file.path for file in checkpoint.all_files)]
-    files += adapter_config_files(job.options.adapter)
+    files += list_adapter_config_files(job.options.adapter)
     if job.spec.config_file:
         config = Path(job.spec.config_file)
         # the file itself or a checkpoint directory may be named

@@ -20,10 +20,10 @@ from specc.frontend.spec_to_graph import create_context, elaborate_model, evalua
 from specc.frontend.used_specs import choose_used_specs
 from specc.huggingface.model_family import (
     count_known_keys,
-    graph_for_architecture,
+    find_graph_for_architecture,
+    list_supported_model_types,
     read_architectures,
     read_model_type,
-    supported_model_types,
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
@@ -64,7 +64,7 @@ def draft_spec(directory: str, name: str, sign: str, above: tuple[str, ...] = ()
     data = load_config_json(directory)
     names = _list_tensor_names(directory)
     kind = read_model_type(data)
-    base = supported_model_types().get(kind, "")
+    base = list_supported_model_types().get(kind, "")
     spec, model = (
         _elaborate_with_config(base, data)[:2]
         if base
@@ -114,7 +114,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
     with suppress(Failed):  # the classes of another family are unknown to this spec
-        graph = graph_for_architecture(program, data)
+        graph = find_graph_for_architecture(program, data)
     # the symbolic check is skipped: built-in specs pass it
     model = elaborate_model(program, library, reader, graph)
     return spec, mark_ties(program, library, reader, model), graph

@@ -7,7 +7,11 @@ from specc.analysis.causality import find_time_symbol
 from specc.analysis.length_limits import LengthLimit, find_length_limits
 from specc.analysis.padding_check import can_padding_reach
 from specc.analysis.time_axis import find_padding_strides
-from specc.artifact.generation_facts import GenerationFacts, bounds_to_json, find_length_bounds
+from specc.artifact.generation_facts import (
+    GenerationFacts,
+    convert_bounds_to_json,
+    find_length_bounds,
+)
 from specc.artifact.manifest import RECORDED_SETTINGS, RandomWeights
 from specc.decode.generation_settings import GenerationSettings, merge_settings
 from specc.decode.settings_errors import VocabularySizes
@@ -154,8 +158,8 @@ def generation_facts(
     """
     return replace(
         step_facts(job, derived, require_generation(job.model)),
-        first=derived.initial_logits_output,
-        in_place=in_place,
+        first_output=derived.initial_logits_output,
+        in_place_states=in_place,
         allows_mixed_lengths=can_batch_unequal_lengths(job.model, derived),
     )
 
@@ -174,8 +178,8 @@ def step_facts(
         states=derived.states,
         static_inputs=derived.static_inputs,
         whole=derived.full_length_inputs,
-        context=limit.max_length if limit else None,
-        table=limit.table_name if limit else "",
+        max_context=limit.max_length if limit else None,
+        limiting_table=limit.table_name if limit else "",
         # the seed of random weights also seeds sampling
         random_init=random_weights_of(job),
         bounds=_fixed_lengths(job, graph),
@@ -224,7 +228,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
         **recorded,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
-        "bounds": bounds_to_json(_fixed_lengths(job, graph)),
+        "bounds": convert_bounds_to_json(_fixed_lengths(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }

@@ -66,15 +66,15 @@ def build_manifest(
         weights=weight_source_facts(
             job.values, job.options.init, emitted.weight_files, contents=job.options.hash == "full"
         ),
-        stored=_find_initializers(job, described, emitted),
+        initializers=_find_initializers(job, described, emitted),
         precision=precision.precision_facts(described, job.quantized, kept, emitted, job.recipe)
         if job.quantized
         else {},
         target=job.target.name,
         opset=job.opset,
         attentions=emitted.attention_notes if decodes is None else (),
-        decodes=decodes,
-        scoring=scoring,
+        decoding=decodes,
+        scoring_graph=scoring,
     )
     return {METADATA_KEY: manifest.dump(), DOC_METADATA_KEY: manifest.doc}
 

@@ -25,7 +25,7 @@ from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.quantize_option_checks import fail_no_int8_cache
 from specc.driver.weight_sources import check_memory, count_values
 from specc.huggingface.repository_files import (
-    companion_notes,
+    describe_missing_companions,
     find_companion_paths,
     read_companions,
 )
@@ -240,7 +240,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         options.output, MODEL_OUTPUT, inputs=job_input_files(job), force=options.force
     )
     # files of readings stand next to the model, under its name
-    job = replace(job, reading=job.reading.placed(sanitize_file_stem(path.stem)))
+    job = replace(job, reading=job.reading.assign_file_names(sanitize_file_stem(path.stem)))
     if options.is_generator_file:
         generator = build_generator(job)
         source: ModelSource = generator
@@ -267,7 +267,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     """Write the package directory; its input files are never overwritten."""
     options = job.options
     tokenizers = {file.sha256: "tokenizer.json" for file in job.reading.files}
-    job = replace(job, reading=job.reading.named(tokenizers))
+    job = replace(job, reading=job.reading.rename_files(tokenizers))
     contents = build_package_graphs(job)
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
     # programs that read other profiles load companion files by their usual names
@@ -294,7 +294,9 @@ def write_package(job: LoweringJob) -> CompileReport:
         force=options.force,
         hash_on_every_load=options.hash == "full",
     )
-    return build_report(job, written, *companion_notes(options.io_names, job.directories))
+    return build_report(
+        job, written, *describe_missing_companions(options.io_names, job.directories)
+    )
 
 
 def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> CompileReport:

@@ -13,19 +13,19 @@ from specc.frontend.spec_modules import Program
 from specc.huggingface.image_processor_config import (
     describe_image_config,
     find_preprocessor_config,
-    image_reading_options,
+    read_image_options,
 )
 from specc.huggingface.processor_files import (
-    audio_reading_files,
-    audio_reading_options,
-    ctc_transcript_options,
+    list_audio_reading_files,
+    list_unused_preprocessor_keys,
+    read_audio_options,
+    read_ctc_transcript_options,
     read_preprocessor_config,
     read_word_vocabulary,
-    unused_preprocessor_keys,
 )
 from specc.huggingface.repository_files import (
-    chat_template_files,
     find_tokenizer_file,
+    list_chat_template_files,
     read_checkpoint_tokenizer,
     read_tokenizer_file,
 )
@@ -45,7 +45,7 @@ from specc.preprocessing.records import (
     TEXT_TAGS,
     OutputReading,
     TextWords,
-    labels_for_rank,
+    adapt_labels_to_rank,
 )
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
@@ -116,7 +116,7 @@ def build_record(
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(i for i in inputs if i[1] is not None),
-        tuple((n, labels_for_rank(r, ranks.get(n, 0))) for n, r in shows if r is not None),
+        tuple((n, adapt_labels_to_rank(r, ranks.get(n, 0))) for n, r in shows if r is not None),
     )
 
 
@@ -193,7 +193,7 @@ def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> I
     if path is None:
         return
     yield f"audio settings are from `{escape_text(path)}`"
-    for key in unused_preprocessor_keys(kinds[0], given):
+    for key in list_unused_preprocessor_keys(kinds[0], given):
         yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
@@ -202,10 +202,10 @@ def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path
     directories = {m.path: m.directory for m in program.chain}
     found = [find_tokenizer_file(given), find_preprocessor_config(given)]
     if found[0] is not None:
-        found += chat_template_files(found[0].parent)
+        found += list_chat_template_files(found[0].parent)
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
-        found += audio_reading_files(data.get("kind", ""), given)
+        found += list_audio_reading_files(data.get("kind", ""), given)
         found += [read_word_vocabulary(given)] if _needs_given_file(data, "words") else []
         found += [directories[data["home"]] / name for name in _iterate_named_files(data)]
     return [*filter(None, found)]
@@ -268,9 +268,9 @@ def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]
                 raise_error("E0203", title, place.span)
             made["image"] = _resolve_arguments(args[0], place)
         case "image":
-            made = image_reading_options(made, place.given, place.span)
+            made = read_image_options(made, place.given, place.span)
         case _ if kind in AUDIO_TAGS:
-            return audio_reading_options(kind, made, place.given, place.span)
+            return read_audio_options(kind, made, place.given, place.span)
     return made
 
 
@@ -339,7 +339,7 @@ def _resolve_transcript(args: list[Any], options: dict[str, Any], place: _Place)
     if args:
         return {**options, "vocab": _resolve_vocabulary(args[0], place)}
     # the padding token of the tokenizer is the CTC blank
-    found = ctc_transcript_options(place.given, place.span, place.language)
+    found = read_ctc_transcript_options(place.given, place.span, place.language)
     return {**options, **({"absent": _NO_VOCABULARY} if found is None else found)}
 
 

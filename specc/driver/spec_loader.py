@@ -233,7 +233,7 @@ def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagn
 def _default_graph(spec: OpenedSpec) -> str:
     """Return the graph that the config's `architectures` selects; empty for the first."""
     file = spec.reader.config_file
-    return model_family.graph_for_architecture(spec.program, file) if file else ""
+    return model_family.find_graph_for_architecture(spec.program, file) if file else ""
 
 
 @dataclass

@@ -27,7 +27,7 @@ from specc.io.memory_check import (
     format_gigabytes,
     get_free_memory,
 )
-from specc.io.safe_read import file_sha256
+from specc.io.safe_read import compute_file_sha256
 from specc.ir.array import Arrays
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
@@ -253,7 +253,7 @@ def _weight_origin(values: ParameterValues, seed: int | None, contents: bool) ->
     facts: list[dict[str, object]] = []
     for file in values.checkpoint.all_files:
         fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
-        facts.append({**fact, "sha256": file_sha256(file.path)} if contents else fact)
+        facts.append({**fact, "sha256": compute_file_sha256(file.path)} if contents else fact)
     origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.computed)

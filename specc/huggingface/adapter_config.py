@@ -52,13 +52,13 @@ def is_language_adapter(adapter: str) -> bool:
     return adapter.endswith(ENDING)
 
 
-def adapter_config_files(adapter: str) -> list[Path]:
+def list_adapter_config_files(adapter: str) -> list[Path]:
     """Return the config files of an adapter; none for ""."""
     whole = not adapter or is_language_adapter(adapter)
     return [] if whole else [Path(adapter) / ADAPTER_CONFIG_FILE]
 
 
-def adapter_language(adapter: str) -> str:
+def get_adapter_language(adapter: str) -> str:
     """Return the language of `adapter.fra.safetensors`; empty for any other adapter."""
     name = Path(adapter).name
     if not is_language_adapter(adapter) or not name.startswith(BEGINNING):

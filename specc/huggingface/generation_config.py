@@ -8,7 +8,7 @@ from typing import NoReturn
 from specc.decode.settings_errors import check_spec_settings
 from specc.diagnostics.diagnostic import raise_error
 from specc.huggingface.processor_files import find_repository_file, read_json_object
-from specc.huggingface.tokenizer_settings import drop_unknown_tokens, unknown_token
+from specc.huggingface.tokenizer_settings import drop_unknown_tokens, find_unknown_token
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
 
@@ -116,13 +116,13 @@ class _File:
     keys: Mapping[str, object]
     settings: dict[str, object] = field(default_factory=dict)
 
-    def given(self, key: str) -> object:
+    def get_value(self, key: str) -> object:
         """Return the value of a key; None if it is absent or null."""
         return self.keys.get(key)
 
-    def table(self, key: str) -> dict[str, object]:
+    def get_table(self, key: str) -> dict[str, object]:
         """Return an object, empty if absent."""
-        value = self.given(key)
+        value = self.get_value(key)
         return value if isinstance(value, dict) else {}
 
     def refuse(self, key: str, why: str) -> NoReturn:
@@ -148,7 +148,7 @@ def apply_generation_config(
     if path is None or model.generation is None:
         return PublishedGeneration(model)
     file = _File(path, read_json_object(path))
-    _check_kinds(file)
+    _check_types(file)
     _read_general_settings(file)
     said = dict(model.generation.settings)
     _read_start(file, said)
@@ -158,22 +158,22 @@ def apply_generation_config(
     where = escape_text(path)
     dropped = [f"{r} in `{where}`" for r in drop_unknown_tokens(model, file.settings)]
     settings = {**said, **file.settings}
-    if (wrong := unknown_token(model, settings))[0]:
+    if (wrong := find_unknown_token(model, settings))[0]:
         file.refuse(*wrong)
     generation = replace(model.generation, settings=settings)
     told = replace(model, generation=generation)
     return PublishedGeneration(told, (*_iterate_remarks(file), *dropped))
 
 
-def _check_kinds(file: _File) -> None:
+def _check_types(file: _File) -> None:
     """Reject values of the wrong type, which would otherwise be ignored."""
     for key, (kind, otherwise) in KEY_TYPES.items():
-        value = file.given(key)
+        value = file.get_value(key)
         # true is a number in Python, but not a count
         fits = isinstance(value, kind) and isinstance(value, bool) is (kind is bool)
         if value is not None and not fits:
             file.refuse(key, f"is {escape_text(value)[:60]}, expected {otherwise}")
-    beams = file.given("num_beams")
+    beams = file.get_value("num_beams")
     if isinstance(beams, int) and beams < 1:
         file.refuse("num_beams", f"is {escape_text(beams)[:60]}, expected at least 1")
 
@@ -197,7 +197,7 @@ def _iterate_remarks(file: _File) -> Iterator[str]:
 def _read_general_settings(file: _File) -> None:
     """Read the settings outside the strategy."""
     for key, word in GENERAL_KEYS.items():
-        value = file.given(key)
+        value = file.get_value(key)
         if value is not None and value != []:
             file.settings[word] = value
     last = file.settings.get("forced_eos_token_id")
@@ -205,23 +205,23 @@ def _read_general_settings(file: _File) -> None:
         # only the first of several stop tokens is written
         file.settings["forced_eos_token_id"] = last[0]
     # if lengths with and without the prompt are given, the latter takes precedence there
-    if file.given("max_new_tokens") is not None:
+    if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
         file.settings.setdefault("max_tokens", file.settings["max_length"])
-    _read_banned(file)
+    _read_banned_tokens(file)
 
 
-def _read_banned(file: _File) -> None:
+def _read_banned_tokens(file: _File) -> None:
     """Read `bad_words_ids`; single tokens become suppressed ones, except stop tokens, which are
     ignored there too.
     """
     runs = _read_token_lists(file)
     # forced tokens precede these there, and follow suppressed ones
-    forced = (file.settings.get("forced_eos_token_id"), file.given(FORCED_BOS_KEY))
+    forced = (file.settings.get("forced_eos_token_id"), file.get_value(FORCED_BOS_KEY))
     single = [run[0] for run in runs if len(run) == 1 and run[0] not in forced]
     if single:
-        known = _list_of(file.settings.get("suppress_tokens", []))
+        known = _as_list(file.settings.get("suppress_tokens", []))
         file.settings["suppress_tokens"] = [*known, *single]
     if longer := [run for run in runs if len(run) > 1 or run[0] in forced]:
         file.settings["bad_words_ids"] = longer
@@ -229,34 +229,34 @@ def _read_banned(file: _File) -> None:
 
 def _read_token_lists(file: _File) -> list[list[object]]:
     """Return `bad_words_ids` without those that are a single stop token."""
-    words = file.given("bad_words_ids")
+    words = file.get_value("bad_words_ids")
     if not isinstance(words, list):
         return []  # null, or absent
     if not all(isinstance(word, list) and word for word in words):
         file.refuse("bad_words_ids", "is not a list of token lists")
-    stops = _list_of(file.given("eos_token_id"))
+    stops = _as_list(file.get_value("eos_token_id"))
     return [word for word in words if len(word) > 1 or word[0] not in stops]
 
 
-def _list_of(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
-def _read_start(file: _File, said: Mapping[str, object]) -> None:
+def _read_start(file: _File, spec_settings: Mapping[str, object]) -> None:
     """Read the start tokens, and the forced first tokens."""
-    start = file.settings.get("start", said.get("start"))
+    start = file.settings.get("start", spec_settings.get("start"))
     # a file without a start token means its `bos_token_id`, if sequences have a start token
-    bos = file.given("bos_token_id")
+    bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
     starts = list(start) if isinstance(start, list | tuple) else [start]
     starts = [token for token in starts if token is not None]
-    first = file.given(FORCED_BOS_KEY)
+    first = file.get_value(FORCED_BOS_KEY)
     # there it is forced after a single token: after a start token, and not after a prompt
     places = [first] if first is not None and starts else []
     if "decoder_start_token_id" in file.keys and not file.keys.keys().isdisjoint(WHISPER_KEYS):
-        places = _begun_by(file, starts)
+        places = _split_forced_tokens(file, starts)
     if len(starts) > 1:
         file.settings["start"] = starts
     if places:
@@ -266,8 +266,8 @@ def _read_start(file: _File, said: Mapping[str, object]) -> None:
 
 def _read_min_length(file: _File, before: int) -> None:
     """Read `min_length`, which includes the start tokens."""
-    least = file.given("min_length")
-    told = file.given("min_new_tokens") is not None
+    least = file.get_value("min_length")
+    told = file.get_value("min_new_tokens") is not None
     if told or not isinstance(least, int) or least <= 0:
         return
     if before:
@@ -276,7 +276,7 @@ def _read_min_length(file: _File, before: int) -> None:
         file.settings["min_length"] = least
 
 
-def _begun_by(file: _File, starts: list[object]) -> list[object]:
+def _split_forced_tokens(file: _File, starts: list[object]) -> list[object]:
     """Return Whisper's forced tokens from the first one that the model chooses; known ones before
     it are appended to `starts`, and fed at once.
     """
@@ -285,7 +285,7 @@ def _begun_by(file: _File, starts: list[object]) -> list[object]:
         starts.append(places.pop(0))
     # the published `max_length` counts the prompt, as `max_tokens` does
     most = file.settings.pop("max_length", None)
-    if isinstance(most, int) and file.given("max_new_tokens") is None:
+    if isinstance(most, int) and file.get_value("max_new_tokens") is None:
         file.settings["max_tokens"] = most + len(places)
     return places
 
@@ -294,15 +294,15 @@ def _read_transcription_tokens(file: _File) -> list[object]:
     """Return the tokens after Whisper's start (arXiv:2212.04356, fig. 1): the language, chosen by
     the model if not set; the task; and no timestamps.
     """
-    if file.given("return_timestamps") is True:
+    if file.get_value("return_timestamps") is True:
         file.refuse("return_timestamps", "requests timestamps, which are not supported")
     # settings by name take precedence over the numbers of older files
-    named = any(file.given(key) is not None for key in ("language", "task"))
+    named = any(file.get_value(key) is not None for key in ("language", "task"))
     places = _read_named_tokens(file) if named else _read_forced_tokens(file)
-    languages = file.table("lang_to_id")
+    languages = file.get_table("lang_to_id")
     if languages and not any(places[:1]):
         places[:1] = [sorted(languages.values(), key=str)]
-    times = file.given("no_timestamps_token_id")
+    times = file.get_value("no_timestamps_token_id")
     if times is not None and places[-1:] != [times]:
         places.append(times)
     return [place for place in places if place is not None]
@@ -310,20 +310,20 @@ def _read_transcription_tokens(file: _File) -> list[object]:
 
 def _read_named_tokens(file: _File) -> list[object]:
     """Return the language token, None if undetermined, and the task token."""
-    language, tasks = file.given("language"), file.table("task_to_id")
+    language, tasks = file.get_value("language"), file.get_table("task_to_id")
     found = None
     if language is not None:
-        languages = file.table("lang_to_id")
+        languages = file.get_table("lang_to_id")
         found = languages.get(str(language), languages.get(f"<|{language}|>"))
         if found is None:
             file.refuse("language", "is not in its `lang_to_id`")
-    task = tasks.get(str(file.given("task") or "transcribe"))
+    task = tasks.get(str(file.get_value("task") or "transcribe"))
     return [found] if task is None else [found, task]
 
 
 def _read_forced_tokens(file: _File) -> list[object]:
     """Return the tokens of `forced_decoder_ids` in order; None for unspecified ones."""
-    forced, places = file.given("forced_decoder_ids"), list[object]()
+    forced, places = file.get_value("forced_decoder_ids"), list[object]()
     for number, pair in enumerate(forced if isinstance(forced, list) else [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] != number:
             file.refuse("forced_decoder_ids", "does not force consecutive tokens")
@@ -333,7 +333,7 @@ def _read_forced_tokens(file: _File) -> list[object]:
 
 def _read_strategy(file: _File) -> None:
     """Read the strategy with its options, if the file sets any."""
-    sampled, beams = file.given("do_sample") is True, file.given("num_beams")
+    sampled, beams = file.get_value("do_sample") is True, file.get_value("num_beams")
     wide = isinstance(beams, int) and beams > 1
     if sampled and wide:
         why = "requests sampling with beam search, which is not supported"
@@ -343,7 +343,7 @@ def _read_strategy(file: _File) -> None:
         kind, keys = "sample", [*SAMPLING_KEYS]
     elif wide:
         kind, keys = "beam", [*BEAM_SEARCH_KEYS, "num_beams"]
-    given = {key: file.given(key) for key in (*keys, "repetition_penalty")}
+    given = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
     options = {key: value for key, value in given.items() if value is not None}
     if sampled:
         options.setdefault("top_k", DEFAULT_TOP_K)
@@ -354,8 +354,8 @@ def _read_strategy(file: _File) -> None:
 def _iterate_unsupported(file: _File) -> Iterator[str]:
     """Yield the features that a file enables and specc lacks, each with its value."""
     for key, idle in NEUTRAL_VALUES.items():
-        value = file.given(key)
+        value = file.get_value(key)
         if value is not None and value not in idle and value != []:
             yield f"`{key}` {escape_text(value)[:60]}"
-    if file.given(FORCED_BOS_KEY) is not None and "begin" not in file.settings:
-        yield f"`{FORCED_BOS_KEY}` {file.given(FORCED_BOS_KEY)} after a prompt of one token"
+    if file.get_value(FORCED_BOS_KEY) is not None and "begin" not in file.settings:
+        yield f"`{FORCED_BOS_KEY}` {file.get_value(FORCED_BOS_KEY)} after a prompt of one token"

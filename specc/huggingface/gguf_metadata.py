@@ -78,13 +78,13 @@ def _build_config(file: GGUFFile, model_type: str) -> Fields:
     keys = {**_COMMON_KEYS, **MODEL_KEYS[model_type]}
     found: Fields = {"model_type": model_type, **FIXED_VALUES.get(model_type, {})}
     found |= {ours: values[key] for key, ours in keys.items() if key in values}
-    found |= _tensor_fields(file, model_type)
+    found |= _build_tensor_fields(file, model_type)
     stops = {metadata.get(f"tokenizer.ggml.{name}") for name in STOP_TOKENS}
     if listed := sorted(number for number in stops if isinstance(number, int)):
         found["eos_token_id"] = listed
     if model_type in LARGEST_GEMMA:
-        found["query_pre_attn_scalar"] = _query_scale(found, LARGEST_GEMMA[model_type])
-    return found | _rope_fields(file, model_type, found, _select_prefix(values, "rope."))
+        found["query_pre_attn_scalar"] = _compute_query_scale(found, LARGEST_GEMMA[model_type])
+    return found | _build_rope_fields(file, model_type, found, _select_prefix(values, "rope."))
 
 
 def _select_prefix(values: Metadata, prefix: str) -> Metadata:
@@ -92,7 +92,7 @@ def _select_prefix(values: Metadata, prefix: str) -> Metadata:
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
-def _tensor_fields(file: GGUFFile, model_type: str) -> Fields:
+def _build_tensor_fields(file: GGUFFile, model_type: str) -> Fields:
     """Return the fields that only the tensors tell."""
     tensors = {tensor.name: tensor for tensor in file.header.tensors}
     found: Fields = {"tie_word_embeddings": "output.weight" not in tensors}
@@ -104,28 +104,28 @@ def _tensor_fields(file: GGUFFile, model_type: str) -> Fields:
     return found
 
 
-def _query_scale(found: Fields, largest: int) -> object:
+def _compute_query_scale(found: Fields, largest: int) -> object:
     """Return the width per head that scales the queries, as llama.cpp decides."""
-    width = _head_width(found)
+    width = _compute_head_width(found)
     return width if found.get("num_hidden_layers") == largest else found.get("head_dim", width)
 
 
-def _head_width(found: Fields) -> int | None:
+def _compute_head_width(found: Fields) -> int | None:
     width, heads = found.get("hidden_size"), found.get("num_attention_heads")
     return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
 
 
-def _rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Metadata) -> Fields:
+def _build_rope_fields(file: GGUFFile, model_type: str, found: Fields, rope: Metadata) -> Fields:
     fields: Fields = {"rope_theta": rope.get("freq_base", DEFAULT_THETA)}
-    if scaling := _rope_scaling(file, found, rope):
+    if scaling := _build_rope_scaling(file, found, rope):
         fields["rope_scaling"] = scaling
-    rotated, width = rope.get("dimension_count"), _head_width(found)
+    rotated, width = rope.get("dimension_count"), _compute_head_width(found)
     if model_type == "phi3" and isinstance(rotated, int) and width and rotated != width:
         fields["partial_rotary_factor"] = rotated / width
     return fields
 
 
-def _rope_scaling(file: GGUFFile, found: Fields, rope: Metadata) -> Fields | None:
+def _build_rope_scaling(file: GGUFFile, found: Fields, rope: Metadata) -> Fields | None:
     """Return `rope_scaling`. Divisors of frequencies are stored as tensors."""
     length = rope.get("scaling.original_context_length", found.get("max_position_embeddings"))
     original: Fields = {"original_max_position_embeddings": length}
@@ -142,12 +142,12 @@ def _rope_scaling(file: GGUFFile, found: Fields, rope: Metadata) -> Fields | Non
     kind, factor = rope.get("scaling.type"), rope.get("scaling.factor", rope.get("scale_linear"))
     if kind == "none" or factor is None:
         return None
-    return {"rope_type": kind or "linear", "factor": factor} | _yarn_fields(
+    return {"rope_type": kind or "linear", "factor": factor} | _build_yarn_fields(
         rope, kind, factor, original
     )
 
 
-def _yarn_fields(rope: Metadata, kind: object, factor: object, original: Fields) -> Fields:
+def _build_yarn_fields(rope: Metadata, kind: object, factor: object, original: Fields) -> Fields:
     """Return the further fields of YaRN; llama.cpp multiplies the usual factor of cos and sin."""
     times = rope.get("scaling.attn_factor", 1.0)
     if kind != "yarn" or not isinstance(factor, float) or not isinstance(times, float):
@@ -184,25 +184,27 @@ class _ByteLevelSplit:
     """
 
     regex: str = ""
-    digits: bool = False
-    whole: bool = False
-    nfc: bool = False
+    splits_digits: bool = False
+    ignores_merges: bool = False
+    normalizes_nfc: bool = False
 
 
 _GPT2 = _ByteLevelSplit()
 _LLAMA3 = _ByteLevelSplit(
-    regex=rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_ENDINGS}", whole=True
+    regex=rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}{{1,3}}|{_ENDINGS}", ignores_merges=True
 )
-_QWEN2 = _ByteLevelSplit(regex=rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_ENDINGS}", nfc=True)
+_QWEN2 = _ByteLevelSplit(
+    regex=rf"{_CONTRACTIONS}|{_LETTERS}|\p{{N}}|{_ENDINGS}", normalizes_nfc=True
+)
 PRE_TOKENIZERS: Mapping[str, _ByteLevelSplit] = {
     "gpt-2": _GPT2,
-    "smollm": _ByteLevelSplit(digits=True),
+    "smollm": _ByteLevelSplit(splits_digits=True),
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
-    "tekken": _ByteLevelSplit(regex=_TEKKEN, whole=True),
+    "tekken": _ByteLevelSplit(regex=_TEKKEN, ignores_merges=True),
 }
 """By `tokenizer.ggml.pre`."""
 
@@ -262,7 +264,7 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
     """Return special tokens by name, whether texts begin and end with them, the chat template."""
     found: dict[str, object] = {}
     for name, key in SPECIAL_TOKENS.items():
-        if (token := _token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
+        if (token := _get_token(tokens, metadata.get(f"tokenizer.ggml.{key}"))) is not None:
             found[name] = token
     # as in llama.cpp, texts in SentencePiece vocabularies begin with BOS unless the file denies it
     usual = {"add_bos_token": metadata.get("tokenizer.ggml.model") == "llama"}
@@ -272,7 +274,7 @@ def _read_settings(metadata: Metadata, tokens: list[str]) -> dict[str, object]:
     return {**found, "chat_template": template} if template is not None else found
 
 
-def _token(tokens: list[str], number: object) -> str | None:
+def _get_token(tokens: list[str], number: object) -> str | None:
     """Return the token of an id, if it is one."""
     return tokens[number] if isinstance(number, int) and 0 <= number < len(tokens) else None
 
@@ -289,13 +291,13 @@ def _build_byte_level(
         pattern = {"Regex": split.regex}
         first = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
         steps.insert(0, first)
-    if split.digits:
+    if split.splits_digits:
         steps.insert(0, {"type": "Digits", "individual_digits": True})
     return {
-        "normalizer": {"type": "NFC"} if split.nfc else None,
+        "normalizer": {"type": "NFC"} if split.normalizes_nfc else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": {**byte_level, "use_regex": True},
-        "model": _make_bpe(tokens, merges, ignore_merges=split.whole),
+        "model": _make_bpe(tokens, merges, ignore_merges=split.ignores_merges),
     }
 
 
@@ -323,7 +325,7 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
     ]
     if prefix:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    unknown = _token(tokens, metadata.get("tokenizer.ggml.unknown_token_id", 0))
+    unknown = _get_token(tokens, metadata.get("tokenizer.ggml.unknown_token_id", 0))
     return {
         "normalizer": {"type": "Sequence", "normalizers": [*steps, replace]},
         "pre_tokenizer": None,

@@ -16,18 +16,18 @@ _OTHER_FILES = ("original/*", "consolidated*", "onnx/*", "openvino/*", "coreml/*
 _COMMIT_DIGITS = 40
 
 
-def download_model(given: str) -> tuple[str, tuple[str, ...]]:
+def download_model(model: str) -> tuple[str, tuple[str, ...]]:
     """Return the directory of a model in the Hub's cache, and a remark that names the commit.
 
     A path is returned as it is. Files in the cache are not downloaded again, and `HF_ENDPOINT`,
     `HF_HOME`, `HF_HUB_OFFLINE` and tokens count as in `huggingface_hub`. Raise E0801 without that
     package, E0806 for a name that the Hub cannot have and for a failed download.
     """
-    if not given.startswith(HUB_PREFIX):
-        return given, ()
-    parsed = _MODEL_ID.fullmatch(given.removeprefix(HUB_PREFIX))
+    if not model.startswith(HUB_PREFIX):
+        return model, ()
+    parsed = _MODEL_ID.fullmatch(model.removeprefix(HUB_PREFIX))
     if parsed is None:
-        _fail_download(given, "it is not of the form `hf:org/name` or `hf:org/name@revision`")
+        _fail_download(model, "it is not of the form `hf:org/name` or `hf:org/name@revision`")
     name, revision = parsed[1], parsed[2]
     try:
         from huggingface_hub import snapshot_download
@@ -39,7 +39,7 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
     except ModuleNotFoundError:
         raise_error(
             "E0801",
-            f"`{escape_text(given)}` needs the package `huggingface_hub`, which is not installed",
+            f"`{escape_text(model)}` needs the package `huggingface_hub`, which is not installed",
             helps=["pip install -e '.[hub]'"],
         )
     try:
@@ -51,12 +51,12 @@ def download_model(given: str) -> tuple[str, tuple[str, ...]]:
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         first = str(error).strip().partition("\n")[0]
-        _fail_download(given, first or type(error).__name__)
+        _fail_download(model, first or type(error).__name__)
     commit = Path(directory).name
     if revision == commit or len(commit) != _COMMIT_DIGITS:
         return directory, ()
     pinned = f"{HUB_PREFIX}{name}@{commit}"
-    return directory, (f"`{escape_text(given)}` is commit {commit} now; to pin it: `{pinned}`",)
+    return directory, (f"`{escape_text(model)}` is commit {commit} now; to pin it: `{pinned}`",)
 
 
 def _fail_download(given: str, why: str) -> NoReturn:

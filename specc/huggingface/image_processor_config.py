@@ -35,46 +35,46 @@ _IMAGENET_STATS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class _Kind:
     """Defaults of a published image processor.
 
-    `edge`: a single number is the length of the shorter side, not of both. `share`: of ConvNeXt,
-    the crop ratio. `frame`: images keep their aspect ratio and are padded to the model's size;
-    their sides are multiples of this. `page`: they keep it and are centered. `normalize`: mean and
-    std are applied if the file does not say.
+    `resizes_short_edge`: a single number is the length of the shorter side, not of both.
+    `crop_ratio` is that of ConvNeXt. `side_multiple`: images keep their aspect ratio and are padded
+    to the model's size; their sides are multiples of this number. `is_page`: images keep their
+    aspect ratio and are centered. `normalize` is the default of `do_normalize`.
     """
 
     size: tuple[int, ...]
     filter: int
-    stats: tuple[tuple[float, ...], tuple[float, ...]] = _HALF_STATS
-    edge: bool = False
+    channel_stats: tuple[tuple[float, ...], tuple[float, ...]] = _HALF_STATS
+    resizes_short_edge: bool = False
     crop: int = 0
-    share: float = 0.0
-    frame: int = 0
-    page: bool = False
+    crop_ratio: float = 0.0
+    side_multiple: int = 0
+    is_page: bool = False
     normalize: bool = True
 
 
-_CLIP = _Kind(size=(224,), filter=3, stats=_CLIP_STATS, edge=True, crop=224)
-_BLIP = _Kind(size=(384, 384), filter=3, stats=_CLIP_STATS)
-_DETR = _Kind(size=(800, 1333), filter=2, stats=_IMAGENET_STATS, frame=1)
+_CLIP = _Kind(size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224)
+_BLIP = _Kind(size=(384, 384), filter=3, channel_stats=_CLIP_STATS)
+_DETR = _Kind(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=1)
 _CLASS_DEFAULTS: Mapping[str, _Kind] = {
     "ViT": _Kind(size=(224, 224), filter=2),
     "DeiT": _Kind(size=(256, 256), filter=3, crop=224),
     "Beit": _Kind(size=(224, 224), filter=3),
     "CLIP": _CLIP,
     "Bit": _CLIP,
-    "Siglip": _Kind(size=(224, 224), filter=3, edge=True),
+    "Siglip": _Kind(size=(224, 224), filter=3, resizes_short_edge=True),
     "Blip": _BLIP,
     "Gemma3": _Kind(size=(224, 224), filter=2),
     "GotOcr2": _BLIP,
-    "ConvNext": _Kind(size=(384,), filter=3, edge=True, share=224 / 256),
-    "Segformer": _Kind(size=(512, 512), filter=2, stats=_IMAGENET_STATS),
+    "ConvNext": _Kind(size=(384,), filter=3, resizes_short_edge=True, crop_ratio=224 / 256),
+    "Segformer": _Kind(size=(512, 512), filter=2, channel_stats=_IMAGENET_STATS),
     "Detr": _DETR,
     "ConditionalDetr": _DETR,
     "DeformableDetr": _DETR,
-    "RTDetr": _Kind(size=(640, 640), filter=2, stats=_IMAGENET_STATS, normalize=False),
-    "Mask2Former": _Kind(size=(384, 384), filter=2, stats=_IMAGENET_STATS),
-    "OwlViT": _Kind(size=(768, 768), filter=3, stats=_CLIP_STATS),
-    "Yolos": _Kind(size=(800, 1333), filter=2, stats=_IMAGENET_STATS, frame=16),
-    "Donut": _Kind(size=(2560, 1920), filter=2, stats=_IMAGENET_STATS, page=True),
+    "RTDetr": _Kind(size=(640, 640), filter=2, channel_stats=_IMAGENET_STATS, normalize=False),
+    "Mask2Former": _Kind(size=(384, 384), filter=2, channel_stats=_IMAGENET_STATS),
+    "OwlViT": _Kind(size=(768, 768), filter=3, channel_stats=_CLIP_STATS),
+    "Yolos": _Kind(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
+    "Donut": _Kind(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
 }
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _FOLLOWED_KEYS = frozenset(
@@ -96,28 +96,30 @@ _IGNORED_KEYS = frozenset(
 _BY_CHANNEL = ("image_mean", "image_std")
 
 
-def image_reading_options(
-    said: Mapping[str, object], directories: Sequence[Path], span: Span | None
+def read_image_options(
+    spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """Return the options of image preprocessing: those of the spec (`said`), overridden by the file
-    in the first of `directories` that has one. E0422 if it is not supported, or gives another size
-    than the model takes.
+    """Return the options of image preprocessing: `spec_options`, overridden by the file in the
+    first of `directories` that has one. Raise E0422 if the file is not supported, or if its size
+    differs from the model's.
     """
     file = _find_file(directories)
     if file is None:
-        return dict(said)
+        return dict(spec_options)
     reader = _Reader(file, span)
-    told = reader.options()
-    due = said.get("size")
+    file_options = reader.read_options()
+    due = spec_options.get("size")
     size = [*due] if isinstance(due, list | tuple) else None
-    if size is not None and told["size"] not in (None, size):
-        reader.refuse("size", f"it resizes images to {told['size']}, the model needs {size}")
+    if size is not None and file_options["size"] not in (None, size):
+        reader.refuse(
+            "size", f"it resizes images to {file_options['size']}, the model needs {size}"
+        )
     # the file has color statistics even if the model reads one channel
-    if said.get("channels") == 1:
+    if spec_options.get("channels") == 1:
         for key in ("mean", "std"):
-            value = told[key]
-            told[key] = value[:1] if isinstance(value, list) else value
-    return {**said, **{k: v for k, v in told.items() if v is not None}}
+            value = file_options[key]
+            file_options[key] = value[:1] if isinstance(value, list) else value
+    return {**spec_options, **{k: v for k, v in file_options.items() if v is not None}}
 
 
 def find_preprocessor_config(directories: Sequence[Path]) -> Path | None:
@@ -162,21 +164,21 @@ class _Reader:
         self.file, self.span = file, span
         self.kind = self._find_kind()
 
-    def options(self) -> dict[str, object]:
+    def read_options(self) -> dict[str, object]:
         """Return the options of `image(…)`."""
-        self._check_due()
-        fitted = _read_fitted_size(self) if self.kind.frame else None
+        self._check_supported()
+        fitted = _read_fitted_size(self) if self.kind.side_multiple else None
         # None leaves the choice to the spec, while False would override it
         if fitted:
             size, resized = self.read_size("pad_size", (), edge=False) or None, None
         else:
             size, resized = self._read_sizes()
-        page = self.kind.page
+        page = self.kind.is_page
         return {
             "size": size,
             "resized": resized,
             "fitted": fitted,
-            "multiple": self.kind.frame if fitted else None,
+            "multiple": self.kind.side_multiple if fitted else None,
             "resize": self._read_filter(),
             "rounded": True,
             "centered": page or None,
@@ -185,20 +187,20 @@ class _Reader:
             **self._read_numbers(),
         }
 
-    def _check_due(self) -> None:
+    def _check_supported(self) -> None:
         """Raise E0422 for keys with unsupported values."""
         # images within a frame are always padded, and document pages without a frame never
-        padded = (True, False) if self.kind.frame else (self.kind.page,)
+        padded = (True, False) if self.kind.side_multiple else (self.kind.is_page,)
         for key, due in (("do_pad", padded), ("data_format", ("channels_first",))):
             if self.read_value(key, due[0]) not in due:
                 self.refuse(key, "not supported")
 
     def _read_numbers(self) -> dict[str, object]:
         """Return rescale and normalization options; disabled ones are still validated."""
-        mean, std = self._by_channel("image_mean"), self._by_channel("image_std")
+        mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
         if not self.read_bool("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]
-        scale = self.number("rescale_factor", 1 / 255)
+        scale = self.read_number("rescale_factor", 1 / 255)
         if not self.read_bool("do_rescale", True):
             scale = 1.0
         return {"scale": scale, "mean": mean, "std": std}
@@ -223,14 +225,14 @@ class _Reader:
         """Return the output size of images, and their size before the center crop; None if the file
         leaves it to the model, or there is no crop.
         """
-        if self.kind.page:
+        if self.kind.is_page:
             return _read_page_size(self), None
-        size = self.read_size("size", self.kind.size, edge=self.kind.edge)
+        size = self.read_size("size", self.kind.size, edge=self.kind.resizes_short_edge)
         if not self.read_bool("do_resize", True):
             if self.read_bool("do_center_crop", bool(self.kind.crop)):
                 self.refuse("do_resize", "a crop without resizing is not supported")
             return None, None  # images have the model's input size
-        if self.kind.share:
+        if self.kind.crop_ratio:
             return _read_shared_size(self, size)
         if not self.read_bool("do_center_crop", bool(self.kind.crop)):
             if len(size) == 1:
@@ -260,10 +262,10 @@ class _Reader:
             return RESAMPLING_FILTERS[number]
         self.refuse("resample", "unknown filter")
 
-    def _by_channel(self, key: str) -> list[float]:
+    def _read_channel_values(self, key: str) -> list[float]:
         member = self.file.find_non_null(key)
         if member is None:
-            return list(self.kind.stats[_BY_CHANNEL.index(key)])
+            return list(self.kind.channel_stats[_BY_CHANNEL.index(key)])
         value = member.value
         items = value.items if isinstance(value, JsonList) else (value,)
         found = [float(n) for n in map(get_finite_number, items) if n is not None]
@@ -271,7 +273,7 @@ class _Reader:
             self.refuse(key, "expected one number per channel, or one for all")
         return found
 
-    def number(self, key: str, usual: float) -> float:
+    def read_number(self, key: str, usual: float) -> float:
         member = self.file.find_non_null(key)
         value = usual if member is None else get_finite_number(member.value)
         if value is None or value <= 0:
@@ -306,7 +308,7 @@ def _read_shared_size(reader: _Reader, size: list[int]) -> tuple[list[int], list
     (edge,) = size
     if edge >= CONVNEXT_WARP_SIZE:
         return [edge, edge], None
-    share = reader.number("crop_pct", reader.kind.share)
+    share = reader.read_number("crop_pct", reader.kind.crop_ratio)
     if share < MIN_SHARE:
         reader.refuse("crop_pct", "the crop is too small")
     return [edge, edge], [int(edge / share)]

@@ -92,7 +92,7 @@ def find_spec_for_checkpoint(directory: str) -> str:
     specs = list_builtin_specs().items()
     found = next((name for name, path in specs if value in read_expected_types(path)), "")
     if not found:
-        near = _nearest_type(value, data)
+        near = _find_nearest_type(value, data)
         raise_error(
             "E0419",
             f"no spec reads checkpoints of the type `{escape_text(value)[:60]}`",
@@ -115,7 +115,7 @@ def read_model_type(data: JsonObject) -> str:
     return ""
 
 
-def supported_model_types() -> dict[str, str]:
+def list_supported_model_types() -> dict[str, str]:
     """Return the first built-in spec of every supported `model_type`."""
     specs: dict[str, str] = {}
     for name, path in list_builtin_specs().items():
@@ -124,14 +124,14 @@ def supported_model_types() -> dict[str, str]:
     return specs
 
 
-def _nearest_type(kind: str, data: JsonObject) -> str:
+def _find_nearest_type(kind: str, data: JsonObject) -> str:
     """Return the supported type that a config.json of another type is most like; empty
     where no spec reads any of its keys.
 
     A type that is spelled alike is meant where its spec reads nearly as many of the keys
     as the spec that reads most.
     """
-    types = supported_model_types()
+    types = list_supported_model_types()
     read = count_known_keys(data, types.values())
     best = next(iter(read), "")
     alike = find_similar_name(kind, types) or ""
@@ -143,12 +143,12 @@ def _nearest_type(kind: str, data: JsonObject) -> str:
     return best if best in types else next(t for t, s in types.items() if s == best)
 
 
-def count_known_keys(data: JsonObject, among: Iterable[str] = ()) -> dict[str, int]:
+def count_known_keys(data: JsonObject, spec_names: Iterable[str] = ()) -> dict[str, int]:
     """Return how many keys of a config.json each built-in spec reads, the one that reads
     most first, and of several the one that reads the fewest others.
     """
     keys = set(data.members)
-    chosen = set(among)
+    chosen = set(spec_names)
     found = {
         name: read_config_keys(path)
         for name, path in list_builtin_specs().items()
@@ -188,7 +188,7 @@ def read_architectures(data: JsonObject) -> list[str]:
     return _read_classes(member) if member else []
 
 
-def graph_for_architecture(program: Program, data: JsonObject) -> str:
+def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     """Return the graph for the architecture in config.json; "" if the spec's graphs or the file
     name none. E0420 for an architecture without a graph.
     """

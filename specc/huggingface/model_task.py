@@ -15,12 +15,12 @@ from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     SENTENCE_TRANSFORMERS_FILE,
     TOKENIZER,
-    call_arguments,
     find_first_file,
     find_repository_file,
+    get_call_arguments,
+    get_token_content,
+    get_tokenizer_arguments,
     read_optional_object,
-    token_content,
-    tokenizer_arguments,
 )
 from specc.huggingface.tokenizer_settings import list_token_ids
 from specc.io.safe_read import escape_text
@@ -93,20 +93,20 @@ def _find_task(
     kind: str, name: str, record: TextReading, config: Config, directories: Sequence[Path]
 ) -> Task:
     """Return the task with the settings of the files."""
-    told = _tokenizer_config(directories)
+    told = _read_tokenizer_config(directories)
     found: Fields = {
         "labels": _read_labels(config),
         "function": _read_function(
-            {**_read_beside(SENTENCE_TRANSFORMERS_FILE, directories), **config}
+            {**_read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories), **config}
         ),
-        "token_types": _gives_token_types(told, config),
+        "token_types": _uses_token_types(told, config),
     }
     if kind == "next-sentence-prediction":
         found |= {"labels": FIRST_OR_NOT, "function": "softmax"}
     if kind == "sentence-similarity":
         found |= _read_sentence_task(config, told, directories)
     if kind == "zero-shot-image-classification":
-        found |= _two_towers(config)
+        found |= _read_image_text_settings(config)
     if isinstance(record, TextTokenizer):
         # the padding token of config.json, if no tokenizer file has one
         found |= _find_special_ids(list_token_ids(json.loads(record.file.text)), told)
@@ -139,7 +139,7 @@ def _read_function(config: Config) -> str:
     return "sigmoid" if single else "softmax"
 
 
-def _two_towers(config: Config) -> Fields:
+def _read_image_text_settings(config: Config) -> Fields:
     """Return how candidate labels are scored; SigLIP pads its texts and scores each alone."""
     if "siglip" not in str(config.get("model_type")):
         return {"function": "softmax"}
@@ -153,7 +153,7 @@ def _two_towers(config: Config) -> Fields:
     }
 
 
-def _read_beside(name: str, directories: Sequence[Path]) -> Fields:
+def _read_optional_file(name: str, directories: Sequence[Path]) -> Fields:
     """Return the content of a file of that name, {} if absent."""
     return read_optional_object(find_repository_file(directories, name))
 
@@ -165,8 +165,8 @@ def _read_max_length(config: Config, told: Config, about: Config) -> int | None:
     lengths = [told.get("model_max_length"), config.get("max_position_embeddings")]
     known = [n for n in lengths if isinstance(n, int) and 0 < n < UNLIMITED_LENGTH]
     longest = (
-        call_arguments(about).get("max_length")
-        or tokenizer_arguments(about).get("model_max_length")
+        get_call_arguments(about).get("max_length")
+        or get_tokenizer_arguments(about).get("model_max_length")
         or about.get("max_seq_length")
         or min(known, default=0)
     )
@@ -181,7 +181,7 @@ def _read_sentence_task(config: Config, told: Config, directories: Sequence[Path
         return {}
     path = find_first_file(directories, SENTENCE_CONFIGS)
     about = read_optional_object(path)
-    settings = _read_beside(SENTENCE_TRANSFORMERS_FILE, directories)
+    settings = _read_optional_file(SENTENCE_TRANSFORMERS_FILE, directories)
     prompts = settings.get("prompts")
     longest = _read_max_length(config, told, about)
     if longest is None:
@@ -207,16 +207,19 @@ def _fail_setting(path: Path | None, key: str, expected: str) -> NoReturn:
     raise_error("E0427", title, helps=["correct the file, or download it again"])
 
 
-def _tokenizer_config(directories: Sequence[Path]) -> Fields:
+def _read_tokenizer_config(directories: Sequence[Path]) -> Fields:
     """Return tokenizer_config.json, merged over special_tokens_map.json, and the arguments of
     sentence-transformers over both.
     """
     about = read_optional_object(find_first_file(directories, SENTENCE_CONFIGS))
-    files = {**_read_beside(SPECIAL_TOKENS, directories), **_read_beside(TOKENIZER, directories)}
-    return {**files, **tokenizer_arguments(about)}
+    files = {
+        **_read_optional_file(SPECIAL_TOKENS, directories),
+        **_read_optional_file(TOKENIZER, directories),
+    }
+    return {**files, **get_tokenizer_arguments(about)}
 
 
-def _gives_token_types(told: Config, config: Config) -> bool:
+def _uses_token_types(told: Config, config: Config) -> bool:
     """Return whether the model takes the tokenizer's token type ids."""
     names, kind = told.get("model_input_names"), told.get("tokenizer_class")
     if isinstance(names, list):
@@ -230,7 +233,7 @@ def _find_special_ids(ids: Mapping[str, object], told: Config) -> Fields:
     """Return the ids of the special tokens that a tokenizer has, by the field of a task."""
     found: Fields = {}
     for field, (key, *usual) in SPECIAL_TOKENS_BY_FIELD.items():
-        named = token_content(told.get(key))
+        named = get_token_content(told.get(key))
         known = [ids[name] for name in ([named] if named else usual) if name in ids]
         if known and isinstance(known[0], int) and known[0] >= 0:
             found[field] = known[0]

@@ -81,28 +81,28 @@ DEFAULT_HOP_LENGTH = 160
 """Default hop length of a log-mel spectrogram."""
 
 
-def audio_reading_options(
-    kind: str, said: Mapping[str, object], directories: Sequence[Path], span: Span | None
+def read_audio_options(
+    kind: str, spec_options: Mapping[str, object], directories: Sequence[Path], span: Span | None
 ) -> dict[str, object]:
-    """Return the options of audio preprocessing, from the spec (`said`) and the
+    """Return the options of audio preprocessing, from the spec (`spec_options`) and the
     `preprocessor_config.json` in the first of `directories` that has one. E0844 if they disagree.
     """
     path, file = read_preprocessor_config(directories)
     if path is None:
-        return dict(said)
-    told = _convert_options(FEATURE_EXTRACTORS[kind], file, path, span)
-    for name, value in told.items():
-        if name in said and said[name] != value:
+        return dict(spec_options)
+    file_options = _convert_options(FEATURE_EXTRACTORS[kind], file, path, span)
+    for name, value in file_options.items():
+        if name in spec_options and spec_options[name] != value:
             helps = [
                 f"leave `{name}` out of the reading to use the file",
                 "or compile from a directory without that file",
             ]
-            title = f"`{name}` is {said[name]} in the spec, and {value} by its "
+            title = f"`{name}` is {spec_options[name]} in the spec, and {value} by its "
             raise_error("E0844", title + f"`{escape_text(path)}`", span, helps=helps)
-    return {**told, **said}
+    return {**file_options, **spec_options}
 
 
-def audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
+def list_audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
     """Return the files that a reading of this kind uses."""
     names: tuple[str, ...] = (PREPROCESSOR, PROCESSOR) if kind in FEATURE_EXTRACTORS else ()
     if kind == "transcript":
@@ -110,7 +110,7 @@ def audio_reading_files(kind: str, directories: Sequence[Path]) -> list[Path]:
     return find_repository_files(directories, names)
 
 
-def unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tuple[str, ...]:
+def list_unused_preprocessor_keys(kind: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return the keys of the file that are ignored."""
     _, file = read_preprocessor_config(directories)
     known = {
@@ -196,7 +196,7 @@ def read_word_vocabulary(directories: Sequence[Path], span: Span | None = None) 
     return None
 
 
-def ctc_transcript_options(
+def read_ctc_transcript_options(
     directories: Sequence[Path], span: Span | None, language: str = ""
 ) -> dict[str, object] | None:
     """Return the options of `transcript` from the `vocab.json` and `tokenizer_config.json` in the
@@ -209,25 +209,27 @@ def ctc_transcript_options(
     config = read_optional_object(path.parent / TOKENIZER)
     if language:
         config["target_lang"] = language
-    ids = dict(_iterate_ids(_of_language(read_json_object(path), config, path, span), path, span))
+    ids = dict(
+        _iterate_ids(_select_language(read_json_object(path), config, path, span), path, span)
+    )
     for number, token in _iterate_added_tokens(path.parent, config):
         ids.setdefault(number, token)
-    unknown = token_content(config.get("unk_token"), "<unk>")
+    unknown = get_token_content(config.get("unk_token"), "<unk>")
     if not ids or max(ids) >= MAX_IDS:
-        _no_vocabulary(path, "has no tokens, or ids that are too large", span)
+        _fail_vocabulary(path, "has no tokens, or ids that are too large", span)
     vocab = [ids.get(number, unknown) for number in range(max(ids) + 1)]
-    blank = token_content(config.get("pad_token"), "<pad>")
+    blank = get_token_content(config.get("pad_token"), "<pad>")
     told: dict[str, object] = {
         "vocab": vocab,
         "unknown": unknown,
-        "delimiter": token_content(config.get("word_delimiter_token"), "|"),
-        "space": token_content(config.get("replace_word_delimiter_char"), " "),
+        "delimiter": get_token_content(config.get("word_delimiter_token"), "|"),
+        "space": get_token_content(config.get("replace_word_delimiter_char"), " "),
         "lower": config.get("do_lower_case") is True,
     }
     return {**told, "blank": vocab.index(blank)} if blank in vocab else told
 
 
-def _of_language(
+def _select_language(
     file: dict[str, object], config: Mapping[str, object], path: Path, span: Span | None
 ) -> dict[str, object]:
     """Return the vocabulary; of a multilingual one that of `target_lang`."""
@@ -238,10 +240,10 @@ def _of_language(
     if not isinstance(part, dict):
         if isinstance(language, str) and language in file:
             why = f"has no token map for `{escape_text(language)[:40]}`"
-            _no_vocabulary(path, why, span)
+            _fail_vocabulary(path, why, span)
         known = ", ".join(list(file)[:10])
         why = f"has a vocabulary for each language ({known}), and `target_lang` selects none"
-        _no_vocabulary(path, why, span)
+        _fail_vocabulary(path, why, span)
     return part
 
 
@@ -250,7 +252,7 @@ def _iterate_ids(
 ) -> Iterator[tuple[int, str]]:
     for token, number in words.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            _no_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
+            _fail_vocabulary(path, f"has no id for `{escape_text(token)[:40]}`", span)
         yield number, token
 
 
@@ -261,20 +263,20 @@ def _iterate_added_tokens(
     listed = config.get("added_tokens_decoder")
     for key, value in listed.items() if isinstance(listed, dict) else ():
         if key.isascii() and key.isdigit() and len(key) < 10:
-            yield int(key), token_content(value)
+            yield int(key), get_token_content(value)
     for token, number in read_optional_object(directory / ADDED_TOKENS_FILE).items():
         if isinstance(number, int) and 0 <= number < MAX_IDS:
             yield number, token
 
 
-def token_content(value: object, otherwise: str = "") -> str:
+def get_token_content(value: object, default: str = "") -> str:
     """Return a token in its file form: a string, or an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
-    return value if isinstance(value, str) else otherwise
+    return value if isinstance(value, str) else default
 
 
-def _no_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
+def _fail_vocabulary(path: Path, why: str, span: Span | None) -> NoReturn:
     raise_error(
         "E0845",
         f"the vocabulary `{escape_text(path)}` {why[:300]}",
@@ -293,7 +295,7 @@ def find_repository_files(directories: Sequence[Path], names: Sequence[str]) -> 
     return [p for name in names if (p := find_repository_file(directories, name))]
 
 
-def tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+def get_tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that sentence-transformers gives the tokenizer, which replace the keys
     of tokenizer_config.json: `processor_kwargs`, in older files `tokenizer_args`.
     """
@@ -301,7 +303,7 @@ def tokenizer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
+def get_call_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with which sentence-transformers calls the tokenizer on texts."""
     given = settings.get("processing_kwargs")
     text = given.get("text") if isinstance(given, dict) else None
@@ -324,13 +326,13 @@ def read_json_object(path: Path) -> dict[str, object]:
     try:
         value = parse_strict_json(decode_spec(data, str(path)).text, NO_LIMITS)
     except ValueError as error:
-        _no_object(path, escape_text(error)[:200])
+        _fail_not_object(path, escape_text(error)[:200])
     if not isinstance(value, dict):
-        _no_object(path, "expected an object")
+        _fail_not_object(path, "expected an object")
     return dict(value)
 
 
-def _no_object(path: Path, why: str) -> NoReturn:
+def _fail_not_object(path: Path, why: str) -> NoReturn:
     raise_error(
         "E0846",
         f"`{escape_text(path)}` is not a JSON object: {why}",

@@ -30,12 +30,12 @@ class CheckpointQuantization:
 
     method: str
     settings: QuantizationSettings
-    activations: bool = False
+    quantizes_activations: bool = False
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Notes on activation quantization that the compiled model omits."""
-        return (ACTIVATIONS_NOTE,) if self.activations else ()
+        return (ACTIVATIONS_NOTE,) if self.quantizes_activations else ()
 
 
 GGUF_QUANTIZATION = CheckpointQuantization(method=GGUF_METHOD, settings=QuantizationSettings())
@@ -74,7 +74,9 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         _fail_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
     try:
         settings, activations = _METHOD_READERS[method](fields)
-        return CheckpointQuantization(method=method, settings=settings, activations=activations)
+        return CheckpointQuantization(
+            method=method, settings=settings, quantizes_activations=activations
+        )
     except _Unsupported as reason:
         _fail_unsupported(member, f" by {method} with {escape_text(reason)}")
 
@@ -97,7 +99,7 @@ def _fail_unsupported(member: JsonMember, shown: str) -> NoReturn:
     )
 
 
-def _integer(fields: Mapping[str, Json], key: str) -> int:
+def _get_integer(fields: Mapping[str, Json], key: str) -> int:
     value = fields.get(key)
     return value if isinstance(value, int) else 0
 
@@ -124,8 +126,8 @@ def _read_fp8(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 def _read_gptq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     version = _require_value(fields, "checkpoint_format", "gptq", "gptq_v2")
     settings = QuantizationSettings(
-        bits=_integer(fields, "bits"),
-        group_size=_integer(fields, "group_size"),
+        bits=_get_integer(fields, "bits"),
+        group_size=_get_integer(fields, "group_size"),
         zero_offset=1 if version == "gptq" else 0,
     )
     return settings, False
@@ -134,7 +136,7 @@ def _read_gptq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
 def _read_awq(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "version", "gemm")
     _require_value(fields, "bits", 4)
-    return QuantizationSettings(group_size=_integer(fields, "group_size")), False
+    return QuantizationSettings(group_size=_get_integer(fields, "group_size")), False
 
 
 def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]]]:
@@ -164,8 +166,8 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
     shared = {k: v for k, v in first.items() if all(v == scheme.get(k) for scheme in weights)}
     settings = QuantizationSettings(
         block_shape=_as_pair(shared.get("block_structure")),
-        bits=_integer(shared, "num_bits"),
-        group_size=_integer(shared, "group_size"),
+        bits=_get_integer(shared, "num_bits"),
+        group_size=_get_integer(shared, "group_size"),
     )
     return settings, any("activations" in key for key, _ in schemes)
 

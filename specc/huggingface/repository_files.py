@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from specc.backend import ExtraFile
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Span
-from specc.huggingface.processor_files import find_repository_files, token_content
+from specc.huggingface.processor_files import find_repository_files, get_token_content
 from specc.huggingface.tokenizer_settings import read_tokenizer_settings
 from specc.io.file_signatures import is_gguf_path
 from specc.io.json_io import NO_LIMITS, parse_strict_json
@@ -40,7 +40,7 @@ def read_checkpoint_tokenizer(
         template = made.settings.get(CHAT_TEMPLATE_KEY)
         return file, choose_chat_template(template, made.settings, path, span)
     file = read_tokenizer_file(path, str(path), span)
-    file = TokenizerFile.of(read_tokenizer_settings(path.parent, file.text).text)
+    file = TokenizerFile.from_text(read_tokenizer_settings(path.parent, file.text).text)
     return file, read_chat_template(path.parent, span)
 
 
@@ -82,19 +82,19 @@ def read_chat_template(directory: Path, span: Span | None) -> ChatTemplate | Non
 
 
 def choose_chat_template(
-    said: object, config: Mapping[str, object], path: Path, span: Span | None
+    setting: object, config: Mapping[str, object], path: Path, span: Span | None
 ) -> ChatTemplate | None:
     """Return the template in a setting, with the special tokens of `config`. Raise E0423."""
-    if isinstance(said, list | dict):
-        said = _select_template(said, path, span)
-    if said is None:
+    if isinstance(setting, list | dict):
+        setting = _select_template(setting, path, span)
+    if setting is None:
         return None
-    if not isinstance(said, str) or not 0 < len(said) <= MAX_TEMPLATE:
+    if not isinstance(setting, str) or not 0 < len(setting) <= MAX_TEMPLATE:
         _fail_unusable(path, f"expected a string of at most {MAX_TEMPLATE} characters", span)
-    return ChatTemplate(said, _read_tokens(config, path, span))
+    return ChatTemplate(setting, _read_tokens(config, path, span))
 
 
-def chat_template_files(directory: Path) -> list[Path]:
+def list_chat_template_files(directory: Path) -> list[Path]:
     """Return the files that a chat template is read from."""
     return [
         f for f in (directory / TOKENIZER_CONFIG_FILE, directory / TEMPLATE) if os.path.lexists(f)
@@ -122,7 +122,7 @@ def _select_template(several: object, path: Path, span: Span | None) -> object:
 
 def _read_tokens(config: Mapping[str, object], path: Path, span: Span | None) -> dict[str, str]:
     """Return the special tokens by name: `bos_token`, as a string or an object."""
-    tokens = {k: token_content(v) for k, v in config.items() if k.endswith("_token")}
+    tokens = {k: get_token_content(v) for k, v in config.items() if k.endswith("_token")}
     found = {key: token for key, token in tokens.items() if token and key.isidentifier()}
     if len(found) > MAX_TOKENS:
         _fail_unusable(path, f"it names more than {MAX_TOKENS} special tokens", span)
@@ -189,16 +189,16 @@ def find_companion_paths(directories: Sequence[Path]) -> list[Path]:
 
 
 def read_companions(
-    profile: str, directories: Sequence[Path], besides: Collection[str]
+    profile: str, directories: Sequence[Path], excluded: Collection[str]
 ) -> Iterator[ExtraFile]:
-    """Yield the files for a package in another program's format, except `besides`.
+    """Yield the files for a package in another program's format, except `excluded`.
 
     onnxruntime-genai needs both tokenizer files; if a checkpoint has only the first, the second is
     generated. Fails with E0802.
     """
     if profile == "specc":
         return
-    names = set(besides)
+    names = set(excluded)
     for path in find_companion_paths(directories):
         if path.name not in names:
             names.add(path.name)
@@ -207,7 +207,7 @@ def read_companions(
         yield ExtraFile.from_json(TOKENIZER_CONFIG, DEFAULT_TOKENIZER_CONFIG)
 
 
-def companion_notes(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
+def describe_missing_companions(profile: str, directories: Sequence[Path]) -> tuple[str, ...]:
     """Return notes on files that programs of this format need and lack."""
     there = {path.name for path in find_companion_paths(directories)}
     if profile == "hf" and CONFIG_FILE not in there:

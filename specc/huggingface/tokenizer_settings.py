@@ -11,11 +11,11 @@ from specc.frontend.generate_and_reading_sections import get_vocabulary_sizes
 from specc.huggingface.processor_files import (
     SENTENCE_CONFIGS,
     TOKENIZER,
-    call_arguments,
     find_first_file,
+    get_call_arguments,
+    get_token_content,
+    get_tokenizer_arguments,
     read_optional_object,
-    token_content,
-    tokenizer_arguments,
 )
 from specc.io.safe_read import escape_text
 from specc.ir.model import ModelDefinition
@@ -55,7 +55,7 @@ def read_tokenizer_settings(directory: Path, text: str) -> AppliedSettings:
     """Return the tokenizer.json of a directory with the settings of its sibling files."""
     about = find_first_file([directory], SENTENCE_CONFIGS)
     encoder = read_optional_object(about) if about else {}
-    settings = {**read_optional_object(directory / TOKENIZER), **tokenizer_arguments(encoder)}
+    settings = {**read_optional_object(directory / TOKENIZER), **get_tokenizer_arguments(encoder)}
     return apply_tokenizer_settings(text, settings, lower=encoder.get("do_lower_case") is True)
 
 
@@ -134,7 +134,7 @@ def _apply_end_tokens(content: Part, settings: Mapping[str, object]) -> Iterator
     tokens of other roles, or the token is not in the file.
     """
     given = [key for key in ADDED_TOKEN_KEYS if isinstance(settings.get(key), bool)]
-    names = [token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
+    names = [get_token_content(settings.get(ADDED_TOKEN_KEYS[key])) for key in ADDED_TOKEN_KEYS]
     if not given or not _list_added_tokens(content) <= {*names}:
         return
     ids = list_token_ids(content)
@@ -189,13 +189,13 @@ def _find_missing_tokens(content: Part, settings: Mapping[str, object]) -> Itera
     yield from (
         key
         for key in SPECIAL_TOKEN_KEYS
-        if (name := token_content(settings.get(key))) and name not in ids
+        if (name := get_token_content(settings.get(key))) and name not in ids
     )
     extra = settings.get("additional_special_tokens")
-    if isinstance(extra, list) and any(token_content(t) not in ids for t in extra):
+    if isinstance(extra, list) and any(get_token_content(t) not in ids for t in extra):
         yield "additional_special_tokens"
     decoder = settings.get("added_tokens_decoder")
-    if isinstance(decoder, dict) and any(token_content(t) not in ids for t in decoder.values()):
+    if isinstance(decoder, dict) and any(get_token_content(t) not in ids for t in decoder.values()):
         yield "added_tokens_decoder"
 
 
@@ -231,7 +231,7 @@ def drop_unknown_tokens(model: ModelDefinition, settings: dict[str, object]) -> 
         yield f"`{key}` has {_format_value(unknown)}, which is not in the vocabulary; ignored"
 
 
-def unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
+def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -> tuple[str, str]:
     """Return the key of a token that would be read or generated and is beyond the
     vocabulary, and what is wrong; two empty texts where there is none.
     """
@@ -257,7 +257,7 @@ def _format_value(items: Sequence[object]) -> str:
     return some if len(items) <= 3 else f"{some}, …"
 
 
-READ_OF_ENCODER: Mapping[str, Sequence[object]] = dict.fromkeys(
+ENCODER_SETTINGS: Mapping[str, Sequence[object]] = dict.fromkeys(
     (
         *("max_seq_length", "do_lower_case", "transformer_task"),
         *("modality_config", "module_output_name"),
@@ -280,7 +280,7 @@ def _list_unread_settings(
     for key, value in read_optional_object(path).items():
         values = known.get(key, (None, {}, False))
         if values and value not in values:
-            yield _ignored_note(key, path)
+            yield _format_ignored_note(key, path)
 
 
 READ_TOKENIZER_ARGUMENTS = frozenset(
@@ -292,20 +292,20 @@ READ_TOKENIZER_ARGUMENTS = frozenset(
 def _list_unread_arguments(path: Path | None) -> Iterator[str]:
     """Yield a note for each ignored argument of the tokenizer or of its call."""
     settings = read_optional_object(path)
-    for key in tokenizer_arguments(settings):
+    for key in get_tokenizer_arguments(settings):
         if key not in READ_TOKENIZER_ARGUMENTS:
-            yield _ignored_note(key, path)
-    call = call_arguments(settings)
+            yield _format_ignored_note(key, path)
+    call = get_call_arguments(settings)
     for key, value in call.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
-            yield _ignored_note(key, path)
+            yield _format_ignored_note(key, path)
     given = settings.get("processing_kwargs")
     for key, value in given.items() if isinstance(given, dict) else ():
         if key != "text" and value:
-            yield _ignored_note(key, path)
+            yield _format_ignored_note(key, path)
 
 
-def _ignored_note(key: str, path: Path | None) -> str:
+def _format_ignored_note(key: str, path: Path | None) -> str:
     return f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
@@ -313,6 +313,6 @@ def list_ignored_settings(encoder: Path | None, sentences: Path) -> Iterator[str
     """Yield a note for each setting of a sentence-transformers directory that is not followed, in
     the file of its encoder and in that of its sentences.
     """
-    yield from _list_unread_settings(encoder, READ_OF_ENCODER)
+    yield from _list_unread_settings(encoder, ENCODER_SETTINGS)
     yield from _list_unread_arguments(encoder)
     yield from _list_unread_settings(sentences, SUPPORTED_SETTINGS)

@@ -55,7 +55,7 @@ def write_file_atomically(path: str | Path, chunks: Iterable[Chunk]) -> None:
     """Write chunks as the whole content of `path`. Raise E0810 to E0815."""
     path = resolve_output_link(normalize_output_path(path))
     with OutputDirectory(path.parent) as out:
-        out.entry(path.name, chunks)
+        out.write_entry(path.name, chunks)
 
 
 def sanitize_file_stem(name: str) -> str:
@@ -92,10 +92,11 @@ class FileDigest:
 class OutputDirectory:
     """A set of files that appears in a directory together.
 
-    A context manager: `hashed` and `entry` write temporary files, leaving without an exception
-    renames them, entries last in the order given. An entry keeps the mode of the file that it
-    replaces. `facts` are sizes and hashes of files written so far. Missing directories are
-    created, and removed after a failure; files in `superseded` are removed at the end.
+    A context manager: `write_hashed` and `write_entry` write temporary files. Leaving it without an
+    exception renames them: entries last, in the order of their calls. An entry keeps the mode of
+    the file that it replaces. `facts` are sizes and hashes of files written so far. Missing
+    directories are created, and removed after a failure; files in `superseded` are removed at the
+    end.
     """
 
     def __init__(self, path: str | Path, *, superseded: Iterable[str] = ()) -> None:
@@ -139,7 +140,7 @@ class OutputDirectory:
                 os.mkdir(directory)
                 self._new_folders.append(directory)
 
-    def hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
+    def write_hashed(self, stem: str, suffix: str, chunks: Iterable[Chunk]) -> str:
         """Write a file, and return its name with 16 hex digits of its SHA-256, so that versions
         never clash.
         """
@@ -149,7 +150,7 @@ class OutputDirectory:
         self.facts[name] = facts
         return name
 
-    def entry(self, name: str, chunks: Iterable[Chunk]) -> str:
+    def write_entry(self, name: str, chunks: Iterable[Chunk]) -> str:
         """Write a file with exactly this name, and return the SHA-256 of its content."""
         target = self.path / name
         former: int | None = None

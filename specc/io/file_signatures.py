@@ -12,7 +12,7 @@ from functools import wraps
 from itertools import islice
 from pathlib import Path
 
-from specc.io.safe_read import UnreadableFile, file_sha256, open_regular_file
+from specc.io.safe_read import UnreadableFile, compute_file_sha256, open_regular_file
 
 _SHARD_SUFFIX = re.compile(r"-\d+-of-\d+$")
 """The suffix of the files of a sharded checkpoint."""
@@ -90,7 +90,7 @@ _MAX_FIELDS = 10_000
 """Maximum number of protobuf fields that are parsed; arbitrary files may look like many."""
 
 
-def _content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
+def _make_content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
     """Return the test of files whose content passes a test; False for unreadable files."""
 
     @wraps(test)
@@ -100,7 +100,7 @@ def _content_test(test: Callable[[mmap.mmap], bool]) -> Callable[[Path], bool]:
     return has_content
 
 
-@_content_test
+@_make_content_test
 def is_specc_model(data: mmap.mmap) -> bool:
     """Return whether a file is an ONNX model with a specc manifest."""
     made = described = False
@@ -114,7 +114,7 @@ def is_specc_model(data: mmap.mmap) -> bool:
     return made and described
 
 
-@_content_test
+@_make_content_test
 def is_specc_png(data: mmap.mmap) -> bool:
     """Return whether a file is a PNG written by specc."""
     at = len(_PNG_SIGNATURE)
@@ -127,7 +127,7 @@ def is_specc_png(data: mmap.mmap) -> bool:
     return False
 
 
-@_content_test
+@_make_content_test
 def _is_specc_page(data: mmap.mmap) -> bool:
     """Return whether an SVG or HTML page starts with specc's generator mark."""
     head = data[:_HEAD]
@@ -139,13 +139,13 @@ def is_specc_drawing(path: Path) -> bool:
     return is_specc_png(path) or _is_specc_page(path)
 
 
-@_content_test
+@_make_content_test
 def is_specc_arrays(data: mmap.mmap) -> bool:
     """Return whether a file has arrays written by `run -o`."""
     return data[:2] == b"PK" and data[-7:] == b"\x05\x00" + PRODUCER_NAME.encode()
 
 
-@_content_test
+@_make_content_test
 def is_specc_weights(data: mmap.mmap) -> bool:
     """Return whether a file is a safetensors file written by specc."""
     length = int.from_bytes(data[:8], "little")
@@ -155,7 +155,7 @@ def is_specc_weights(data: mmap.mmap) -> bool:
     return isinstance(about, dict) and PRODUCER_NAME in about
 
 
-@_content_test
+@_make_content_test
 def is_package_index(data: mmap.mmap) -> bool:
     """Return whether a file is the index of a package, damaged or not."""
     return data[:1] == b"{" and data.find(b'"specc":') > 0 and data.find(b'"graphs":') > 0
@@ -176,7 +176,9 @@ def find_unused_side_files(path: Path) -> list[str]:
         if (m := shape.fullmatch(n)) and n.isprintable() and _is_referenced(path, n)
     ]
     ours = [
-        name for name, digest in found if (file_sha256(path.parent / name) or "").startswith(digest)
+        name
+        for name, digest in found
+        if (compute_file_sha256(path.parent / name) or "").startswith(digest)
     ]
     return filter_unreferenced_files(path.parent, ours, but={path.name})
 

@@ -54,25 +54,23 @@ class JsonLimits:
     """Maximum nesting depth and magnitude of integers; None: unlimited."""
 
     depth: int | None = MAX_DEPTH
-    below: int | None = INTEGER_BOUND
+    integer_bound: int | None = INTEGER_BOUND
 
 
 DEFAULT_LIMITS = JsonLimits()
-NO_LIMITS = JsonLimits(depth=None, below=None)
+NO_LIMITS = JsonLimits(depth=None, integer_bound=None)
 """For readers that check their own limits."""
 
 
 def parse_strict_json(text: str, limits: JsonLimits = DEFAULT_LIMITS) -> Json:
-    """Return the value of a JSON text. Raise InvalidJson or json.JSONDecodeError, both
-    ValueErrors.
-    """
+    """Parse a JSON text. Raise InvalidJson or json.JSONDecodeError, both ValueErrors."""
     if text.startswith("\ufeff"):  # an invisible character, so it is named
         raise json.JSONDecodeError("Unexpected UTF-8 BOM", text, 0)
     try:
         value: Json = STRICT_DECODER.decode(text)
     except RecursionError:
         raise NestingTooDeep("it is nested too deep") from None
-    if limits.depth is not None or limits.below is not None:
+    if limits.depth is not None or limits.integer_bound is not None:
         _check_limits(value, limits)
     return value
 
@@ -143,7 +141,10 @@ def _check_limits(value: Json, limits: JsonLimits) -> None:
     level, depth = [value], 0
     while level:
         integers = [n for item in level if (n := as_exact_integer(item)) is not None]
-        if limits.below is not None and max(map(abs, integers), default=0) >= limits.below:
+        if (
+            limits.integer_bound is not None
+            and max(map(abs, integers), default=0) >= limits.integer_bound
+        ):
             raise InvalidJson("it holds a number with too many digits")
         inner = [one for item in level for one in _list_items(item)]
         # an empty list is a level too, but nothing is nested in it
@@ -171,9 +172,7 @@ def raise_damaged_record(path: FieldPath, what: str) -> NoReturn:
 
 
 class JsonFields:
-    """The fields of a JSON object, read once each; `shared` are values that fields refer to by
-    name.
-    """
+    """The fields of a JSON object, which may refer to values of `shared` by name."""
 
     def __init__(
         self,
@@ -216,25 +215,26 @@ class JsonFields:
 
     def read_int(self, key: str, low: int, high: int) -> int:
         """Return an integer from `low` to `high`."""
-        return _integer(self, key, self.get(key), low, high)
+        return _check_integer(self, key, self.get(key), low, high)
 
-    def integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
+    def read_integers(self, key: str, count: int, low: int, high: int) -> tuple[int, ...]:
         """Return a list of exactly `count` integers."""
-        values = self.items(key, count)
+        values = self.read_list(key, count)
         if len(values) != count:
             self.refuse(key, f"has {len(values)} values, expected {count}")
         return tuple(
-            _integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
+            _check_integer(self, f"{key}[{i}]", value, low, high) for i, value in enumerate(values)
         )
 
-    def number(self, key: str, most: float = MAX_NUMBER) -> float:
-        """Return a finite number of magnitude at most `most`."""
-        return _number(self, key, self.get(key), most)
+    def read_number(self, key: str, maximum: float = MAX_NUMBER) -> float:
+        """Return a finite number of magnitude at most `maximum`."""
+        return _check_number(self, key, self.get(key), maximum)
 
-    def read_numbers(self, key: str, most: int) -> tuple[float, ...]:
-        """Return a list of at most `most` finite numbers."""
+    def read_numbers(self, key: str, max_count: int) -> tuple[float, ...]:
+        """Return a list of at most `max_count` finite numbers."""
         return tuple(
-            _number(self, f"{key}[{i}]", value) for i, value in enumerate(self.items(key, most))
+            _check_number(self, f"{key}[{i}]", value)
+            for i, value in enumerate(self.read_list(key, max_count))
         )
 
     def read_bool(self, key: str) -> bool:
@@ -244,7 +244,7 @@ class JsonFields:
             self.refuse(key, "is neither true nor false")
         return value
 
-    def choice(self, key: str, options: Sequence[Option]) -> Option:
+    def read_choice(self, key: str, options: Sequence[Option]) -> Option:
         """Return one of the strings `options`."""
         value = self.get(key)
         for option in options:
@@ -252,42 +252,42 @@ class JsonFields:
                 return option
         self.refuse(key, f"is not one of {', '.join(options)}")
 
-    def texts(self, key: str, most: int, longest: int) -> tuple[str, ...]:
-        """Return a list of at most `most` strings of at most `longest` characters each."""
-        values = self.items(key, most)
+    def read_strings(self, key: str, max_count: int, max_length: int) -> tuple[str, ...]:
+        """Return a list of at most `max_count` strings of at most `max_length` characters each."""
+        values = self.read_list(key, max_count)
         for i, value in enumerate(values):
-            if not isinstance(value, str) or len(value) > longest:
-                self.refuse(f"{key}[{i}]", f"is not a string of at most {longest} characters")
+            if not isinstance(value, str) or len(value) > max_length:
+                self.refuse(f"{key}[{i}]", f"is not a string of at most {max_length} characters")
             if has_lone_surrogate(value):
                 self.refuse(f"{key}[{i}]", "contains a lone surrogate")
         return tuple(str(value) for value in values)
 
-    def items(self, key: str, most: int | None = None) -> list[object]:
-        """Return a list of at most `most` values; None: any number."""
+    def read_list(self, key: str, max_count: int | None = None) -> list[object]:
+        """Return a list of at most `max_count` values; None: any number."""
         value = self.get(key)
         if not isinstance(value, list | tuple):
             self.refuse(key, "is not a list")
-        if most is not None and len(value) > most:
-            self.refuse(key, f"has {len(value)} values, expected at most {most}")
+        if max_count is not None and len(value) > max_count:
+            self.refuse(key, f"has {len(value)} values, expected at most {max_count}")
         return list(value)
 
-    def text(self, key: str) -> str:
+    def read_string(self, key: str) -> str:
         """Return a required field that must be a string."""
         value = self.get_optional(key)
         if not isinstance(value, str):
             self.refuse(key, "is missing")
         return value
 
-    def table(self, key: str) -> dict[str, object]:
+    def read_table(self, key: str) -> dict[str, object]:
         """Return a required field that must be an object; its values are not checked."""
         value = self.get_optional(key)
         if not isinstance(value, dict):
             self.refuse(key, "is missing")
         return value
 
-    def string_map(self, key: str) -> dict[str, str]:
+    def read_string_map(self, key: str) -> dict[str, str]:
         """Return a required field that must be an object whose values are strings."""
-        found = self.table(key)
+        found = self.read_table(key)
         texts = {name: value for name, value in found.items() if isinstance(value, str)}
         if len(texts) < len(found):
             self.refuse(key, "contains a value that is not a string")
@@ -306,9 +306,7 @@ class JsonFields:
 def open_record(
     text: str | bytes, version: int, whole: str, complain: Callable[[str], NoReturn]
 ) -> JsonFields:
-    """Parse a JSON record with the given `format` version. `complain` reports an invalid text or
-    field; `whole` names what must be compiled again.
-    """
+    """Parse a JSON record of this `format` version; `whole` names what must be compiled again."""
     try:
         data = parse_strict_json(text if isinstance(text, str) else text.decode("utf-8"))
     except InvalidJson as error:
@@ -320,7 +318,7 @@ def open_record(
     return JsonFields(data, complain=lambda path, what: complain(f"`{'.'.join(path)}` {what}"))
 
 
-def _integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
+def _check_integer(fields: JsonFields, key: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         fields.refuse(key, "is not an integer")
     if not low <= value <= high:
@@ -328,10 +326,12 @@ def _integer(fields: JsonFields, key: str, value: object, low: int, high: int) -
     return value
 
 
-def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBER) -> float:
+def _check_number(
+    fields: JsonFields, key: str, value: object, maximum: float = MAX_NUMBER
+) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         fields.refuse(key, "is not a number")
-    if not abs(value) <= most or not math.isfinite(value):
+    if not abs(value) <= maximum or not math.isfinite(value):
         fields.refuse(key, "is too large or not a number")
     return float(value)
 
@@ -339,7 +339,7 @@ def _number(fields: JsonFields, key: str, value: object, most: float = MAX_NUMBE
 Reader: TypeAlias = Callable[[JsonFields, str], object]
 """Read one field of a JSON object, or raise an error."""
 PLAIN_READERS: Mapping[object, Reader] = {
-    bool: JsonFields.read_bool, float: JsonFields.number, str: JsonFields.text,
+    bool: JsonFields.read_bool, float: JsonFields.read_number, str: JsonFields.read_string,
 }  # fmt: skip
 
 
@@ -381,20 +381,20 @@ def _read_fields(record: type, found: JsonFields) -> Iterator[tuple[str, object]
     hints = get_type_hints(record, include_extras=True)
     for field in fields(record):
         if field.default is MISSING or found.has_field(field.name):
-            yield field.name, _reader_of(hints[field.name])(found, field.name)
+            yield field.name, _get_field_reader(hints[field.name])(found, field.name)
 
 
-def _reader_of(hint: object) -> Reader:
+def _get_field_reader(hint: object) -> Reader:
     if get_origin(hint) is Annotated:
         reader: Reader = get_args(hint)[1]
         return reader
     if get_origin(hint) is Literal:
-        return lambda found, name: found.choice(name, get_args(hint))
+        return lambda found, name: found.read_choice(name, get_args(hint))
     return PLAIN_READERS[hint]
 
 
 def parse_tagged_record(found: JsonFields, kinds: Mapping[str, type[AnyRecord]]) -> AnyRecord:
     """Return the record of the class that `kind` names."""
-    made = kinds[found.choice("kind", tuple(kinds))].from_fields(found)
+    made = kinds[found.read_choice("kind", tuple(kinds))].from_fields(found)
     found.reject_unknown()
     return made

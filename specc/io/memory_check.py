@@ -52,38 +52,39 @@ def _get_cgroup_memory(directory: Path, limit: str, usage: str, cached: str) -> 
         return None  # no such file, or the word `max`
 
 
-def check_free_memory(what: str, held: int, stored: int, numbers: int) -> None:
-    """Raise E0804 if `held` bytes exceed free memory; `stored` is the size of `numbers` on disk."""
+def check_free_memory(name: str, needed_bytes: int, stored_bytes: int, weight_count: int) -> None:
+    """Raise E0804 if `needed_bytes` exceeds free memory; `stored_bytes` is the size on disk."""
     free = get_free_memory()
-    if free is None or held <= free:
+    if free is None or needed_bytes <= free:
         return
     raise_error(
         "E0804",
-        f"`{escape_text(what)}` needs about {format_gigabytes(held)} of memory, and "
+        f"`{escape_text(name)}` needs about {format_gigabytes(needed_bytes)} of memory, and "
         f"{format_gigabytes(free)} are free",
-        notes=[describe_weight_memory(held, stored, numbers)],
+        notes=[describe_weight_memory(needed_bytes, stored_bytes, weight_count)],
         helps=[
-            describe_fitting_model(numbers, free),
-            f"or run it on a machine with {format_gigabytes(held)} free",
+            describe_fitting_model(weight_count, free),
+            f"or run it on a machine with {format_gigabytes(needed_bytes)} free",
         ],
     )
 
 
-def describe_weight_memory(held: int, stored: int, numbers: int) -> str:
+def describe_weight_memory(needed_bytes: int, stored_bytes: int, weight_count: int) -> str:
     """Describe the size of weights, on disk and in memory."""
     return (
-        f"its weights are {numbers / 1e9:.2f} billion numbers: {format_gigabytes(stored)} as "
-        f"they are stored, {format_gigabytes(held)} as the runtime computes with them"
+        f"its weights are {weight_count / 1e9:.2f} billion numbers: "
+        f"{format_gigabytes(stored_bytes)} as they are stored, "
+        f"{format_gigabytes(needed_bytes)} as the runtime computes with them"
     )
 
 
-def describe_fitting_model(numbers: int, free: int) -> str:
+def describe_fitting_model(weight_count: int, free_bytes: int) -> str:
     """Describe the largest model that fits into this memory."""
-    narrow = [bits for bits in (8, 4) if numbers * bits // 8 <= free]
-    most = f"{free / 4e9:.2f} billion numbers of 32 bits"
+    narrow = [bits for bits in (8, 4) if weight_count * bits // 8 <= free_bytes]
+    most = f"{free_bytes / 4e9:.2f} billion numbers of 32 bits"
     if not narrow:
         return f"the maximum is {most}"
-    taken = format_gigabytes(numbers * narrow[0] // 8)
+    taken = format_gigabytes(weight_count * narrow[0] // 8)
     return f"the maximum is {most}, or this model with weights of {narrow[0]} bits ({taken})"
 
 

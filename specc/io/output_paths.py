@@ -25,10 +25,10 @@ FORCE_HELP = "replace a file that specc did not write, too; never one that is re
 class OutputKind:
     """A kind of output: name, suffixes, a test for files that specc wrote."""
 
-    what: str
-    endings: tuple[str, ...]
-    is_ours: Callable[[Path], bool] | None = None
-    directory: str = ""
+    description: str
+    suffixes: tuple[str, ...]
+    is_written_by_specc: Callable[[Path], bool] | None = None
+    directory_help: str = ""
     """The corresponding kind for a directory."""
 
 
@@ -77,24 +77,24 @@ def resolve_output_path(
     reject_unportable_name(path)
     reject_input_overwrite(path, inputs)
     real = resolve_output_link(path)
-    if path.suffix.lower() not in kind.endings:
-        usual = str(path.with_name(f"{path.stem or 'name'}{kind.endings[0]}"))
+    if path.suffix.lower() not in kind.suffixes:
+        usual = str(path.with_name(f"{path.stem or 'name'}{kind.suffixes[0]}"))
         raise_error(
             "E0816",
-            f"{kind.what} cannot be written as `{escape_text(path)}`",
-            notes=[f"its extension must be {' or '.join(kind.endings)}", NOTHING_WRITTEN],
+            f"{kind.description} cannot be written as `{escape_text(path)}`",
+            notes=[f"its extension must be {' or '.join(kind.suffixes)}", NOTHING_WRITTEN],
             helps=[
                 f"name it `{escape_text(usual)}`{_explain_suffix(path, kind)}"
                 if kind in _WITHOUT_OPTION
                 else f"write `-o {escape_text(usual)}`",
                 # a name without a suffix is a directory
-                *([kind.directory] if kind.directory and not path.suffix else []),
+                *([kind.directory_help] if kind.directory_help and not path.suffix else []),
             ],
         )
     if not force and not _is_replaceable(real, kind, content):
         raise_not_replaceable(
             path,
-            f"it is not {kind.what} that specc wrote",
+            f"it is not {kind.description} that specc wrote",
             "use --force to replace it, or another name",
         )
     return real
@@ -102,7 +102,7 @@ def resolve_output_path(
 
 def _explain_suffix(path: Path, kind: OutputKind) -> str:
     """Describe the advantage of the suggested suffix."""
-    if path.suffix.lower() == ".pdf" and ".svg" in kind.endings:
+    if path.suffix.lower() == ".pdf" and ".svg" in kind.suffixes:
         return ", which is a vector format; browsers print it as PDF"
     return ""
 
@@ -208,7 +208,7 @@ def _is_replaceable(path: Path, kind: OutputKind, content: bytes) -> bool:
         size = os.stat(path).st_size
     except (OSError, ValueError):
         return True  # problems with the location are reported when writing
-    if size == 0 or (kind.is_ours is not None and kind.is_ours(path)):
+    if size == 0 or (kind.is_written_by_specc is not None and kind.is_written_by_specc(path)):
         return True
     return bool(content) and size == len(content) and path.read_bytes() == content
 

@@ -82,27 +82,27 @@ def open_regular_file(path: str | os.PathLike[str]) -> int:
     )
 
 
-def read_regular_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return all bytes of a regular file of at most `most` bytes. Raise UnreadableFile."""
+def read_regular_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Return all bytes of a regular file of at most `max_bytes` bytes. Raise UnreadableFile."""
     fd = open_regular_file(path)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
         try:
-            data = file.read(most + 1) if size <= most else b""
+            data = file.read(max_bytes + 1) if size <= max_bytes else b""
         except OSError as error:
             raise UnreadableFile(describe_os_error(error)) from None
     # a file that grows while it is read counts as too large
-    if max(size, len(data)) > most:
-        raise FileTooLarge(f"it is larger than {most:,} bytes".replace(",", " "), size)
+    if max(size, len(data)) > max_bytes:
+        raise FileTooLarge(f"it is larger than {max_bytes:,} bytes".replace(",", " "), size)
     return data
 
 
-def file_sha256(path: str | os.PathLike[str], most: int | None = None) -> str | None:
-    """Return the SHA-256 of a regular file, or of its first `most` bytes; None if unreadable."""
+def compute_file_sha256(path: str | os.PathLike[str], max_bytes: int | None = None) -> str | None:
+    """Return the SHA-256 of a file, or of its first `max_bytes` bytes; None if it is unreadable."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
-            if most is not None:
-                return hashlib.sha256(file.read(most)).hexdigest()
+            if max_bytes is not None:
+                return hashlib.sha256(file.read(max_bytes)).hexdigest()
             return hashlib.file_digest(file, "sha256").hexdigest()
     except (UnreadableFile, OSError):
         return None
@@ -134,27 +134,27 @@ MAX_IMAGE_BYTES = 512 << 20
 
 
 def read_required_file(
-    path: str | os.PathLike[str], most: int, what: str = "", span: Span | None = None
+    path: str | os.PathLike[str], max_bytes: int, description: str = "", span: Span | None = None
 ) -> bytes:
-    """Read a regular file of at most `most` bytes. Raise E0802 if that is not possible; `what`
-    describes the file in the message.
+    """Read a regular file of at most `max_bytes` bytes. Raise E0802 if that is not possible;
+    `description` names the file in the message.
     """
     try:
-        return read_regular_file(path, most)
+        return read_regular_file(path, max_bytes)
     except UnreadableFile as error:
-        what = what or f"`{escape_text(path)}`"
-        raise_error("E0802", f"{what} cannot be read: {error.reason}", span)
+        description = description or f"`{escape_text(path)}`"
+        raise_error("E0802", f"{description} cannot be read: {error.reason}", span)
 
 
-def read_bytes(path: str, most: int) -> bytes:
-    """Return the content of a file. Raise E0802, or E0904 for more than `most` bytes."""
+def read_bytes(path: str, max_bytes: int) -> bytes:
+    """Return the content of a file. Raise E0802, or E0904 for more than `max_bytes` bytes."""
     try:
-        return read_regular_file(path, most)
+        return read_regular_file(path, max_bytes)
     except FileTooLarge as error:
-        if error.size <= most:
+        if error.size <= max_bytes:
             fail_too_large(path, "it grew while it was read")
-        holds, granted = (f"{n:,}".replace(",", " ") for n in (error.size, most))
-        fail_too_large(path, f"it has {holds} bytes, the limit is {granted}")
+        actual, allowed = (f"{n:,}".replace(",", " ") for n in (error.size, max_bytes))
+        fail_too_large(path, f"it has {actual} bytes, the limit is {allowed}")
     except UnreadableFile as error:
         fix = "check the path, which is relative to the working directory"
         raise_unreadable(path, error.reason, fix)

@@ -85,13 +85,13 @@ def parse_npz(data: bytes, path: str) -> dict[str, Array]:
     """Return the arrays of a .npz file by name. Raise E0905, or E0904 if they are too large."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _iterate_members(archive, path)
+            return _read_members(archive, path)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as fault:
         words = escape_text(fault)[:160]
         fail_bad_array(path, f"it is a damaged .npz file ({words})", SAVE_AGAIN_HELP)
 
 
-def _iterate_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
+def _read_members(archive: zipfile.ZipFile, path: str) -> dict[str, Array]:
     """Yield the arrays of an archive; sizes are checked before unpacking."""
     members = archive.infolist()
     unpacked = sum(member.file_size for member in members)
@@ -128,29 +128,32 @@ def parse_json_arrays(data: bytes, name: str) -> dict[str, Array]:
     value = load_strict_json(data, name)
     if isinstance(value, dict):
         return {
-            key: nested_array(item, f"the JSON text in {escape_text(name)}, `{escape_text(key)}`")
+            key: convert_nested_lists(
+                item, f"the JSON text in {escape_text(name)}, `{escape_text(key)}`"
+            )
             for key, item in value.items()
         }
-    return {"": nested_array(value, f"the JSON text in {escape_text(name)}")}
+    return {"": convert_nested_lists(value, f"the JSON text in {escape_text(name)}")}
 
 
-def nested_array(value: object, where: str, *, left: bool = False) -> Array:
-    """Return nested lists as an array (bool, i64 or f64). Raise E0906, naming `where`; `left`:
-    its help pads shorter lists on the left.
+def convert_nested_lists(value: object, location: str, *, pad_left: bool = False) -> Array:
+    """Return nested lists as an array (bool, i64 or f64). Raise E0906, naming `location`; with
+    `pad_left` its help pads shorter lists on the left.
     """
     if isinstance(value, list) and {*map(type, value)} == {int}:  # usually token ids
         with suppress(OverflowError):  # reported below, with the location
             return np.array(value, np.int64)
     shape = _infer_shape(value)
     if len(shape) > MAX_RANK:
-        _bad_json(
-            where, f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has"
+        _fail_invalid_json(
+            location,
+            f"lists are nested more than {MAX_RANK} deep; that is the most axes an array has",
         )
     flat: list[bool | int | float] = []
     try:
-        _flatten_lists(value, shape, (), flat, where)
+        _flatten_lists(value, shape, (), flat, location)
     except Failed as failed:
-        filled = _filled(value, left)
+        filled = _pad_lists(value, pad_left)
         if not filled:
             raise
         shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
@@ -158,7 +161,7 @@ def nested_array(value: object, where: str, *, left: bool = False) -> Array:
         raise Failed(replace(failed.diagnostics[0], helps=(fix,))) from None
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
-        _bad_json(where, "true and false are mixed with numbers")
+        _fail_invalid_json(location, "true and false are mixed with numbers")
     if kinds == {bool}:
         return np.array(flat, np.bool_).reshape(shape)
     dtype = np.float64 if float in kinds else np.int64
@@ -169,7 +172,7 @@ MAX_PADDED_ELEMENTS = 24
 """Maximum number of elements of the padded lists in a message."""
 
 
-def _filled(value: object, left: bool) -> list[list[object]]:
+def _pad_lists(value: object, pad_left: bool) -> list[list[object]]:
     """Return lists of different lengths padded with zeros for a help; empty if that is not the
     error.
     """
@@ -179,7 +182,7 @@ def _filled(value: object, left: bool) -> list[list[object]]:
     if len(lists) < len(rows) or {*map(len, lists)} <= {longest}:
         return []
     zeros: list[list[object]] = [[0] * (longest - len(row)) for row in lists]
-    return [z + row if left else row + z for row, z in zip(lists, zeros, strict=True)]
+    return [z + row if pad_left else row + z for row, z in zip(lists, zeros, strict=True)]
 
 
 def load_strict_json(data: bytes, name: str) -> Json:
@@ -188,18 +191,18 @@ def load_strict_json(data: bytes, name: str) -> Json:
     try:
         return parse_strict_json(data.decode("utf-8-sig"), NO_LIMITS)
     except UnicodeDecodeError as fault:
-        _bad_json(where, f"it is not UTF-8 text (byte {fault.start})")
+        _fail_invalid_json(where, f"it is not UTF-8 text (byte {fault.start})")
     except NonFiniteNumber as fault:
-        _bad_json(where, f"{fault} that a model can be given")
+        _fail_invalid_json(where, f"{fault} that a model can be given")
     except NestingTooDeep:
-        _bad_json(where, "lists are nested too deep")
+        _fail_invalid_json(where, "lists are nested too deep")
     except InvalidJson as fault:
-        _bad_json(where, str(fault))
+        _fail_invalid_json(where, str(fault))
     except json.JSONDecodeError as fault:
         place = f"line {fault.lineno}, column {fault.colno}"
-        _bad_json(where, f"{place}: {fault.msg.lower()}")
+        _fail_invalid_json(where, f"{place}: {fault.msg.lower()}")
     except ValueError:  # an integer of thousands of digits
-        _bad_json(where, "it has a number with too many digits")
+        _fail_invalid_json(where, "it has a number with too many digits")
 
 
 def _infer_shape(value: object) -> tuple[int, ...]:
@@ -228,7 +231,7 @@ def _flatten_lists(
     if not isinstance(value, list | tuple) or len(value) != shape[0]:
         is_ = f"a list of {len(value)}" if isinstance(value, list | tuple) else "no list"
         due = f"earlier ones are lists of {shape[0]}"
-        _bad_json(where, f"{_json_place(at)} is {is_} where {due}")
+        _fail_invalid_json(where, f"{_format_location(at)} is {is_} where {due}")
     for i, item in enumerate(value):
         _flatten_lists(item, shape[1:], (*at, i), out, where)
 
@@ -245,14 +248,14 @@ def _convert_number(value: object, at: tuple[int, ...], where: str) -> bool | in
         why = "is an integer beyond 64 bits"
     else:
         return value
-    _bad_json(where, f"{_json_place(at)} {why}")
+    _fail_invalid_json(where, f"{_format_location(at)} {why}")
 
 
-def _json_place(at: tuple[int, ...]) -> str:
+def _format_location(at: tuple[int, ...]) -> str:
     return "".join(f"[{i}]" for i in at) or "the value"
 
 
-def _bad_json(where: str, why: str) -> NoReturn:
+def _fail_invalid_json(where: str, why: str) -> NoReturn:
     raise_error(
         "E0906",
         f"cannot read numbers from {where}: {why}",

@@ -40,13 +40,13 @@ class AudioRecording:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    coding: int
+    encoding: int
     channels: int
     rate: int
     bits: int
 
     @property
-    def frame(self) -> int:
+    def frame_bytes(self) -> int:
         """Number of bytes of one frame (a sample of each channel)."""
         return self.channels * (self.bits // 8)
 
@@ -56,7 +56,7 @@ def parse_wav(data: bytes, name: str) -> AudioRecording:
     is damaged or has another encoding.
     """
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        _fail_other(data, name)
+        _fail_not_wav(data, name)
     found, at = None, 12
     while at + 8 <= len(data):
         kind, size = struct.unpack_from("<4sI", data, at)
@@ -87,8 +87,9 @@ def _read_format(part: bytes, name: str) -> _Format:
         _fail_damaged(name, f"it has {channels} channels at {rate} Hz")
     found = _Format(coding, channels, rate, bits)
     # 24-bit samples may be stored in 32 bits, and must not be read as something else
-    if frame != found.frame:
-        why = f"{channels} channels of {bits} bits need {found.frame} bytes per frame, got {frame}"
+    if frame != found.frame_bytes:
+        needed = f"{channels} channels of {bits} bits need {found.frame_bytes} bytes per frame"
+        why = f"{needed}, got {frame}"
         _fail_damaged(name, why)
     return found
 
@@ -97,22 +98,22 @@ def _read_samples(data: bytes, at: int, size: int, found: _Format, name: str) ->
     """Decode the bytes from `at` on to f32[length], mixed down to mono, from -1 to 1."""
     there = len(data) - at
     if size == STREAMED_SIZE:
-        size = there - there % found.frame
+        size = there - there % found.frame_bytes
     if size > there:
         _fail_damaged(name, f"it is truncated: {there} of {size} bytes of samples")
-    if not size or size % found.frame:
+    if not size or size % found.frame_bytes:
         what = "no samples" if not size else "an incomplete sample at its end"
         _fail_damaged(name, f"it has {what}")
-    numbers = _numbers(data[at : at + size], found)
+    numbers = _decode_samples(data[at : at + size], found)
     if not np.isfinite(numbers).all():
         _fail_damaged(name, "it has NaN or infinite samples")
     made: Floats = numbers.reshape(-1, found.channels).mean(axis=1, dtype=np.float32)
     return made
 
 
-def _numbers(part: bytes, found: _Format) -> Floats:
+def _decode_samples(part: bytes, found: _Format) -> Floats:
     """Decode interleaved samples to f32. 8-bit samples are unsigned; 128 is silence."""
-    if found.coding == FLOAT:
+    if found.encoding == FLOAT:
         # a value that float32 cannot represent is looked up as its rounded value
         with np.errstate(over="ignore"):
             return np.frombuffer(part, f"<f{found.bits // 8}").astype(np.float32)
@@ -129,7 +130,7 @@ def _numbers(part: bytes, found: _Format) -> Floats:
     return (whole / scale).astype(np.float32)
 
 
-def _fail_other(data: bytes, name: str) -> NoReturn:
+def _fail_not_wav(data: bytes, name: str) -> NoReturn:
     """Raise E0840 with the format that the file seems to have."""
     kind = next((k for begin, k in OTHER_SIGNATURES.items() if data.startswith(begin)), "")
     if data[4:8] == b"ftyp":
@@ -171,12 +172,12 @@ PREEMPHASIS = 0.97
 """Preemphasis coefficient."""
 
 
-def read_sound(path: str, record: Sound) -> Floats:
+def read_audio(path: str, record: Sound) -> Floats:
     """Return a WAV file as `f32[samples]` or a spectrogram. Raise E0802, E0840 to E0843, E0904."""
-    return audio_features(parse_wav(read_bytes(path, MAX_SOUND_BYTES), path), record, path)
+    return compute_audio_features(parse_wav(read_bytes(path, MAX_SOUND_BYTES), path), record, path)
 
 
-def audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
+def compute_audio_features(recording: AudioRecording, record: Sound, name: str) -> Floats:
     """Compute the input features of a recording. Raise E0842 or E0843."""
     if recording.rate != record.rate:
         raise_error(
@@ -197,20 +198,20 @@ def audio_features(recording: AudioRecording, record: Sound, name: str) -> Float
             return np.asarray((whole - whole.mean()) / spread, np.float32)
         case LogMel():
             if len(sound) > record.samples and not record.cut:
-                _too_long(name, len(sound), record.samples, record.rate)
+                _fail_too_long(name, len(sound), record.samples, record.rate)
             padded = np.zeros(record.samples, np.float32)
             padded[: len(sound)] = sound[: record.samples]
-            return log_mel_spectrogram(padded, record)
+            return compute_log_mel_spectrogram(padded, record)
         case FilterBanks():
             longest = (record.frames - 1) * KALDI_HOP + KALDI_WINDOW
             # A remainder shorter than a frame is ignored in any case.
             most = longest + KALDI_HOP - 1
             if len(sound) > most and not record.cut:
-                _too_long(name, len(sound), longest, record.rate)
-            return kaldi_filter_banks(sound[:most], record)
+                _fail_too_long(name, len(sound), longest, record.rate)
+            return compute_kaldi_filter_banks(sound[:most], record)
 
 
-def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
+def compute_log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
     """Return f32[bins, frames] of `record.samples` samples; windows are centered."""
     half = record.window // 2
     framed = _frame_samples(
@@ -218,13 +219,13 @@ def log_mel_spectrogram(sound: Floats, record: LogMel) -> Floats:
     )
     hann = np.hanning(record.window + 1)[:-1]
     power = np.abs(np.fft.rfft(framed[: record.frames] * hann)) ** 2
-    filters = slaney_filters(record.bins, record.window, record.rate)
+    filters = make_slaney_filters(record.bins, record.window, record.rate)
     loud = np.log10(np.maximum(power @ filters, MEL_FLOOR))
     made = (np.maximum(loud, loud.max() - DYNAMIC_RANGE) + 4.0) / 4.0
     return np.ascontiguousarray(made.T, np.float32)
 
 
-def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
+def compute_kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
     """Compute Kaldi filter banks f32[frames, bins] of windows that lie completely in the audio."""
     whole = np.zeros((record.frames, record.bins), np.float32)
     if len(sound) >= KALDI_WINDOW:
@@ -233,7 +234,7 @@ def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
         before = np.concatenate([framed[:, :1], framed[:, :-1]], axis=1)
         framed = (framed - PREEMPHASIS * before) * np.hanning(KALDI_WINDOW)
         power = np.abs(np.fft.rfft(framed, KALDI_FFT)) ** 2
-        loud = np.log(np.maximum(power @ kaldi_filters(record.bins, record.rate), KALDI_FLOOR))
+        loud = np.log(np.maximum(power @ make_kaldi_filters(record.bins, record.rate), KALDI_FLOOR))
         whole[: len(loud)] = loud[: record.frames]
     if not record.normalize:
         return whole
@@ -242,7 +243,7 @@ def kaldi_filter_banks(sound: Floats, record: FilterBanks) -> Floats:
 
 
 @lru_cache(maxsize=8)
-def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
+def make_slaney_filters(bins: int, window: int, rate: int) -> Doubles:
     """Return f64[frequencies, bins]: triangular filters on Slaney's mel scale, normalized by
     area.
     """
@@ -257,22 +258,24 @@ def slaney_filters(bins: int, window: int, rate: int) -> Doubles:
 
 
 @lru_cache(maxsize=8)
-def kaldi_filters(bins: int, rate: int) -> Doubles:
+def make_kaldi_filters(bins: int, rate: int) -> Doubles:
     """Return triangular filters f64[frequencies, bins], linear on Kaldi's mel scale."""
-    corners = np.linspace(_kaldi_mel(KALDI_LOWEST), _kaldi_mel(rate // 2), bins + 2)
+    corners = np.linspace(
+        _convert_to_kaldi_mel(KALDI_LOWEST), _convert_to_kaldi_mel(rate // 2), bins + 2
+    )
     hertz = np.arange(KALDI_FFT // 2 + 1, dtype=np.float64) * (rate / KALDI_FFT)
-    return _make_triangular_filters(_kaldi_mel(hertz), corners)
+    return _make_triangular_filters(_convert_to_kaldi_mel(hertz), corners)
 
 
-def _kaldi_mel(hertz: float | Doubles) -> Doubles:
+def _convert_to_kaldi_mel(hertz: float | Doubles) -> Doubles:
     return np.asarray(1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0))
 
 
-def _make_triangular_filters(places: Doubles, corners: Doubles) -> Doubles:
+def _make_triangular_filters(frequencies: Doubles, corners: Doubles) -> Doubles:
     """Return f64[places, len(corners) - 2]: triangular filters between every other corner."""
     widths = np.diff(corners)
-    rising = (places[:, None] - corners[:-2]) / widths[:-1]
-    falling = (corners[2:] - places[:, None]) / widths[1:]
+    rising = (frequencies[:, None] - corners[:-2]) / widths[:-1]
+    falling = (corners[2:] - frequencies[:, None]) / widths[1:]
     return np.maximum(0.0, np.minimum(rising, falling))
 
 
@@ -281,11 +284,11 @@ def _frame_samples(sound: Doubles, window: int, hop: int) -> Doubles:
     return np.lib.stride_tricks.sliding_window_view(sound, window)[::hop]
 
 
-def _too_long(name: str, found: int, most: int, rate: int) -> NoReturn:
-    seconds = f"{most / rate:g}"
+def _fail_too_long(name: str, sample_count: int, max_samples: int, rate: int) -> NoReturn:
+    seconds = f"{max_samples / rate:g}"
     raise_error(
         "E0843",
-        f"`{escape_text(name)}` lasts {found / rate:.4g} s, but the model takes {seconds} s",
+        f"`{escape_text(name)}` lasts {sample_count / rate:.4g} s, but the model takes {seconds} s",
         helps=[
             f"split it: ffmpeg -i FILE -f segment -segment_time {seconds} part%03d.wav",
             "or truncate it: `cut=true` in the `reading` section of the spec",

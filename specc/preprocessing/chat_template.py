@@ -50,25 +50,25 @@ class ChatTemplate:
         return ChatTemplate(text, texts)
 
 
-def parse_messages(given: object) -> list[dict[str, Json]]:
+def parse_messages(value: object) -> list[dict[str, Json]]:
     """Return a chat as a list of messages; a string is one user message. Raise E0425."""
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    if not isinstance(given, list | tuple) or not 0 < len(given) <= MAX_MESSAGES:
-        _no_chat("it is not a list of messages")
+    if isinstance(value, str):
+        value = [{"role": "user", "content": value}]
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_MESSAGES:
+        _fail_invalid_chat("it is not a list of messages")
     found: list[dict[str, Json]] = []
-    for number, message in enumerate(given):
+    for number, message in enumerate(value):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            _no_chat(f"message {number} has no `role`")
+            _fail_invalid_chat(f"message {number} has no `role`")
         if "content" not in message:
-            _no_chat(f"message {number} has no `content`")
+            _fail_invalid_chat(f"message {number} has no `content`")
         found.append(dict(message))
     try:
         size = len(json.dumps(found))
     except (TypeError, ValueError, RecursionError):
-        _no_chat("it is not serializable as JSON")
+        _fail_invalid_chat("it is not serializable as JSON")
     if size > MAX_TEXT:
-        _no_chat(f"it has more than {MAX_TEXT} characters")
+        _fail_invalid_chat(f"it has more than {MAX_TEXT} characters")
     return found
 
 
@@ -125,7 +125,7 @@ def _fail_unusable(why: str) -> NoReturn:
     )
 
 
-def _no_chat(why: str) -> NoReturn:
+def _fail_invalid_chat(why: str) -> NoReturn:
     raise_error(
         "E0425", f"invalid chat: {why}", helps=['write [{"role": "user", "content": "a text"}, …]']
     )

@@ -53,9 +53,9 @@ def decode_image(data: bytes, name: str) -> Array:
     except pillow.DecompressionBombError:
         fail_too_large(name, f"it has more than {MAX_PIXELS >> 20} million pixels")
     except pillow.UnidentifiedImageError:
-        _not_a_picture(name, data, "it is neither a PNG nor a JPEG file")
+        _fail_not_image(name, data, "it is neither a PNG nor a JPEG file")
     except DECODER_ERRORS as fault:
-        _not_a_picture(name, data, f"the image is damaged ({escape_text(fault)[:200]})")
+        _fail_not_image(name, data, f"the image is damaged ({escape_text(fault)[:200]})")
 
 
 def convert_pil_image(image: Any, record: ImageRecord, name: str) -> Floats:
@@ -64,7 +64,7 @@ def convert_pil_image(image: Any, record: ImageRecord, name: str) -> Floats:
         _check_size(image.size, name)
         return normalize_image(_decode_pixels(image), record)
     except DECODER_ERRORS as fault:
-        _not_a_picture(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
+        _fail_not_image(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
 
 
 def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
@@ -100,10 +100,12 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
     if record.rounded or record.resized or record.fitted or record.centered:
         # as published processors do
         if record.centered:
-            return _in_the_middle(pixels, record)
-        pixels = _to_size(pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record)
+            return _fit_and_center(pixels, record)
+        pixels = _resize_pixels(
+            pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record
+        )
         if not record.fitted:
-            pixels = _cut_out(pixels, record.size)
+            pixels = _crop_or_pad_center(pixels, record.size)
     return pixels
 
 
@@ -127,17 +129,17 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
     return resized
 
 
-def _to_size(pixels: Array, wanted: ImageSize, record: ImageRecord) -> Array:
+def _resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
     """Resize pixels `[rows, columns, 1|3]`; 8-bit ones are `rounded` to 8 bits."""
-    if pixels.shape[:2] == wanted:
+    if pixels.shape[:2] == size:
         return pixels
     if record.rounded and pixels.dtype == np.uint8:
         # all channels at once
         gray = pixels.shape[2] == 1
-        done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, wanted, record.resize)
+        done = _resize_with_pillow(pixels[:, :, 0] if gray else pixels, size, record.resize)
         return done[:, :, None] if gray else done
     planes = pixels.astype(np.float32).transpose(2, 0, 1)
-    return np.stack([resize_image(plane, wanted, record.resize) for plane in planes], axis=-1)
+    return np.stack([resize_image(plane, size, record.resize) for plane in planes], axis=-1)
 
 
 def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
@@ -147,11 +149,13 @@ def _rotate_to_target(pixels: Array, size: ImageSize) -> Array:
     return np.rot90(pixels, -1) if differs else pixels
 
 
-def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
+def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
     """Return an image resized and padded with black on all sides, as Donut's processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
-    pixels = _to_size(pixels, _compute_size(pixels.shape[0], pixels.shape[1], edge), record)
+    pixels = _resize_pixels(
+        pixels, _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge), record
+    )
     high, wide = pixels.shape[:2]
     down, across = min(high, rows), min(wide, columns)
     # Both steps round to 8 bits, so that a single step would give other pixels.
@@ -160,7 +164,7 @@ def _in_the_middle(pixels: Array, record: ImageRecord) -> Array:
             across = max(1, wide * down // high)
         elif wide > high:
             down = max(1, high * across // wide)
-        pixels = _to_size(pixels, (down, across), record)
+        pixels = _resize_pixels(pixels, (down, across), record)
     return _pad_with_black(pixels, record.size, ((rows - down) // 2, (columns - across) // 2))
 
 
@@ -173,14 +177,14 @@ def _pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
 def _compute_target(rows: int, columns: int, record: ImageRecord) -> ImageSize:
     """Return the size to which an image is resized."""
     if record.fitted:
-        return _fit_size(rows, columns, record)
+        return _compute_fitted_size(rows, columns, record)
     if len(record.resized) == 1:
-        return _compute_size(rows, columns, record.resized[0])
+        return _compute_short_edge_size(rows, columns, record.resized[0])
     height, width = record.resized or record.size
     return height, width
 
 
-def _compute_size(rows: int, columns: int, edge: int) -> ImageSize:
+def _compute_short_edge_size(rows: int, columns: int, edge: int) -> ImageSize:
     """Return (rows, columns) with the shorter side `edge`. Raise E0904 where that is too large."""
     short, long = min(rows, columns), max(rows, columns)
     other = max(1, edge * long // short)
@@ -189,7 +193,7 @@ def _compute_size(rows: int, columns: int, edge: int) -> ImageSize:
     return (edge, other) if rows <= columns else (other, edge)
 
 
-def _fit_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
+def _compute_fitted_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
     """Return (rows, columns) as DETR's and YOLOS's processors round them. Raise E0990 if they
     exceed the frame.
     """
@@ -219,7 +223,7 @@ def _fit_size(rows: int, columns: int, record: ImageRecord) -> ImageSize:
     return high, wide
 
 
-def _cut_out(pixels: Array, size: ImageSize) -> Array:
+def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
     """Center-crop an image, padding a smaller one with black."""
     if pixels.shape[:2] == size:
         return pixels
@@ -296,7 +300,7 @@ def _check_size(size: ImageSize, name: str) -> None:
         )
 
 
-def _not_a_picture(name: str, data: bytes, why: str) -> NoReturn:
+def _fail_not_image(name: str, data: bytes, why: str) -> NoReturn:
     helps = ["save the image again as PNG or JPEG"]
     if not data:
         why = "the file is empty"
@@ -325,18 +329,18 @@ GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
 
 def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
     """Return whether an input takes several images per text."""
-    images = isinstance(reading.of_input(name), ImageRecord)
+    images = isinstance(reading.get_input_reading(name), ImageRecord)
     return images and graph.inputs[name].type.rank == BATCHED_RANK
 
 
-def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
+def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
     """Stack the images `f32[images, …]` of every text. Raise E0912 for unequal counts without a
     mask input.
     """
-    counts = {len(images) for images in texts}
+    counts = {len(images) for images in images_by_text}
     shape = graph.inputs[name].type.shape
-    told = any(v.type.shape == shape[:2] for v in graph.inputs.values())
-    if len(counts) > 1 and not told:
+    has_mask = any(v.type.shape == shape[:2] for v in graph.inputs.values())
+    if len(counts) > 1 and not has_mask:
         raise_error(
             "E0912",
             f"the texts have {min(counts)} to {max(counts)} images in `{name}`, and "
@@ -344,23 +348,23 @@ def merge_images(graph: Graph, name: str, texts: Sequence[Array]) -> Array:
             notes=["it has no image mask input"],
             helps=["batch texts with equal numbers of images"],
         )
-    most = max(counts, default=0)
+    max_images = max(counts, default=0)
     rest = [(0, 0)] * (BATCHED_RANK - 2)
-    return np.stack([np.pad(p, [(0, most - len(p)), *rest]) for p in texts])
+    return np.stack([np.pad(p, [(0, max_images - len(p)), *rest]) for p in images_by_text])
 
 
 def split_images(
-    graph: Graph, reading: PreprocessingConfig, given: Mapping[str, Array]
+    graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return `given` with images grouped by text. Raise E0912 if counts of images and texts
+    """Return `inputs` with images grouped by text. Raise E0912 if counts of images and texts
     differ.
     """
-    made = dict(given)
-    for name, array in given.items():
+    grouped = dict(inputs)
+    for name, array in inputs.items():
         if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
             continue
         if array.ndim == BATCHED_RANK - 1:
-            texts = _count_texts(graph, given, name)
+            texts = _count_texts(graph, inputs, name)
             if texts not in (None, 1, len(array)):
                 raise_error(
                     "E0912",
@@ -368,14 +372,14 @@ def split_images(
                     notes=["a flat list of images is for one text, or has one image per text"],
                     helps=[GROUPING_HELP],
                 )
-            made[name] = array[None] if texts == 1 else array[:, None]
-    return made
+            grouped[name] = array[None] if texts == 1 else array[:, None]
+    return grouped
 
 
-def _count_texts(graph: Graph, given: Mapping[str, Array], name: str) -> int | None:
+def _count_texts(graph: Graph, inputs: Mapping[str, Array], name: str) -> int | None:
     """Return the number of texts, inferred from the other inputs; None if unknown."""
     batch = graph.inputs[name].type.shape[:1]
-    for other, array in given.items():
+    for other, array in inputs.items():
         value = graph.inputs.get(other)
         if other != name and value and value.type.shape[:1] == batch and array.ndim:
             return len(array)

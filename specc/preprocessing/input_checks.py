@@ -20,13 +20,13 @@ Solve: TypeAlias = Callable[[str, Mapping[str, int]], int | None]
 @dataclass(frozen=True, slots=True)
 class InputSpec:
     """An input of a model: `dtype` is one of `f32`, `i64`, `bool` …; a dim is a number, a name,
-    or a text for `solve`; ids are below `below`; an `optional` input may be absent.
+    or a text for `solve`; ids are below `id_limit`; an `optional` input may be absent.
     """
 
     name: str
     dtype: str
     dims: tuple[str | int, ...]
-    below: int | None = None
+    id_limit: int | None = None
     optional: bool = False
 
 
@@ -36,44 +36,44 @@ class LengthBound:
 
     low: int = 0
     high: int | None = None
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(slots=True)
 class _Findings:
     """Errors so far, and for each dim its length and the input that set it."""
 
-    faults: list[Diagnostic] = field(default_factory=list)
+    errors: list[Diagnostic] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
-    origin: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
     def add(
         self, code: str, title: str, *, notes: Sequence[str] = (), helps: Sequence[str] = ()
     ) -> None:
-        self.faults.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
+        self.errors.append(Diagnostic(code, title, notes=tuple(notes), helps=tuple(helps)))
 
 
 def check_inputs(
     specs: Sequence[InputSpec],
-    given: Mapping[str, Array],
+    arrays_by_name: Mapping[str, Array],
     *,
     bounds: Mapping[str, LengthBound] | None = None,
-    solve: Solve | None = None,
+    evaluate_dim: Solve | None = None,
 ) -> dict[str, Array]:
     """Return the arrays in order, cast exactly. Raise all errors: E0907 element types, E0910
     names, E0911 ranks, E0912 lengths, E0913 ids, E0914 NaN.
     """
     found = _Findings()
-    _check_names(specs, given, found)
+    _check_names(specs, arrays_by_name, found)
     arrays: dict[str, Array] = {}
     whole: list[InputSpec] = []
     for spec in specs:
-        if spec.name not in given:
+        if spec.name not in arrays_by_name:
             continue
         try:
-            array = cast_exactly(np.asarray(given[spec.name]), spec.dtype, spec.name)
+            array = cast_exactly(np.asarray(arrays_by_name[spec.name]), spec.dtype, spec.name)
         except Failed as fault:
-            found.faults.extend(fault.diagnostics)
+            found.errors.extend(fault.diagnostics)
             continue
         arrays[spec.name] = array
         if array.ndim == len(spec.dims):
@@ -81,22 +81,24 @@ def check_inputs(
             _bind_dims(spec, array, found)
             _check_values(spec, array, found)
         else:
-            _wrong_rank(spec, array, found)
+            _report_wrong_rank(spec, array, found)
     # Sums and products of lengths determine nothing before all single ones are known.
     for spec in whole:
-        _check_polynomials(spec, arrays[spec.name], found, solve)
-    _check_bounds(found, bounds or {}, solve)
-    if found.faults:
-        raise Failed(*found.faults)
+        _check_computed_dims(spec, arrays[spec.name], found, evaluate_dim)
+    _check_bounds(found, bounds or {}, evaluate_dim)
+    if found.errors:
+        raise Failed(*found.errors)
     return arrays
 
 
-def _check_names(specs: Sequence[InputSpec], given: Mapping[str, Array], found: _Findings) -> None:
+def _check_names(
+    specs: Sequence[InputSpec], arrays_by_name: Mapping[str, Array], found: _Findings
+) -> None:
     names = [spec.name for spec in specs]
-    absent = [name for name in names if name not in given]
+    absent = [name for name in names if name not in arrays_by_name]
     # a misspelled input name is one error, not two
     guessed: set[str | None] = set()
-    for name in given:
+    for name in arrays_by_name:
         if name not in names:
             guess = find_similar_name(name, absent)
             guessed.add(guess)
@@ -127,16 +129,16 @@ def _bind_dims(spec: InputSpec, array: Array, found: _Findings) -> None:
                 )
         elif dim.isidentifier():
             known = found.lengths.setdefault(dim, length)
-            origin = found.origin.setdefault(dim, spec.name)
+            origin = found.origins.setdefault(dim, spec.name)
             if known != length:
                 found.add(
                     "E0912",
                     _describe_clash(dim, known, origin, length, spec.name),
-                    helps=[_clash_help(dim)],
+                    helps=[_suggest_clash_fix(dim)],
                 )
 
 
-def _check_polynomials(
+def _check_computed_dims(
     spec: InputSpec, array: Array, found: _Findings, solve: Solve | None
 ) -> None:
     """Compare computed lengths, once all named dims are known."""
@@ -146,7 +148,7 @@ def _check_polynomials(
         due = solve(dim, found.lengths)
         if due is not None and due != length:
             known = ", ".join(
-                f"{name} = {n} (`{found.origin[name]}`)"
+                f"{name} = {n} (`{found.origins[name]}`)"
                 for name, n in found.lengths.items()
                 if name in dim
             )
@@ -159,13 +161,13 @@ def _check_polynomials(
 
 def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: Solve | None) -> None:
     for dim, length in found.lengths.items():
-        where = f"`{dim}` is {length} in `{found.origin[dim]}`"
+        where = f"`{dim}` is {length} in `{found.origins[dim]}`"
         _check_bound(found, bounds.get(dim, LengthBound()), where, length)
     # Several lengths together, `m + seq`, or the result of a stride.
     for text in sorted(bounds.keys() - found.lengths.keys()):
         told = solve(text, found.lengths) if solve else None
         if told and "%" in text:
-            _report_remainder(found, text, told, bounds[text].why)
+            _report_remainder(found, text, told, bounds[text].reason)
         elif told is not None:
             _check_bound(found, bounds[text], f"`{text}` is {told}", told)
 
@@ -173,7 +175,7 @@ def _check_bounds(found: _Findings, bounds: Mapping[str, LengthBound], solve: So
 def _report_remainder(found: _Findings, text: str, left: int, why: str) -> None:
     """Report a length that is not divisible."""
     known = [
-        f"`{name}` is {length} in `{found.origin[name]}`"
+        f"`{name}` is {length} in `{found.origins[name]}`"
         for name, length in found.lengths.items()
         if re.search(rf"\b{re.escape(name)}\b", text)
     ]
@@ -186,7 +188,7 @@ def _report_remainder(found: _Findings, text: str, left: int, why: str) -> None:
 
 
 def _check_bound(found: _Findings, bound: LengthBound, where: str, length: int) -> None:
-    reason = [bound.why] if bound.why else []
+    reason = [bound.reason] if bound.reason else []
     if length < bound.low:
         title = f"{where}, the minimum is {bound.low}"
         found.add("E0912", title, notes=reason)
@@ -205,19 +207,19 @@ def _check_values(spec: InputSpec, array: Array, found: _Findings) -> None:
                 notes=[f"{int(bad.sum())} of {array.size} values are"] if array.size > 1 else [],
                 helps=["find where the data were divided by zero or left unset"],
             )
-    elif array.dtype.kind in "iu" and spec.below is not None:
-        bad = (array < 0) | (array >= spec.below)
+    elif array.dtype.kind in "iu" and spec.id_limit is not None:
+        bad = (array < 0) | (array >= spec.id_limit)
         if bad.any():
             value = array[tuple(int(i) for i in np.argwhere(bad)[0])]
             found.add(
                 "E0913",
                 f"`{spec.name}` has the id {value} at {format_index(bad)}; ids go from 0 "
-                f"to {spec.below - 1}",
+                f"to {spec.id_limit - 1}",
                 helps=["check that the ids come from the tokenizer of this model"],
             )
 
 
-def _wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
+def _report_wrong_rank(spec: InputSpec, array: Array, found: _Findings) -> None:
     helps = []
     if array.ndim == len(spec.dims) - 1:
         helps = [
@@ -239,7 +241,7 @@ def _describe_clash(dim: str, known: int, origin: str, length: int, name: str) -
     return f"`{dim}` is {known} in `{origin}` but {length} in `{name}`"
 
 
-def _clash_help(dim: str) -> str:
+def _suggest_clash_fix(dim: str) -> str:
     if dim == "batch":
         return (
             "pass the same number of examples to each input; repeat one that "

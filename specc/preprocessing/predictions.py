@@ -11,15 +11,15 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.records import TextReading
-from specc.preprocessing.show_results import probabilities
+from specc.preprocessing.show_results import compute_probabilities
 from specc.preprocessing.task_kinds import Options, Task
 from specc.preprocessing.text_batches import TextEncoding
 from specc.preprocessing.tokenizer_files import TextTokenizer
 from specc.preprocessing.tokenizer_library import (
+    decode_token_ids,
     decode_token_strings,
+    get_token_strings,
     has_subword_prefix,
-    plain_text_of,
-    token_names,
 )
 
 Floats = NDArray[np.float64]
@@ -31,16 +31,17 @@ Facts: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResults:
-    """Results of a run with the tokens of every row, the texts and the options. `rows` are empty
-    where ids were given; `owner` is the text of each row, as a long context is several rows.
+    """Results of a run, the encodings of its sequences, the input texts and the options.
+    `encodings` is empty if the inputs were ids. `text_indices` is the index of each sequence's
+    text, as a long context is split into several sequences.
     """
 
     task: Task
     results: Mapping[str, Array]
     record: TextReading | None = None
-    rows: Sequence[TextEncoding] = ()
-    owner: Sequence[int] = ()
-    given: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    encodings: Sequence[TextEncoding] = ()
+    text_indices: Sequence[int] = ()
+    inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     options: Options = field(default_factory=dict)
 
     @property
@@ -49,7 +50,7 @@ class TaskResults:
         assert isinstance(self.record, TextTokenizer), "the task needs a tokenizer"
         return self.record
 
-    def scores(self, name: str, rank: int) -> Floats:
+    def read_scores(self, name: str, rank: int) -> Floats:
         """Return a result in float64. Raise E0916 if it has another rank."""
         value = self.results[name]
         if value.dtype.kind != "f" or value.ndim != rank or not value.size:
@@ -65,7 +66,7 @@ def make_predictions(scored: TaskResults) -> list[Prediction]:
 def apply_function(scores: Floats, function: str) -> Floats:
     """Apply softmax, sigmoid or nothing along the last axis."""
     if function == "softmax":
-        return probabilities(scores)
+        return compute_probabilities(scores)
     if function == "sigmoid":
         # choose the form of the sigmoid that does not overflow
         small = np.exp(-np.abs(scores))
@@ -79,17 +80,17 @@ def _rank_labels(labels: Sequence[str], scores: Sequence[float]) -> list[Facts]:
     return [{"label": labels[i], "score": float(scores[i])} for i in order]
 
 
-def _text_classification(scored: TaskResults) -> list[Prediction]:
-    logits = scored.scores("logits", 2)
+def _predict_text_classification(scored: TaskResults) -> list[Prediction]:
+    logits = scored.read_scores("logits", 2)
     function = scored.options.get("function_to_apply") or scored.task.function
-    labels = [scored.task.label(i) for i in range(logits.shape[1])]
+    labels = [scored.task.get_label(i) for i in range(logits.shape[1])]
     most = scored.options.get("top_k") or len(labels)
     rows = apply_function(logits, function)
     return [_rank_labels(labels, row.tolist())[:most] for row in rows]
 
 
-def _token_classification(scored: TaskResults) -> list[Prediction]:
-    shares = probabilities(scored.scores("logits", 3))
+def _predict_token_classification(scored: TaskResults) -> list[Prediction]:
+    shares = compute_probabilities(scored.read_scores("logits", 3))
     strategy = str(scored.options["aggregation_strategy"])
     return [
         group_entities(
@@ -100,25 +101,30 @@ def _token_classification(scored: TaskResults) -> list[Prediction]:
             scored.tokenizer,
             strategy,
         )
-        for i, (text, row) in enumerate(zip(scored.given["text"], scored.rows, strict=True))
+        for i, (text, row) in enumerate(zip(scored.inputs["text"], scored.encodings, strict=True))
     ]
 
 
 def _find_token_positions(scored: TaskResults, row: int) -> slice:
     """Return the positions of the tokens of a row, without padding."""
-    length = len(scored.rows[row].ids)
+    length = len(scored.encodings[row].ids)
     if scored.options.get("padded_left"):
-        longest = max(len(r.ids) for r in scored.rows)
+        longest = max(len(r.ids) for r in scored.encodings)
         return slice(longest - length, longest)
     return slice(0, length)
 
 
-def _question_answering(scored: TaskResults) -> list[Prediction]:
-    starts, ends = scored.scores("start_logits", 2), scored.scores("end_logits", 2)
-    found: list[list[Facts]] = [[] for _ in scored.given["question"]]
-    for i, row in enumerate(scored.rows):
-        at, text = _find_token_positions(scored, i), scored.given["context"][scored.owner[i]]
-        found[scored.owner[i]] += _find_answers(scored, row, starts[i][at], ends[i][at], text)
+def _predict_answers(scored: TaskResults) -> list[Prediction]:
+    starts, ends = scored.read_scores("start_logits", 2), scored.read_scores("end_logits", 2)
+    found: list[list[Facts]] = [[] for _ in scored.inputs["question"]]
+    for i, row in enumerate(scored.encodings):
+        at, text = (
+            _find_token_positions(scored, i),
+            scored.inputs["context"][scored.text_indices[i]],
+        )
+        found[scored.text_indices[i]] += _find_answers(
+            scored, row, starts[i][at], ends[i][at], text
+        )
     most = int(scored.options["top_k"])
     ranked = [sorted(some, key=lambda answer: -answer["score"])[:most] for some in found]
     return [some[0] if most == 1 and some else some for some in ranked]
@@ -131,7 +137,8 @@ def _find_answers(
     inside = np.array([part == 1 for part in row.parts])
     counted = inside | (np.array(row.ids) == scored.task.cls)
     begins, finishes = (
-        probabilities(np.where(counted, logits, -np.inf)) * inside for logits in (start, end)
+        compute_probabilities(np.where(counted, logits, -np.inf)) * inside
+        for logits in (start, end)
     )
     longest = int(scored.options["max_answer_len"])
     spans = np.tril(np.triu(begins[:, None] * finishes[None]), longest - 1)
@@ -142,14 +149,14 @@ def _find_answers(
         first, last = divmod(int(place), len(row.ids))
         if not (inside[first] and inside[last]):
             continue
-        low, high = _word_characters(row, first)[0], _word_characters(row, last)[1]
+        low, high = _find_word_span(row, first)[0], _find_word_span(row, last)[1]
         score = float(spans[first, last])
         answer: Facts = {"score": score, "start": low, "end": high}
         found.append({**answer, "answer": context[low:high]})
     return found
 
 
-def _word_characters(row: TextEncoding, place: int) -> tuple[int, int]:
+def _find_word_span(row: TextEncoding, place: int) -> tuple[int, int]:
     """Return the characters of the word of a token, or of the token if words are unknown."""
     word = row.words[place]
     if word is None:
@@ -162,20 +169,20 @@ def _word_characters(row: TextEncoding, place: int) -> tuple[int, int]:
     return min(a for a, _ in same), max(b for _, b in same)
 
 
-def _fill_mask(scored: TaskResults) -> list[Prediction]:
-    logits = scored.scores("logits", 3)
+def _predict_masked_tokens(scored: TaskResults) -> list[Prediction]:
+    logits = scored.read_scores("logits", 3)
     found: list[Prediction] = []
-    for i, row in enumerate(scored.rows):
+    for i, row in enumerate(scored.encodings):
         masks = [n for n, token in enumerate(row.ids) if token == scored.task.mask]
         if not masks:
             helps = ["add one at the word to predict"]
             if scored.task.mask is not None:
                 mask = escape_text(
-                    plain_text_of([scored.task.mask], scored.tokenizer, special=True)
+                    decode_token_ids([scored.task.mask], scored.tokenizer, special=True)
                 )
                 helps = [f'write `{mask}`: "Paris is the {mask} of France."']
             raise_error("E0906", "the text has no mask token", helps=helps)
-        shares = probabilities(logits[i][_find_token_positions(scored, i)][masks])
+        shares = compute_probabilities(logits[i][_find_token_positions(scored, i)][masks])
         each = [
             [
                 _make_candidate(scored, row, at, int(token), float(share[token]), masks)
@@ -194,36 +201,36 @@ def _make_candidate(
     ids = [*row.ids[:at], token, *row.ids[at + 1 :]]
     ids = [number for number in ids if number != scored.task.pad]
     # with several masks the others stay visible
-    sequence = plain_text_of(ids, scored.tokenizer, special=len(masks) > 1)
-    word = plain_text_of([token], scored.tokenizer, special=True)
+    sequence = decode_token_ids(ids, scored.tokenizer, special=len(masks) > 1)
+    word = decode_token_ids([token], scored.tokenizer, special=True)
     found = {"score": share, "token": token}
     return {**found, "token_str": word, "sequence": sequence}
 
 
-def _multiple_choice(scored: TaskResults) -> list[Prediction]:
-    shares = probabilities(scored.scores("logits", 2))
-    return [_rank_labels(scored.given["choices"], row.tolist()) for row in shares]
+def _predict_choices(scored: TaskResults) -> list[Prediction]:
+    shares = compute_probabilities(scored.read_scores("logits", 2))
+    return [_rank_labels(scored.inputs["choices"], row.tolist()) for row in shares]
 
 
-def _zero_shot_image(scored: TaskResults) -> list[Prediction]:
-    logits = scored.scores("logits_per_image", 2)
+def _predict_image_labels(scored: TaskResults) -> list[Prediction]:
+    logits = scored.read_scores("logits_per_image", 2)
     shares = apply_function(logits, scored.task.function)
-    return [_rank_labels(scored.given["candidate_labels"], row.tolist()) for row in shares]
+    return [_rank_labels(scored.inputs["candidate_labels"], row.tolist()) for row in shares]
 
 
 TASK_PREDICTIONS: Mapping[str, Callable[[TaskResults], list[Prediction]]] = {
-    "text-classification": _text_classification,
-    "next-sentence-prediction": _text_classification,
-    "token-classification": _token_classification,
-    "question-answering": _question_answering,
-    "fill-mask": _fill_mask,
-    "multiple-choice": _multiple_choice,
-    "zero-shot-image-classification": _zero_shot_image,
+    "text-classification": _predict_text_classification,
+    "next-sentence-prediction": _predict_text_classification,
+    "token-classification": _predict_token_classification,
+    "question-answering": _predict_answers,
+    "fill-mask": _predict_masked_tokens,
+    "multiple-choice": _predict_choices,
+    "zero-shot-image-classification": _predict_image_labels,
     "sentence-similarity": lambda scored: scored.results["sentence_embedding"].tolist(),
 }
 
 
-def cosine_similarities(vectors: Array) -> Floats:
+def compute_cosine_similarities(vectors: Array) -> Floats:
     """Return the pairwise cosine similarities [n, n] of vectors [n, d]; 0 for a zero vector."""
     rows = np.asarray(vectors, np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
@@ -268,7 +275,7 @@ def _list_tokens(
     text: str, row: TextEncoding, shares: Floats, task: Task, record: TextTokenizer
 ) -> list[Facts]:
     """Return the tokens of the text, each with whether it continues a word."""
-    names, marked = token_names(row.ids, record), has_subword_prefix(record)
+    names, marked = get_token_strings(row.ids, record), has_subword_prefix(record)
     found: list[Facts] = []
     for i, (start, end) in enumerate(row.offsets):
         if row.special[i]:
@@ -289,7 +296,7 @@ def _list_tokens(
 def _label_tokens(token: Facts, scores: Floats, task: Task, **changed: object) -> Facts:
     """Yield each token with its most likely label."""
     best = int(scores.argmax())
-    found = {"entity": task.label(best), "score": float(scores[best])}
+    found = {"entity": task.get_label(best), "score": float(scores[best])}
     return {**token, **found, **changed}
 
 

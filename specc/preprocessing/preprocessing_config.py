@@ -39,12 +39,12 @@ class PreprocessingConfig:
     """
 
     inputs: tuple[tuple[str, InputReading], ...] = ()
-    shows: tuple[tuple[str, OutputReading], ...] = ()
+    outputs: tuple[tuple[str, OutputReading], ...] = ()
     task: Task | None = None
 
     def __repr__(self) -> str:
         kinds = {name: type(record).__name__ for name, record in self.inputs}
-        shown = {name: type(record).__name__ for name, record in self.shows}
+        shown = {name: type(record).__name__ for name, record in self.outputs}
         return format_repr(
             f"reading: {format_port_types(kinds)}; shown: {format_port_types(shown)}"
         )
@@ -53,7 +53,7 @@ class PreprocessingConfig:
         """Return a copy with a task."""
         return replace(self, task=task)
 
-    def of_input(self, name: str) -> InputReading:
+    def get_input_reading(self, name: str) -> InputReading:
         """Return the reading of the input `name`."""
         return dict(self.inputs).get(name, NumbersOutput())
 
@@ -61,23 +61,23 @@ class PreprocessingConfig:
     def files(self) -> tuple[TokenizerFile, ...]:
         """Return the tokenizer files, without duplicates."""
         records = [r for _, r in self.inputs] + [
-            r.vocabulary for _, r in self.shows if isinstance(r, TextOutput)
+            r.vocabulary for _, r in self.outputs if isinstance(r, TextOutput)
         ]
         return tuple(dict.fromkeys(r.file for r in records if isinstance(r, TextTokenizer)))
 
-    def placed(self, stem: str) -> "PreprocessingConfig":
+    def assign_file_names(self, stem: str) -> "PreprocessingConfig":
         """Return it as the model called `stem` stores it: large files get names next to the
         model.
         """
-        return self._change_files(lambda file: file.placed(stem))
+        return self._change_files(lambda file: file.assign_name(stem))
 
-    def named(self, names: Mapping[str, str]) -> "PreprocessingConfig":
+    def rename_files(self, names: Mapping[str, str]) -> "PreprocessingConfig":
         """Return it with files named by their hashes, as a package of graphs stores them."""
-        return self._change_files(lambda file: file.named(names.get(file.sha256, file.name)))
+        return self._change_files(lambda file: file.rename(names.get(file.sha256, file.name)))
 
-    def opened(self, directory: Path) -> "PreprocessingConfig":
+    def load_files(self, directory: Path) -> "PreprocessingConfig":
         """Return a copy with the content of files next to the model in `directory`. Raise E0942."""
-        return self._change_files(lambda file: file.opened(directory))
+        return self._change_files(lambda file: file.load(directory))
 
     def _change_files(
         self, change: Callable[[TokenizerFile], TokenizerFile]
@@ -85,21 +85,21 @@ class PreprocessingConfig:
         if not self.files:
             return self
         changed = {file: change(file) for file in self.files}
-        inputs, shows = dict(self.inputs), dict(self.shows)
+        inputs, shows = dict(self.inputs), dict(self.outputs)
         for name, record in self.inputs:
             if isinstance(record, TextTokenizer):
                 inputs[name] = replace(record, file=changed[record.file])
-        for name, shown in self.shows:
+        for name, shown in self.outputs:
             words = shown.vocabulary if isinstance(shown, TextOutput) else None
             if isinstance(words, TextTokenizer):
                 shows[name] = TextOutput(replace(words, file=changed[words.file]))
-        return replace(self, inputs=tuple(inputs.items()), shows=tuple(shows.items()))
+        return replace(self, inputs=tuple(inputs.items()), outputs=tuple(shows.items()))
 
     def to_json(self) -> Json:
         """Return the record as JSON."""
         found: dict[str, Json] = {
             "inputs": {name: record.to_json() for name, record in self.inputs},
-            "shows": {name: record.to_json() for name, record in self.shows},
+            "shows": {name: record.to_json() for name, record in self.outputs},
         }
         if self.files:
             found["tokenizers"] = {file.sha256: file.to_json() for file in self.files}

@@ -9,7 +9,7 @@ import numpy as np
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
-from specc.preprocessing.array_files import nested_array
+from specc.preprocessing.array_files import convert_nested_lists
 from specc.preprocessing.images import Floats, convert_pil_image, read_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import ImageRecord
@@ -20,10 +20,10 @@ DLPACK_HOST_DEVICES = (1, 3)
 TEXT_IMAGES_RANK = 4
 """Rank of the images of one text, which may be several."""
 MAX_LIST_DEPTH = 8
-"""Maximum depth of lists that are searched for arrays; `nested_array` checks the rest."""
+"""Maximum depth of lists that are searched for arrays; `convert_nested_lists` checks the rest."""
 
 
-def _is_texts(array: Array) -> bool:
+def _is_string_column(array: Array) -> bool:
     """Return whether a column contains strings, whatever its array type."""
     if array.dtype.kind not in "UTO" or array.ndim != 1:
         return False
@@ -36,14 +36,14 @@ def _list_images(value: object) -> list[object]:
     return several if all(is_pil_image(one) for one in several) else []
 
 
-def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> list[Array]:
+def convert_image_lists(reading: PreprocessingConfig, name: str, value: object) -> list[Array]:
     """Return the images `f32[images, …]` of every text from a list of lists; empty for anything
     else.
     """
-    record = reading.of_input(name)
+    record = reading.get_input_reading(name)
     if not isinstance(record, ImageRecord) or not isinstance(value, list | tuple):
         return []
-    if value and all(_seen(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in value):
+    if value and all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in value):
         return [_convert_array(one, name) for one in value]
     each = [_list_images(one) if isinstance(one, list | tuple) else [] for one in value]
     complete = each if all(each) else []
@@ -52,7 +52,7 @@ def images_per_text(reading: PreprocessingConfig, name: str, value: object) -> l
 
 def convert_input(reading: PreprocessingConfig, name: str, value: object) -> object:
     """Return the input `name` as an array, a text, texts, or nested lists of numbers."""
-    record = reading.of_input(name)
+    record = reading.get_input_reading(name)
     if isinstance(value, str):
         return str(value)  # NumPy's strings are arrays too
     if isinstance(record, ImageRecord) and (images := _list_images(value)):
@@ -60,12 +60,12 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
     if isinstance(value, list | tuple):
         # one of each type: checking each of a million numbers would take half a minute
         kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
-        arrays = any(map(_seen, kinds.values()))
+        arrays = any(map(_is_array_like, kinds.values()))
         return _convert_lists(value, name) if arrays else value
-    if not _seen(value):
+    if not _is_array_like(value):
         return value
     array = _convert_array(value, name)
-    return array.tolist() if _is_texts(array) else array
+    return array.tolist() if _is_string_column(array) else array
 
 
 def _read_image(image: object, record: ImageRecord, name: str) -> Floats:
@@ -90,7 +90,7 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
             notes=["supported: arrays, lists of numbers, strings"],
             helps=[fix],
         )
-    return nested_array(value, f"the value of `{name}`", left=left)
+    return convert_nested_lists(value, f"the value of `{name}`", pad_left=left)
 
 
 def is_pil_image(value: object) -> bool:
@@ -101,7 +101,7 @@ def is_pil_image(value: object) -> bool:
     )
 
 
-def _seen(value: object) -> bool:
+def _is_array_like(value: object) -> bool:
     return any(name in dir(type(value)) for name in ARRAY_PROTOCOLS)
 
 
@@ -119,7 +119,7 @@ def _convert_lists(value: object, name: str) -> object:
     """Convert arrays in lists to lists of numbers."""
     if isinstance(value, list | tuple):
         return [_convert_lists(item, name) for item in value]
-    return _convert_array(value, name).tolist() if _seen(value) else value
+    return _convert_array(value, name).tolist() if _is_array_like(value) else value
 
 
 def _convert_array(value: Any, name: str) -> Array:
@@ -133,7 +133,7 @@ def _convert_array(value: Any, name: str) -> Array:
             helps=["fill it, `array.filled(0)`, and pass the mask as an input"],
         )
     methods = dir(type(value))
-    _check_rows(value, methods, name)
+    _check_nulls(value, methods, name)
     try:
         _check_device(value, methods, name)
         if "detach" in methods:
@@ -172,7 +172,7 @@ def _check_device(value: Any, methods: list[str], name: str) -> None:
         )
 
 
-def _check_rows(value: Any, methods: list[str], name: str) -> None:
+def _check_nulls(value: Any, methods: list[str], name: str) -> None:
     """Raise E0907 for an Arrow column with nulls."""
     if "null_count" not in methods or not value.null_count:
         return

@@ -21,12 +21,13 @@ MAX_WINDOW = 65_536  # samples
 MAX_REPORTED = 3  # labels of an image, if the spec describes how they are shown
 
 Vocabulary: TypeAlias = Annotated[
-    tuple[str, ...], partial(JsonFields.texts, most=MAX_VOCABULARY, longest=MAX_TOKEN)
+    tuple[str, ...],
+    partial(JsonFields.read_strings, max_count=MAX_VOCABULARY, max_length=MAX_TOKEN),
 ]
 Labels: TypeAlias = Annotated[
-    tuple[str, ...], partial(JsonFields.texts, most=MAX_LABELS, longest=MAX_LABEL)
+    tuple[str, ...], partial(JsonFields.read_strings, max_count=MAX_LABELS, max_length=MAX_LABEL)
 ]
-PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, most=3)]
+PerChannel: TypeAlias = Annotated[tuple[float, ...], partial(JsonFields.read_numbers, max_count=3)]
 Rate: TypeAlias = Annotated[int, int_range(1, MAX_RATE)]
 Bins: TypeAlias = Annotated[int, int_range(1, 4096)]
 Frames: TypeAlias = Annotated[int, int_range(1, 1_000_000)]
@@ -38,18 +39,18 @@ def _read_invert(found: JsonFields, name: str) -> bool | str:
 
 def _read_lengths(found: JsonFields, name: str) -> tuple[int, ...]:
     """Read one length or two; `fitted` is two, of the shorter side and of the longer."""
-    count = len(found.items(name, 2))
+    count = len(found.read_list(name, 2))
     if name == "fitted" and count == 1:
         found.refuse(name, "is not two lengths: of the shorter side and of the longer")
-    return found.integers(name, count, 1, MAX_SIDE)
+    return found.read_integers(name, count, 1, MAX_SIDE)
 
 
 def _read_palette(found: JsonFields, name: str) -> tuple[tuple[int, ...], ...]:
-    colors = enumerate(found.items(name, MAX_LABELS))
+    colors = enumerate(found.read_list(name, MAX_LABELS))
     each = (
         JsonFields({"color": c}, (*found.path, f"{name}[{i}]"), found.complain) for i, c in colors
     )
-    return tuple(one.integers("color", 3, 0, 255) for one in each)
+    return tuple(one.read_integers("color", 3, 0, 255) for one in each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,9 @@ class ImageRecord(Record):
     """
 
     tag = "image"
-    size: Annotated[tuple[int, int], partial(JsonFields.integers, count=2, low=1, high=MAX_SIDE)]
+    size: Annotated[
+        tuple[int, int], partial(JsonFields.read_integers, count=2, low=1, high=MAX_SIDE)
+    ]
     channels: Annotated[int, int_range(1, 3)] = 3
     resize: Resize = "bilinear"
     scale: float = 1 / 255
@@ -298,7 +301,7 @@ class ClassMapOutput(Record):
 
 
 def _read_name(found: JsonFields, name: str) -> str:
-    text = found.text(name)
+    text = found.read_string(name)
     if len(text) > MAX_TOKEN:
         found.refuse(name, f"is not a string of at most {MAX_TOKEN} characters")
     return text
@@ -344,7 +347,9 @@ class BoxesOutput(Record):
     tag = "boxes"
     labels: Labels = ()
     boxes: ShortText = "pred_boxes"
-    score: Annotated[str, partial(JsonFields.choice, options=("softmax", "sigmoid"))] = "softmax"
+    score: Annotated[str, partial(JsonFields.read_choice, options=("softmax", "sigmoid"))] = (
+        "softmax"
+    )
     threshold: float = 0.5
     top: Annotated[int, int_range(1, MAX_LABELS)] = 100
 
@@ -372,7 +377,7 @@ OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
 }
 
 
-def labels_for_rank(record: OutputReading, rank: int) -> OutputReading:
+def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
     """Return the labels for scores of an image, `[batch, classes]`, or of its pixels, `[batch,
     classes, rows, columns]`: heads of one spec may have either.
     """

@@ -49,7 +49,7 @@ def detect_objects(
     from 0 to 1. With `softmax` the last class is no-object, and a query gives its best class; with
     `sigmoid` a query gives every class that scores among the `top`.
     """
-    scores, queries, labels = _candidates(record, logits.astype(np.float64))
+    scores, queries, labels = _list_candidates(record, logits.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[: record.top]
     # from (center_x, center_y, width, height) to corners in pixels
     centers, halves = np.split(boxes.astype(np.float64), [2], axis=1)
@@ -62,11 +62,11 @@ def detect_objects(
     ]
 
 
-def _candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array, Array]:
+def _list_candidates(record: BoxesOutput, logits: Floats) -> tuple[Floats, Array, Array]:
     """Return scores with their queries and labels."""
     count, classes = logits.shape
     if record.score == "softmax":
-        shares = probabilities(logits)[:, :-1]
+        shares = compute_probabilities(logits)[:, :-1]
         return shares.max(axis=-1), np.arange(count), shares.argmax(axis=-1)
     index = np.arange(logits.size)
     # tanh does not overflow
@@ -104,7 +104,7 @@ def show_results(
     """Format outputs as `reading` says, or all as numbers. Raise E0916 if one does not fit its
     reading. `sizes` are rows and columns of the images that were read, one per batch element.
     """
-    plan = reading.shows or tuple((name, NumbersOutput()) for name in outputs)
+    plan = reading.outputs or tuple((name, NumbersOutput()) for name in outputs)
     lines: list[str] = []
     images: list[tuple[str, bytes]] = []
     for name, record in plan:
@@ -115,7 +115,7 @@ def show_results(
                 notes=[f"it gave {', '.join(outputs)}"],
             )
         if isinstance(record, BoxesOutput):
-            one = _boxes(name, record, outputs, sizes)
+            one = _format_boxes(name, record, outputs, sizes)
         else:
             there = outputs.get(record.keep) if isinstance(record, CtcTranscript) else None
             one = show_output(name, record, outputs[name], there)
@@ -127,16 +127,16 @@ def show_results(
 
 
 def show_output(
-    name: str, record: OutputReading, value: Array, there: Array | None = None
+    name: str, record: OutputReading, value: Array, mask: Array | None = None
 ) -> ShownResults:
-    """Format one output by its reading; `there` masks the positions of a transcript."""
+    """Format one output by its reading; `mask` masks the positions of a transcript."""
     match record:
         case ImageOutput():
             return ShownResults((), tuple(_make_images(name, record, value)))
         case ClassMapOutput():
-            return _class_maps(name, record, value)
+            return _format_class_maps(name, record, value)
         case CtcTranscript():
-            lines = _format_transcripts(name, record, value, there)
+            lines = _format_transcripts(name, record, value, mask)
         case LabelsOutput():
             lines = _format_choices(name, record, value)
         case TextOutput():
@@ -148,7 +148,7 @@ def show_output(
     return ShownResults(tuple(lines))
 
 
-def probabilities(logits: Array) -> NDArray[np.float64]:
+def compute_probabilities(logits: Array) -> NDArray[np.float64]:
     """Return the softmax along the last axis in float64; uniform for a row without a finite
     score.
     """
@@ -163,23 +163,23 @@ def probabilities(logits: Array) -> NDArray[np.float64]:
         )
 
 
-def format_percent(share: float) -> str:
+def format_percent(fraction: float) -> str:
     """Format a share: `98 %`; values between 0 and 1 are not rounded to either."""
-    if 0 < share < 0.005:
+    if 0 < fraction < 0.005:
         return "< 1 %"
-    if 0.995 <= share < 0.9995:
-        return f"{share:.1%}".replace("%", " %")
-    return f"{share:.0%}".replace("%", " %")
+    if 0.995 <= fraction < 0.9995:
+        return f"{fraction:.1%}".replace("%", " %")
+    return f"{fraction:.0%}".replace("%", " %")
 
 
 def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     if value.dtype.kind != "f" or value.ndim == 0 or not value.size:
-        _unfit(name, value, "scores of classes along its last axis")
+        _fail_unfit(name, value, "scores of classes along its last axis")
     classes = value.shape[-1]
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
-        _unfit(name, value, f"{len(labels)} scores, one per label")
-    rows = probabilities(value).reshape(-1, classes)
+        _fail_unfit(name, value, f"{len(labels)} scores, one per label")
+    rows = compute_probabilities(value).reshape(-1, classes)
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
@@ -187,16 +187,18 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     return lines + _format_rest(len(rows))
 
 
-def _boxes(
+def _format_boxes(
     name: str, record: BoxesOutput, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
 ) -> ShownResults:
     """Return a table of boxes for each image, in pixels; relative to an image of unknown size."""
     logits, boxes = outputs[name], outputs.get(record.boxes)
     due = logits.shape[-1] - (record.score == "softmax") if logits.ndim == 3 else 0
     if boxes is None or due < 1 or boxes.shape != (*logits.shape[:2], 4):
-        _unfit(name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes}`")
+        _fail_unfit(
+            name, logits, f"logits [batch, queries, classes] with boxes in `{record.boxes}`"
+        )
     if len(record.labels) not in (0, due):
-        _unfit(name, logits, f"logits of {len(record.labels)} classes")
+        _fail_unfit(name, logits, f"logits of {len(record.labels)} classes")
     labels = [escape_text(label) for label in record.labels]
     known = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
     lines: list[str] = []
@@ -220,39 +222,39 @@ def _format_best(row: Array, labels: Sequence[str], top: int, lead: str) -> list
     return [(" " * len(lead) if n else lead) + line for n, line in enumerate(lines)]
 
 
-def _best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
+def _select_best_ids(name: str, vocabulary: TextReading, value: Array) -> Array:
     """Return the ids with the highest scores [batch…, vocabulary]."""
     # A tokenizer file may have fewer ids than the model's vocabulary.
     rows = None if isinstance(vocabulary, TextTokenizer) else vocabulary.size
     scored = value.shape[-1] if value.ndim else 0
     if value.ndim < 2 or not scored or rows not in (None, scored):
         due = "scores" if rows is None else f"{rows} scores"
-        _unfit(name, value, f"ids, or {due} along its last axis")
+        _fail_unfit(name, value, f"ids, or {due} along its last axis")
     return np.asarray(value.argmax(axis=-1))
 
 
 def _format_texts(name: str, record: TextOutput, value: Array) -> list[str]:
     if value.dtype.kind == "f":
-        value = _best_ids(name, record.vocabulary, value)
+        value = _select_best_ids(name, record.vocabulary, value)
     if value.dtype.kind not in "iu" or value.ndim == 0:
-        _unfit(name, value, "ids along its last axis")
+        _fail_unfit(name, value, "ids along its last axis")
     rows = value.reshape(-1, value.shape[-1]) if value.size else np.zeros((0, 0), np.int64)
     lines = [escape_text(decode_text(row, record.vocabulary)) for row in rows[:MAX_ROWS]]
     return lines + _format_rest(len(rows))
 
 
 def _format_transcripts(
-    name: str, record: CtcTranscript, value: Array, there: Array | None
+    name: str, record: CtcTranscript, value: Array, mask: Array | None
 ) -> list[str]:
-    """Return a line per audio input [batch, positions, tokens], of the positions in `there`."""
+    """Return a line per audio input [batch, positions, tokens], of the positions in `mask`."""
     if value.dtype.kind != "f" or value.ndim != 3 or not value.shape[-1]:
-        _unfit(name, value, "scores [batch, rows, tokens]")
-    if there is None or there.shape != value.shape[:2]:
-        there = np.ones(value.shape[:2], np.bool_)
+        _fail_unfit(name, value, "scores [batch, rows, tokens]")
+    if mask is None or mask.shape != value.shape[:2]:
+        mask = np.ones(value.shape[:2], np.bool_)
     best = value.argmax(axis=-1)
     lines = [
         escape_text(decode_ctc([int(i) for i in row[kept]], record))
-        for row, kept in zip(best[:MAX_ROWS], there.astype(np.bool_), strict=False)
+        for row, kept in zip(best[:MAX_ROWS], mask.astype(np.bool_), strict=False)
     ]
     return lines + _format_rest(len(best))
 
@@ -280,14 +282,14 @@ def _format_number(item: object, digits: int) -> str:
 def _make_images(name: str, record: ImageOutput, value: Array) -> list[tuple[str, bytes]]:
     batch = value[None] if value.ndim == 3 else value
     if batch.ndim != 4 or batch.shape[1] != record.image.channels or not batch.size:
-        _unfit(name, value, f"pixels [batch, {record.image.channels}, rows, columns]")
+        _fail_unfit(name, value, f"pixels [batch, {record.image.channels}, rows, columns]")
     found = [encode_png(denormalize_image(pixels, record.image)) for pixels in batch[:MAX_ROWS]]
     return [(_make_file_name(name, i, len(found)), data) for i, data in enumerate(found)]
 
 
-def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
+def _format_class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults:
     """Return an image per map, and the classes in it, the largest first."""
-    maps, known = _class_ids(name, record, value)
+    maps, known = _read_class_ids(name, record, value)
     palette = np.array(record.palette, np.uint8) if record.palette else make_class_colors(known)
     labels = [escape_text(label) for label in record.labels]
     labels = labels or [f"class {i}" for i in range(known)]
@@ -302,21 +304,21 @@ def _class_maps(name: str, record: ClassMapOutput, value: Array) -> ShownResults
     )
 
 
-def _class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
+def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Array, int]:
     """Return class ids [batch, rows, columns], and how many classes are named, scored or found."""
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
         if value.ndim not in (3, 4) or not value.size:
-            _unfit(name, value, "scores [batch, classes, rows, columns]")
+            _fail_unfit(name, value, "scores [batch, classes, rows, columns]")
         classes, ids = value.shape[-3], value.argmax(axis=-3)
     else:
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "iu":
-        _unfit(name, value, "class ids [batch, rows, columns]")
+        _fail_unfit(name, value, "class ids [batch, rows, columns]")
     known = named or min(classes, MAX_COLORS)
     if classes != known or maps.min() < 0 or maps.max() >= known:
-        _unfit(name, value, f"{known} classes")
+        _fail_unfit(name, value, f"{known} classes")
     return maps, known
 
 
@@ -347,7 +349,7 @@ def _format_rest(rows: int) -> list[str]:
     return [f"… and {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 
-def _unfit(name: str, value: Array, due: str) -> NoReturn:
+def _fail_unfit(name: str, value: Array, due: str) -> NoReturn:
     raise_error(
         "E0916",
         f"the output `{escape_text(name)}` cannot be decoded as the spec declares",

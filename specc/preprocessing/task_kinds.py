@@ -19,10 +19,10 @@ MAX_TOKENS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class TaskSlot:
-    """One input of a task. `many`: it takes all remaining words of the command line."""
+    """One input of a task. `is_variadic`: it takes all remaining words of the command line."""
 
     name: str
-    many: bool = False
+    is_variadic: bool = False
     optional: bool = False
 
 
@@ -33,55 +33,58 @@ class TaskKind:
     """
 
     slots: tuple[TaskSlot, ...]
-    classes: tuple[str, ...] = ()
+    class_suffixes: tuple[str, ...] = ()
     results: tuple[str, ...] = ("logits",)
     options: Mapping[str, object]
     needs_tokenizer: bool = False
 
 
-TEXT_SLOTS = (TaskSlot("text", many=True), TaskSlot("text_pair", many=True, optional=True))
+TEXT_SLOTS = (
+    TaskSlot("text", is_variadic=True),
+    TaskSlot("text_pair", is_variadic=True, optional=True),
+)
 TASKS: Mapping[str, TaskKind] = {
     "text-classification": TaskKind(
         slots=TEXT_SLOTS,
-        classes=("ForSequenceClassification",),
+        class_suffixes=("ForSequenceClassification",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "next-sentence-prediction": TaskKind(
-        slots=(TaskSlot("text", many=True), TaskSlot("text_pair", many=True)),
-        classes=("ForNextSentencePrediction",),
+        slots=(TaskSlot("text", is_variadic=True), TaskSlot("text_pair", is_variadic=True)),
+        class_suffixes=("ForNextSentencePrediction",),
         options={"top_k": 0, "function_to_apply": ""},
     ),
     "token-classification": TaskKind(
-        slots=(TaskSlot("text", many=True),),
-        classes=("ForTokenClassification",),
+        slots=(TaskSlot("text", is_variadic=True),),
+        class_suffixes=("ForTokenClassification",),
         options={"aggregation_strategy": "simple"},
         needs_tokenizer=True,
     ),
     "question-answering": TaskKind(
         slots=(TaskSlot("question"), TaskSlot("context")),
-        classes=("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
+        class_suffixes=("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
         results=("start_logits", "end_logits"),
         options={"top_k": 1, "max_answer_len": 15, "max_seq_len": 384},
         needs_tokenizer=True,
     ),
     "fill-mask": TaskKind(
-        slots=(TaskSlot("text", many=True),),
-        classes=("ForMaskedLM",),
+        slots=(TaskSlot("text", is_variadic=True),),
+        class_suffixes=("ForMaskedLM",),
         options={"top_k": 5},
         needs_tokenizer=True,
     ),
     "multiple-choice": TaskKind(
-        slots=(TaskSlot("text"), TaskSlot("choices", many=True)),
-        classes=("ForMultipleChoice",),
+        slots=(TaskSlot("text"), TaskSlot("choices", is_variadic=True)),
+        class_suffixes=("ForMultipleChoice",),
         options={},
     ),
     "zero-shot-image-classification": TaskKind(
-        slots=(TaskSlot("image"), TaskSlot("candidate_labels", many=True)),
+        slots=(TaskSlot("image"), TaskSlot("candidate_labels", is_variadic=True)),
         results=("logits_per_image",),
         options={"hypothesis_template": "This is a photo of {}."},
     ),
     "sentence-similarity": TaskKind(
-        slots=(TaskSlot("text", many=True),),
+        slots=(TaskSlot("text", is_variadic=True),),
         results=("sentence_embedding",),
         options={"prompt_name": "", "prompt": ""},
     ),
@@ -93,14 +96,14 @@ def find_task(classes: tuple[str, ...], results: tuple[str, ...]) -> str:
     for name, kind in TASKS.items():
         if not set(kind.results) <= set(results):
             continue
-        if not kind.classes or any(c.endswith(kind.classes) for c in classes):
+        if not kind.class_suffixes or any(c.endswith(kind.class_suffixes) for c in classes):
             return name
     return ""
 
 
 def _read_prompts(found: JsonFields, name: str) -> tuple[tuple[str, str], ...]:
     prompts = []
-    for number, item in enumerate(found.items(name, MAX_PROMPTS)):
+    for number, item in enumerate(found.read_list(name, MAX_PROMPTS)):
         match item:
             case [str(key), str(text)] if len(text) <= LONGEST_PROMPT:
                 prompts.append((key, text))
@@ -123,10 +126,12 @@ class Task(Record):
     name. `truncates_left`: they lose their beginning.
     """
 
-    kind: Annotated[str, partial(JsonFields.choice, options=tuple(TASKS))]
+    kind: Annotated[str, partial(JsonFields.read_choice, options=tuple(TASKS))]
     text: str
     labels: Labels = ()
-    function: Annotated[str, partial(JsonFields.choice, options=PROBABILITY_FUNCTIONS)] = "softmax"
+    function: Annotated[str, partial(JsonFields.read_choice, options=PROBABILITY_FUNCTIONS)] = (
+        "softmax"
+    )
     mask: TokenId = None
     unknown: TokenId = None
     cls: TokenId = None
@@ -148,7 +153,7 @@ class Task(Record):
         """Return the options with their defaults."""
         return TASKS[self.kind].options
 
-    def label(self, number: int) -> str:
+    def get_label(self, number: int) -> str:
         """Return the name of a class."""
         return self.labels[number] if number < len(self.labels) else f"LABEL_{number}"
 

@@ -10,29 +10,34 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import TEXT_READINGS, TextReading
-from specc.preprocessing.text_codec import encode_text_ids, pad_rows
+from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
 from specc.preprocessing.tokenizer_files import TextTokenizer
-from specc.preprocessing.tokenizer_library import token_parts
+from specc.preprocessing.tokenizer_library import encode_with_offsets
 
 
 def encode_text_inputs(
-    graph: Graph, reading: PreprocessingConfig, given: Mapping[str, object], growing: str = ""
+    graph: Graph,
+    reading: PreprocessingConfig,
+    inputs: Mapping[str, object],
+    generated_input: str = "",
 ) -> dict[str, object]:
-    """Return `given` with texts as ids, and the padding mask where it is absent and the graph has
+    """Return `inputs` with texts as ids, and the padding mask where it is absent and the graph has
     one.
     """
     found: dict[str, object] = {}
-    for name, value in given.items():
+    for name, value in inputs.items():
         if (
             name not in graph.inputs
-            or not isinstance(reading.of_input(name), TEXT_READINGS)
+            or not isinstance(reading.get_input_reading(name), TEXT_READINGS)
             or not _is_text(value)
         ):
             found[name] = value
             continue
         texts = [value] if isinstance(value, str) else _iterate_items(value)
-        for key, array in batch_texts(graph, reading, name, texts, growing=growing).items():
-            if key == name or key not in given:
+        for key, array in batch_texts(
+            graph, reading, name, texts, generated_input=generated_input
+        ).items():
+            if key == name or key not in inputs:
                 found[key] = array
     return found
 
@@ -43,26 +48,26 @@ def batch_texts(
     name: str,
     texts: Sequence[object],
     *,
-    growing: str = "",
+    generated_input: str = "",
 ) -> dict[str, Array]:
     """Return the input `name`, `i64[batch, longest]`, and its padding mask `bool[batch,
     longest]`.
 
     Texts are padded with zeros on the side that the mask declares; where it allows either, a
-    `growing` text on the left, others on the right. Raise E0912 for different lengths without a
-    mask input.
+    `generated_input` is padded on the left, other inputs on the right. Raise E0912 for different
+    lengths without a mask input.
     """
-    record = reading.of_input(name)
+    record = reading.get_input_reading(name)
     assert isinstance(record, TEXT_READINGS), f"`{name}` is not read as text"
-    rows: list[Array] = []
-    for row in encode_each(texts, record, name):
+    sequences: list[Array] = []
+    for row in try_encode_texts(texts, record, name):
         if isinstance(row, Diagnostic):
             raise Failed(row)
-        rows.append(row)
-    return batch_rows(graph, name, rows, growing=growing)
+        sequences.append(row)
+    return batch_sequences(graph, name, sequences, generated_input=generated_input)
 
 
-def encode_each(
+def try_encode_texts(
     texts: Sequence[object], record: TextReading, name: str = ""
 ) -> list[Array | Diagnostic]:
     """Return the ids of every text, or its error; `name` is the input in messages."""
@@ -83,13 +88,13 @@ def encode_each(
     return found
 
 
-def batch_rows(
-    graph: Graph, name: str, rows: Sequence[Array], *, growing: str = ""
+def batch_sequences(
+    graph: Graph, name: str, sequences: Sequence[Array], *, generated_input: str = ""
 ) -> dict[str, Array]:
     """Batch texts that are ids already, or audio samples."""
     keep = find_mask_input(graph, name)
     if not keep:
-        lengths = sorted({len(row) for row in rows})
+        lengths = sorted({len(row) for row in sequences})
         if len(lengths) > 1:
             raise_error(
                 "E0912",
@@ -101,16 +106,16 @@ def batch_rows(
                     "graph's inputs"
                 ],
             )
-        return {name: np.stack(rows) if rows else np.zeros((0, 0), np.int64)}
-    ids, exist = pad_rows(rows, 0, left=is_left_padded(graph, name, growing))
+        return {name: np.stack(sequences) if sequences else np.zeros((0, 0), np.int64)}
+    ids, exist = pad_token_rows(sequences, 0, left=is_left_padded(graph, name, generated_input))
     return {name: ids, keep: exist}
 
 
-def is_left_padded(graph: Graph, name: str, growing: str) -> bool:
+def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
     """Return whether an input is padded on the left: as the spec says, else if it is generated."""
     keep = find_mask_input(graph, name)
     side = graph.input_facts[keep].keep if keep else ""
-    return side == "left" or (side == "any" and name == growing)
+    return side == "left" or (side == "any" and name == generated_input)
 
 
 def find_mask_input(graph: Graph, name: str) -> str:
@@ -148,14 +153,14 @@ class TextEncoding:
     parts: tuple[int | None, ...] = ()
     words: tuple[int | None, ...] = ()
 
-    def chosen(self, places: Sequence[int]) -> "TextEncoding":
+    def select(self, places: Sequence[int]) -> "TextEncoding":
         """Return the tokens at these positions."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return TextEncoding(
             **{name: tuple(v[i] for i in places) if v else () for name, v in values.items()}
         )
 
-    def padded(self, length: int, fill: int) -> "TextEncoding":
+    def pad(self, length: int, fill: int) -> "TextEncoding":
         """Pad with `fill`, or truncate, to `length` tokens."""
         ids = (*self.ids, *[fill] * (length - len(self.ids)))[:length]
         return replace(self, ids=ids, types=(0,) * length)
@@ -177,7 +182,7 @@ def encode_text(text: str, pair: str | None, record: TextReading) -> TextEncodin
         return TextEncoding(ids=tuple(ids), types=(0,) * len(ids))
     if pair is not None:
         encode_text_ids(pair, record)  # the same errors as for a single text
-    made = token_parts(text, pair, record)
+    made = encode_with_offsets(text, pair, record)
     found = TextEncoding(
         ids=tuple(made.ids),
         types=tuple(made.type_ids),
@@ -202,67 +207,76 @@ SPECIAL_TOKEN_FIELDS: Mapping[str, object] = {
 
 
 def _add_special_tokens(
-    found: TextEncoding, ids: Sequence[int], before: int, after: int
+    encoding: TextEncoding, ids: Sequence[int], before: int, after: int
 ) -> TextEncoding:
     """Add the special tokens of the spec."""
     wrapped = {
-        name: (*[value] * before, *getattr(found, name), *[value] * after)
+        name: (*[value] * before, *getattr(encoding, name), *[value] * after)
         for name, value in SPECIAL_TOKEN_FIELDS.items()
     }
-    return replace(found, ids=tuple(ids), **wrapped)
+    return replace(encoding, ids=tuple(ids), **wrapped)
 
 
-def truncate_encoding(found: TextEncoding, most: int, left: bool = False) -> TextEncoding:
-    """Return at most `most` tokens; special tokens at the ends stay, and tokens before the
+def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = False) -> TextEncoding:
+    """Return at most `max_tokens` tokens; special tokens at the ends stay, and tokens before the
     end are removed, or with `left` those after the beginning. As in tokenizers, texts with more
     special tokens than that are not truncated.
     """
-    over = len(found.ids) - most
-    if over <= 0 or not most or sum(found.special) > most:
-        return found
-    end = len(found.ids)
-    while end and found.special and found.special[end - 1]:
+    excess = len(encoding.ids) - max_tokens
+    if excess <= 0 or not max_tokens or sum(encoding.special) > max_tokens:
+        return encoding
+    end = len(encoding.ids)
+    while end and encoding.special and encoding.special[end - 1]:
         end -= 1
-    start = max(end - over, 0)
+    start = max(end - excess, 0)
     if left:
-        start = next((n for n, special in enumerate(found.special) if not special), 0)
-    return found.chosen([*range(start), *range(start + over, len(found.ids))])
+        start = next((n for n, special in enumerate(encoding.special) if not special), 0)
+    return encoding.select([*range(start), *range(start + excess, len(encoding.ids))])
 
 
-def context_windows(found: TextEncoding, most: int, stride: int) -> list[TextEncoding]:
-    """Return the pair with its second text in windows of at most `most` tokens, overlapping by
-    `stride`.
+def split_context_windows(
+    encoding: TextEncoding, max_tokens: int, stride: int
+) -> list[TextEncoding]:
+    """Split the second text of a pair into windows of at most `max_tokens` tokens per pair, which
+    overlap by `stride`.
     """
-    second = [i for i, part in enumerate(found.parts) if part == 1]
-    room = most - (len(found.ids) - len(second))
-    if len(found.ids) <= most:
-        return [found]
-    if room < 1:
+    second = [i for i, part in enumerate(encoding.parts) if part == 1]
+    context_tokens = max_tokens - (len(encoding.ids) - len(second))
+    if len(encoding.ids) <= max_tokens:
+        return [encoding]
+    if context_tokens < 1:
         raise_error(
             "E0907",
-            f"the question leaves no room for the context among {most} tokens",
+            f"the question leaves no room for the context among {max_tokens} tokens",
             helps=["use a shorter question, or a larger `max_seq_len`"],
         )
-    step = room - min(stride, room - 1)
+    step = context_tokens - min(stride, context_tokens - 1)
     first, last = second[0], second[-1]
     windows = []
     for start in range(0, len(second), step):
-        some = second[start : start + room]
-        places = [*range(first), *some, *range(last + 1, len(found.ids))]
-        windows.append(found.chosen(places))
-        if start + room >= len(second):
+        some = second[start : start + context_tokens]
+        places = [*range(first), *some, *range(last + 1, len(encoding.ids))]
+        windows.append(encoding.select(places))
+        if start + context_tokens >= len(second):
             break
     return windows
 
 
 def batch_encodings(
-    graph: Graph, name: str, rows: Sequence[TextEncoding], *, types: bool, growing: str
+    graph: Graph,
+    name: str,
+    encodings: Sequence[TextEncoding],
+    *,
+    with_token_types: bool,
+    generated_input: str,
 ) -> dict[str, Array]:
-    """Return the input `name` [batch, longest], its padding mask and, with `types`, segment ids."""
-    ids = [np.array(row.ids, np.int64) for row in rows]
-    made = batch_rows(graph, name, ids, growing=growing)
-    if types and TOKEN_TYPES in graph.inputs:
-        segments = [np.array(row.types, np.int64) for row in rows]
-        left = is_left_padded(graph, name, growing)
-        made[TOKEN_TYPES], _ = pad_rows(segments, 0, left=left)
+    """Return the input `name` [batch, longest] and its padding mask; `with_token_types` adds
+    segment ids.
+    """
+    ids = [np.array(row.ids, np.int64) for row in encodings]
+    made = batch_sequences(graph, name, ids, generated_input=generated_input)
+    if with_token_types and TOKEN_TYPES in graph.inputs:
+        segments = [np.array(row.types, np.int64) for row in encodings]
+        left = is_left_padded(graph, name, generated_input)
+        made[TOKEN_TYPES], _ = pad_token_rows(segments, 0, left=left)
     return made

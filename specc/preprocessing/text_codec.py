@@ -20,7 +20,11 @@ from specc.preprocessing.records import (
     TextWords,
 )
 from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer
-from specc.preprocessing.tokenizer_library import plain_text_of, tokenize_text, tokenizer_label
+from specc.preprocessing.tokenizer_library import (
+    decode_token_ids,
+    get_tokenizer_label,
+    tokenize_text,
+)
 from specc.preprocessing.vocabulary import decode_words, word_ids
 
 REPLACEMENT_CHARACTER = "\ufffd"  # shown for an unknown character and for invalid UTF-8
@@ -30,24 +34,24 @@ def encode_text_ids(text: str, record: TextReading) -> NDArray[np.int64]:
     """Return the ids of a text, `i64[length]`, between `start` and `end`. Raise E0908 for an
     unknown character, E0959 for a word, E0940 and E0941 for tokenizer files.
     """
-    return np.array(_ids(text, record), np.int64)
+    return np.array(_encode_ids(text, record), np.int64)
 
 
 def encode_texts(texts: Sequence[str], record: TextReading) -> list[Array]:
     """Return `encode_text_ids` of many texts, converted to arrays at once."""
-    rows = [_ids(text, record) for text in texts]
+    rows = [_encode_ids(text, record) for text in texts]
     return split_rows(np.array([*chain.from_iterable(rows)], np.int64), rows)
 
 
-def split_rows(whole: Array, rows: Sequence[Sequence[object]]) -> list[Array]:
+def split_rows(ids: Array, sequences: Sequence[Sequence[object]]) -> list[Array]:
     """Concatenate the ids of rows and split them into one array per row."""
-    ends = [0, *accumulate(map(len, rows))]
-    return [whole[start:end] for start, end in pairwise(ends)]
+    ends = [0, *accumulate(map(len, sequences))]
+    return [ids[start:end] for start, end in pairwise(ends)]
 
 
-def _ids(text: str, record: TextReading) -> list[int]:
+def _encode_ids(text: str, record: TextReading) -> list[int]:
     if isinstance(record, TextCharacters):
-        ids = _character_ids(text, record)
+        ids = _encode_characters(text, record)
     elif isinstance(record, TextWords):
         ids = word_ids(text, record)
     else:
@@ -74,7 +78,7 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     """
     kept, _ = strip_special_ids(ids, record)
     if isinstance(record, TextTokenizer):
-        return plain_text_of(kept, record)
+        return decode_token_ids(kept, record)
     if isinstance(record, TextWords):
         return decode_words(kept, record, REPLACEMENT_CHARACTER)
     if isinstance(record, TextBytes):
@@ -114,38 +118,38 @@ def strip_special_ids(
     return kept, False
 
 
-def token_label(number: int, record: TextReading) -> str:
+def get_token_label(number: int, record: TextReading) -> str:
     """Return the label of one id in a plot: its text, or a dot if it has none."""
     text = (
-        tokenizer_label(number, record)
+        get_tokenizer_label(number, record)
         if isinstance(record, TextTokenizer)
         else decode_text([number], record)
     )
     return text or "·"
 
 
-def pad_rows(
-    rows: Sequence[Array], fill: int, *, left: bool = False
+def pad_token_rows(
+    sequences: Sequence[Array], fill: int, *, left: bool = False
 ) -> tuple[Array, NDArray[np.bool_]]:
     """Pad rows to one array `[batch, longest]`, and return it with its padding mask."""
-    longest = max((len(row) for row in rows), default=0)
-    kind = np.result_type(*rows) if rows else np.dtype(np.int64)
-    ids = np.full((len(rows), longest), fill, kind)
+    longest = max((len(row) for row in sequences), default=0)
+    kind = np.result_type(*sequences) if sequences else np.dtype(np.int64)
+    ids = np.full((len(sequences), longest), fill, kind)
     keep = np.zeros(ids.shape, np.bool_)
-    for i, row in enumerate(rows):
+    for i, row in enumerate(sequences):
         place = slice(longest - len(row), longest) if left else slice(0, len(row))
         ids[i, place], keep[i, place] = row, True
     return ids, keep
 
 
 @lru_cache(maxsize=8)
-def _number_characters(vocab: tuple[str, ...]) -> dict[str, int]:
+def _map_characters_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     """Return the id of each character, cached per vocabulary."""
     return {token: i for i, token in enumerate(vocab) if len(token) == 1}
 
 
-def _character_ids(text: str, record: TextCharacters) -> list[int]:
-    ids_of = _number_characters(tuple(record.vocab))
+def _encode_characters(text: str, record: TextCharacters) -> list[int]:
+    ids_of = _map_characters_to_ids(tuple(record.vocab))
     known = [*map(ids_of.get, text)]
     if None not in known:
         return cast("list[int]", known)

@@ -27,7 +27,7 @@ MAX_REPLACEMENT = 256  # characters
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
     """A `tokenizer.json` by hash and size in bytes. `name` is the file next to the model, "" if
-    the model contains the text; `text` is empty until `opened`.
+    the model contains the text; `text` is empty until `load`.
     """
 
     sha256: str
@@ -36,7 +36,7 @@ class TokenizerFile:
     name: str = ""
 
     @staticmethod
-    def of(text: str) -> "TokenizerFile":
+    def from_text(text: str) -> "TokenizerFile":
         """Return the record of a file with this text."""
         data = text.encode("utf-8")
         return TokenizerFile(hashlib.sha256(data).hexdigest(), len(data), text)
@@ -51,17 +51,17 @@ class TokenizerFile:
         """Return the manifest entry of the file, without its text."""
         return {"file": self.name, "bytes": self.size} if self.name else {"json": self.text}
 
-    def placed(self, stem: str) -> "TokenizerFile":
+    def assign_name(self, stem: str) -> "TokenizerFile":
         """Return it as part of the model called `stem`: inside, or next to it if it is large."""
-        return self.named(
+        return self.rename(
             f"{stem}-{self.sha256[:16]}{TOKENIZER_SUFFIX}" if self.size > MAX_EMBEDDED_BYTES else ""
         )
 
-    def named(self, name: str) -> "TokenizerFile":
+    def rename(self, name: str) -> "TokenizerFile":
         """Return a copy that is stored next to the model under this name."""
         return replace(self, name=name)
 
-    def opened(self, directory: Path) -> "TokenizerFile":
+    def load(self, directory: Path) -> "TokenizerFile":
         """Return it with the text of the file in `directory`. Raise E0942 if the hash differs."""
         if self.text:
             return self
@@ -91,17 +91,17 @@ def parse_tokenizer_files(fields: JsonFields) -> dict[str, TokenizerFile]:
     """Return the files of a manifest by hash. Reject files with another hash."""
     if len(fields.names()) > MAX_FILES:
         fields.complain(fields.path, "is too large")
-    return {sha: _file(sha, fields.read_object(sha)) for sha in fields.names()}
+    return {sha: _parse_file(sha, fields.read_object(sha)) for sha in fields.names()}
 
 
-def _file(sha: str, fields: JsonFields) -> TokenizerFile:
+def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
     if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
         fields.complain(fields.path[:-1], "has a name that is not a hash")
     if fields.has_field("json"):
         text = fields.get("json")
         if not isinstance(text, str) or not text or has_lone_surrogate(text):
             fields.refuse("json", "is not a string")
-        made = TokenizerFile.of(text)
+        made = TokenizerFile.from_text(text)
         if made.sha256 != sha or made.size > MAX_BYTES:
             fields.refuse("json", "does not match its recorded hash")
         fields.reject_unknown()
@@ -123,14 +123,14 @@ def _read_file(found: JsonFields, name: str) -> TokenizerFile:
 
 
 def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
-    token, rows = found.integers(name, 2, 0, MAX_ID)
+    token, rows = found.read_integers(name, 2, 0, MAX_ID)
     if not 1 <= rows <= MAX_ROWS:
         found.refuse(name, f"is an id and a number from 1 to {MAX_ROWS}")
     return token, rows
 
 
 def _read_replace(found: JsonFields, name: str) -> tuple[str, ...]:
-    texts = found.texts(name, 2, MAX_REPLACEMENT)
+    texts = found.read_strings(name, 2, MAX_REPLACEMENT)
     if len(texts) != 2 or not texts[0]:
         found.refuse(name, "is not a placeholder and the text that replaces it")
     return texts

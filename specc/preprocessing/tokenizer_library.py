@@ -23,22 +23,22 @@ NESTED_KEYS = ("normalizers", "pretokenizers", "processors", "decoders")
 TOKENIZER_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
-def max_text_growth(content: Mapping[str, object]) -> int:
+def compute_max_text_growth(content: Mapping[str, object]) -> int:
     """Return the largest factor by which one part of a tokenizer may lengthen a text."""
-    return max(_growth(content.get(part)) for part in TOKENIZER_PARTS)
+    return max(_compute_growth(content.get(part)) for part in TOKENIZER_PARTS)
 
 
-def _growth(step: object) -> int:
+def _compute_growth(step: object) -> int:
     if not isinstance(step, dict):
         return 1
     nested = next((step[name] for name in NESTED_KEYS if isinstance(step.get(name), list)), None)
     if nested is not None:
-        return prod(map(_growth, nested))
+        return prod(map(_compute_growth, nested))
     rule = GROWTH_RULES.get(str(step.get("type")))
     return rule(step) if rule else 1
 
 
-def _replacement(step: Mapping[str, object]) -> int:
+def _compute_replacement_growth(step: Mapping[str, object]) -> int:
     """Return how many characters replace the fewest that a pattern matches."""
     match step:
         case {"content": str(content), "pattern": {"String": str(text)}} if text:
@@ -57,17 +57,17 @@ def _matches_nothing(pattern: object) -> bool:
     return True
 
 
-def _template(step: Mapping[str, object]) -> int:
+def _compute_template_growth(step: Mapping[str, object]) -> int:
     """Return the pieces of a template: 1 for a text, the count of its ids for a special token."""
     match step:
         case {"single": list(pieces), "special_tokens": dict(known)}:
-            return max(1, sum(_piece_size(piece, known) for piece in pieces))
+            return max(1, sum(_count_piece_ids(piece, known) for piece in pieces))
         case {"single": list(pieces)}:
             return max(1, len(pieces))
     return 1
 
 
-def _piece_size(piece: object, known: Mapping[str, object]) -> int:
+def _count_piece_ids(piece: object, known: Mapping[str, object]) -> int:
     match piece:
         case {"SpecialToken": {"id": name}}:
             match known.get(str(name)):
@@ -76,7 +76,7 @@ def _piece_size(piece: object, known: Mapping[str, object]) -> int:
     return 1
 
 
-def _mapped(step: Mapping[str, object]) -> int:
+def _compute_charsmap_growth(step: Mapping[str, object]) -> int:
     """Return the longest text in a sentencepiece map: its size, a table, zero-terminated texts."""
     try:
         data = base64.b64decode(str(step["precompiled_charsmap"]))
@@ -87,10 +87,10 @@ def _mapped(step: Mapping[str, object]) -> int:
 
 
 GROWTH_RULES: Mapping[str, Callable[[Mapping[str, object]], int]] = {
-    "Replace": _replacement,
+    "Replace": _compute_replacement_growth,
     "Prepend": lambda step: 1 + len(str(step.get("prepend") or "")),
-    "Precompiled": _mapped,
-    "TemplateProcessing": _template,
+    "Precompiled": _compute_charsmap_growth,
+    "TemplateProcessing": _compute_template_growth,
     # a byte that is no ASCII letter becomes a two-byte character
     "ByteLevel": lambda _: 2,
     "Metaspace": lambda _: 2,  # adds one character per word
@@ -126,12 +126,12 @@ def check_tokenizer_limits(
     content: Mapping[str, object], complain: Callable[[str], NoReturn]
 ) -> None:
     """Reject a tokenizer that would exhaust memory, loaded or with a short text."""
-    if max_text_growth(content) > MAX_GROWTH:
+    if compute_max_text_growth(content) > MAX_GROWTH:
         complain(f"it can make a text more than {MAX_GROWTH} times as long")
     tokens = content.get("added_tokens")
     added = tokens if isinstance(tokens, list) else []
     texts = [str(token.get("content")) for token in added if isinstance(token, dict)]
-    if sum(map(len, texts)) * _growth(content.get("normalizer")) > MAX_TRIE_NODES:
+    if sum(map(len, texts)) * _compute_growth(content.get("normalizer")) > MAX_TRIE_NODES:
         complain(f"its added tokens have more than {MAX_TRIE_NODES} characters")
     match content.get("model"):
         case {"vocab": list(pieces)}:
@@ -201,7 +201,7 @@ _overdue_calls: list[Thread] = []
 Tokenizer = Any
 """A `tokenizers.Tokenizer`; the package is optional and therefore not imported for annotations."""
 
-FITS_NOT = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
+TOKENIZER_HELPS = ["check that it is the complete, unmodified tokenizer.json of a fast tokenizer"]
 
 
 def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> TokenizerFile:
@@ -214,7 +214,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
             "E0941",
             f"the tokenizer `{escape_text(name)}` cannot be used: {why}",
             span,
-            helps=FITS_NOT,
+            helps=TOKENIZER_HELPS,
         )
 
     try:
@@ -231,7 +231,7 @@ def check_tokenizer_file(data: bytes, name: str, span: Span | None = None) -> To
     if _import_tokenizers() is not None:
         with _convert_errors(raise_tokenizer_error):
             _load_tokenizer(text)
-    return TokenizerFile.of(text)
+    return TokenizerFile.from_text(text)
 
 
 def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
@@ -255,7 +255,7 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
     return [i for one in found for i in ([one] * rows if one == token else [one])]
 
 
-def token_parts(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
+def encode_with_offsets(text: str, pair: str | None, record: TextTokenizer) -> Tokenizer:
     """The `tokenizers.Encoding` of a text or a pair, with segments, offsets and words."""
     return _encode(text, pair, record, _fail_unusable)
 
@@ -267,16 +267,16 @@ def _encode(
     tokenizer, growth = _open_tokenizer(record.file)
     size = len(text) + len(pair or "")
     if size * growth > MAX_NORMALIZED:
-        _too_costly(f"it can make {size} characters {growth} times as long")
+        _fail_too_costly(f"it can make {size} characters {growth} times as long")
     with _convert_errors(complain):
         if size <= UNWATCHED_LENGTH:
             return tokenizer.encode(text, pair, add_special_tokens=record.special)
         given = text if pair is None else (text, pair)
         encode = partial(tokenizer.encode_batch, [given], add_special_tokens=record.special)
-        return call_with_time_limit(encode, size, _too_costly)[0]
+        return call_with_time_limit(encode, size, _fail_too_costly)[0]
 
 
-def token_names(ids: Sequence[int], record: TextTokenizer) -> list[str]:
+def get_token_strings(ids: Sequence[int], record: TextTokenizer) -> list[str]:
     """Return each id as the vocabulary has it, `##ing`; "" for an unknown id."""
     tokenizer = load_tokenizer(record.file)
     return [str(tokenizer.id_to_token(number) or "") for number in ids]
@@ -291,14 +291,14 @@ def decode_token_strings(names: Sequence[str], record: TextTokenizer) -> str:
         return str(decoder.decode(list(names)))
 
 
-def plain_text_of(ids: Sequence[int], record: TextTokenizer, *, special: bool = False) -> str:
+def decode_token_ids(ids: Sequence[int], record: TextTokenizer, *, special: bool = False) -> str:
     """Decode known ids, with the names of special tokens if `special` is true."""
     tokenizer = load_tokenizer(record.file)
     with _convert_errors(_fail_unusable):
         if len(ids) <= UNWATCHED_LENGTH:
             return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
         decode = partial(tokenizer.decode_batch, [list(ids)], skip_special_tokens=not special)
-        return str(call_with_time_limit(decode, len(ids), _too_costly)[0])
+        return str(call_with_time_limit(decode, len(ids), _fail_too_costly)[0])
 
 
 def has_subword_prefix(record: TextTokenizer) -> bool:
@@ -311,10 +311,10 @@ def _marks_subwords(text: str) -> bool:
     return bool(json.loads(text)["model"].get("continuing_subword_prefix"))
 
 
-def tokenizer_label(number: int, record: TextTokenizer) -> str:
+def get_tokenizer_label(number: int, record: TextTokenizer) -> str:
     """Return the text of an id, or the name of a special token; "" for an unknown id."""
     name = load_tokenizer(record.file).id_to_token(number)
-    return plain_text_of([number], record).strip() or str(name or "")
+    return decode_token_ids([number], record).strip() or str(name or "")
 
 
 def load_tokenizer(file: TokenizerFile) -> Tokenizer:
@@ -343,18 +343,18 @@ def _open_foreign(text: str) -> tuple[Tokenizer, int]:
     """Check and load the tokenizer of a downloaded model, which may contain any file."""
     content = json.loads(text)
     check_tokenizer_limits(content, _fail_unusable)
-    return _load_tokenizer(text), max_text_growth(content)
+    return _load_tokenizer(text), compute_max_text_growth(content)
 
 
 def _fail_unusable(why: str) -> NoReturn:
-    raise_error("E0941", f"the tokenizer of the model cannot be used: {why}", helps=FITS_NOT)
+    raise_error("E0941", f"the tokenizer of the model cannot be used: {why}", helps=TOKENIZER_HELPS)
 
 
-def _too_costly(why: str) -> NoReturn:
+def _fail_too_costly(why: str) -> NoReturn:
     raise_error(
         "E0941",
         f"the tokenizer of the model cannot be used for this text: {why}",
-        helps=["give a shorter text", *FITS_NOT],
+        helps=["give a shorter text", *TOKENIZER_HELPS],
     )
 
 

@@ -23,7 +23,7 @@ MAX_SUGGESTION_VOCABULARY = 100_000
 
 def word_ids(text: str, record: TextWords) -> list[int]:
     """Return the id of every word of a text. Raise E0959 for an unknown word."""
-    numbers, ids = _word_numbers(record.vocab), []
+    numbers, ids = _map_words_to_ids(record.vocab), []
     for start, end in _split_words(text, record):
         word = text[start:end]
         number = numbers.get(_normalize_word(word, record), record.unknown)
@@ -53,7 +53,7 @@ def find_unreachable_words(record: TextWords) -> list[str]:
 
 def _split_words(text: str, record: TextWords) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each word."""
-    known = _word_numbers(record.vocab)
+    known = _map_words_to_ids(record.vocab)
     for piece in WORD_PIECE.finditer(text):
         # `u.s.` and `n't` are words if the vocabulary contains them
         if _normalize_word(piece.group(), record) in known:
@@ -69,13 +69,13 @@ def _normalize_word(word: str, record: TextWords) -> str:
 
 
 @lru_cache(maxsize=8)
-def _word_numbers(vocab: tuple[str, ...]) -> dict[str, int]:
+def _map_words_to_ids(vocab: tuple[str, ...]) -> dict[str, int]:
     """Return the id of each word, cached per vocabulary."""
     return {word: i for i, word in enumerate(vocab) if not SPECIAL_TOKEN.fullmatch(word)}
 
 
 def _fail_unknown_word(span: Span, record: TextWords) -> NoReturn:
-    known, word = _word_numbers(record.vocab), span.text
+    known, word = _map_words_to_ids(record.vocab), span.text
     helps = []
     if _normalize_word(word, record).lower() in known:
         helps = [

@@ -19,7 +19,7 @@ from specc.preprocessing.records import (
     TextReading,
     Waveform,
 )
-from specc.preprocessing.text_codec import decode_text, token_label
+from specc.preprocessing.text_codec import decode_text, get_token_label
 from specc.runtime.loaded_model import LoadedModel
 
 CLASS_TOKENS = ("[CLS]", "[DIST]")
@@ -75,7 +75,7 @@ class AttendedInputs:
         return "   ".join(filter(None, words))
 
     def _describe_axis(self, name: str, array: Array) -> str:
-        record = self.model.manifest.reading.of_input(name)
+        record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
             return "".join(token_labels(array[0], record)) if name != self._growing else ""
         if isinstance(record, ImageRecord):
@@ -102,21 +102,21 @@ class AttendedInputs:
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
         """Return the tokenizer of an input; that of the output for the autoregressive input."""
-        record = self.model.manifest.reading.of_input(name)
+        record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS):
             return record
         return self._find_output_tokenizer() if name == self.model.input_signature.growing else None
 
     def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""
-        shows = self.model.manifest.reading.shows
+        shows = self.model.manifest.reading.outputs
         texts = [r.vocabulary for _, r in shows if isinstance(r, TextOutput)]
         return texts[0] if texts else None
 
     def _label_frames(self, count: int) -> MapAxis | None:
         """Label audio frames by the second at which each begins."""
         for name, array in self.arrays.items():
-            record = self.model.manifest.reading.of_input(name)
+            record = self.model.manifest.reading.get_input_reading(name)
             if isinstance(record, Waveform | LogMel) and count:
                 lasts = _count_seconds(array, record)
                 labels = tuple(f"{n * lasts / count:.2f} s" for n in range(count))
@@ -175,7 +175,7 @@ def patch_grid(keys: int, size: tuple[int, int]) -> PatchGrid | None:
 
 def token_labels(ids: Array, record: TextReading) -> list[str]:
     """Return one label per id; special tokens, which have no text, are dots."""
-    return [token_label(int(i), record) for i in ids]
+    return [get_token_label(int(i), record) for i in ids]
 
 
 def _count_seconds(array: Array, record: Waveform | LogMel) -> float:

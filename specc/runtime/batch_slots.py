@@ -116,7 +116,7 @@ class _Joint:
         arrays = [p.stepper.run.copy_to_host(p.stepper.states[state.name]) for p in self.parts]
         if state.time_axis is None:
             return self._stacked(arrays, state.type, state.batch_axis)
-        buffered = state.name in self.first.facts.in_place
+        buffered = state.name in self.first.facts.in_place_states
         heads, made = [], []
         for part, array in zip(self.parts, arrays, strict=True):
             kept = int(min(state.max_positions, part.columns))

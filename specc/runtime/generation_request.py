@@ -35,10 +35,10 @@ def find_text_tokenizer(
     reading: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
     """Return the tokenizer of the generated text: that of the output, else of the input."""
-    record = dict(reading.shows).get(generation.source)
+    record = dict(reading.outputs).get(generation.source)
     if isinstance(record, TextOutput):
         return record.vocabulary
-    found = reading.of_input(generation.growing)
+    found = reading.get_input_reading(generation.growing)
     return found if isinstance(found, TEXT_READINGS) else None
 
 
@@ -120,7 +120,7 @@ def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
     model has no chat template, else as in `specc.preprocessing.chat_template`.
     """
     growing = input_signature.growing
-    record = input_signature.reading.of_input(growing) if growing else None
+    record = input_signature.reading.get_input_reading(growing) if growing else None
     if not isinstance(record, TextTokenizer) or record.chat is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     text = render_chat_template(record.chat, parse_messages(messages))

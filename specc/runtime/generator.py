@@ -7,9 +7,9 @@ from pathlib import Path
 from specc.analysis.time_axis import find_padding_strides, find_time_axis
 from specc.artifact.generation_facts import (
     GenerationFacts,
-    bounds_from_json,
     check_encoder_outputs,
-    max_context_length,
+    compute_max_context_length,
+    parse_bounds,
 )
 from specc.artifact.generation_facts import parse_generation_facts as load_facts
 from specc.artifact.manifest import RECORDED_SETTINGS
@@ -132,7 +132,7 @@ class Generator(GenerativeModel):
         rows = str(self.input_signature.length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
         others = {name: length for name, length in lengths.items() if name != rows}
-        context = max_context_length(self.input_signature.bounds, rows, others)
+        context = compute_max_context_length(self.input_signature.bounds, rows, others)
         if context is None or context == self.context:
             return self
         return replace(self, context=min(context, self.context or context))
@@ -140,14 +140,14 @@ class Generator(GenerativeModel):
 
 def standalone_generator_of(model: LoadedModel) -> Generator | None:
     """Return the generator of a single-graph model; None if the model is not generative."""
-    generation, graph = model.manifest.generates, model.manifest.graph
+    generation, graph = model.manifest.generate_section, model.manifest.graph
     if generation is None:
         return None
     grows = graph.inputs.get(generation.growing)
     if grows is None or grows.type.rank != 2:
         return None
-    if model.manifest.decodes is not None:
-        return _by_itself(model, generation, model.manifest.decodes)
+    if model.manifest.decoding is not None:
+        return _by_itself(model, generation, model.manifest.decoding)
     source = graph.outputs.get(generation.source)
     if source is None or source.type.rank not in (2, 3):
         return None
@@ -178,7 +178,7 @@ def _by_itself(
     return Generator(
         input_signature=replace(
             input_signature,
-            bounds={**input_signature.bounds, **bounds_from_json(decodes.get("bounds"))},
+            bounds={**input_signature.bounds, **parse_bounds(decodes.get("bounds"))},
             unread=find_unread_inputs(manifest.graph, None, read),
             strides=_parse_strides(decodes.get("strides")),
         ),
@@ -217,7 +217,7 @@ def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> Step
     """Open the step of a package. Raise E0831, E0832, or E0921 and E0922 for the provider."""
     role, where = package.role("step"), str(package.path)
     graph = package.manifest(role).graph
-    facts = load_facts(package.index.about, graph, where)
+    facts = load_facts(package.index.metadata, graph, where)
     step = package.session(role, provider=provider, threads=threads)
     encode = None
     if "encode" in package.roles:
@@ -250,12 +250,12 @@ def open_generator(
         input_signature=input_signature,
         generation=facts.generation,
         reading=input_signature.reading,
-        context=facts.context,
-        table=facts.table,
+        context=facts.max_context,
+        table=facts.limiting_table,
         random_init=facts.random_init,
         stepper=make_stepper,
         drawn=sampled_vocabulary_size(opened.graph, facts.generation),
-        begins=bool(facts.first),
+        begins=bool(facts.first_output),
         apart=facts if facts.allows_mixed_lengths else None,
     )
 
@@ -278,7 +278,7 @@ def _step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> 
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,
-        reading=facts.reading.opened(Path(package.path)),
+        reading=facts.reading.load_files(Path(package.path)),
         defaults=facts.defaults,
         growing=growing,
         bounds={**{n: LengthBound(v) for n, v in signature.min_lengths.items()}, **facts.bounds},

@@ -33,25 +33,25 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
     """Return every parameter by name. Raise E0917 for wrong shapes, E0925 if unreadable."""
-    found = file.read_weights(manifest.stored)
-    scales = file.read_weights({n: one.scales for n, one in manifest.rounded.items()})
-    for name, one in manifest.rounded.items():
+    found = file.read_weights(manifest.initializers)
+    scales = file.read_weights({n: one.scales for n, one in manifest.quantized.items()})
+    for name, one in manifest.quantized.items():
         shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
-        wanted = one.form.compute_shapes(shape)
+        wanted = one.format.compute_shapes(shape)
         kinds = found[name].dtype.name, scales[name].dtype.name
         shapes = found[name].shape, scales[name].shape
-        if shapes != wanted or kinds != (STORAGE_DTYPES[one.form.dtype], "float32"):
+        if shapes != wanted or kinds != (STORAGE_DTYPES[one.format.dtype], "float32"):
             raise_error(
                 "E0917",
                 f"the description inside `{escape_text(file.path)}` cannot be used: "
                 f"`{escape_text(name)}` is not stored as described",
             )
-        wide = shape[-2] if one.form.is_transposed else shape[-1]
+        wide = shape[-2] if one.format.is_transposed else shape[-1]
         numbers, own = found[name], scales[name]
         # stacked weights have one matrix per expert
         many = len(shape) == STACK_RANK
         pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
-        made = [dequantize_weight(n, s, wide, one.form) for n, s in pairs]
+        made = [dequantize_weight(n, s, wide, one.format) for n, s in pairs]
         found[name] = np.stack(made) if many else made[0]
     return found
 
@@ -118,7 +118,7 @@ class LoadedModel:
         """Return the model with weight-only quantization (no quantized activations); itself if none
         are quantized.
         """
-        if not self.manifest.rounded:
+        if not self.manifest.quantized:
             return self
         runtime = self.file.open_without_rounding(self.provider)
         return replace(self, runtime=runtime, session=self._follow_declared_graph(runtime))
@@ -210,7 +210,7 @@ def load_parsed_model(
     E0804 if there is too little memory for its weights (checked before allocation), E0921 and E0922
     if the provider is not available, E0942 if the tokenizer is not the model's.
     """
-    manifest = replace(manifest, reading=manifest.reading.opened(file.path.parent))
+    manifest = replace(manifest, reading=manifest.reading.load_files(file.path.parent))
     room = file.measure_weights()
     if provider == "cpu":  # only the driver knows how much a device can hold
         check_free_memory(str(file.path), room.memory_bytes, room.stored_bytes, room.element_count)
@@ -287,7 +287,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     E0981 unless each length has one integer; E0832 for a standalone decode graph, whose result
     lengths are dynamic.
     """
-    if model.manifest.decodes is not None:
+    if model.manifest.decoding is not None:
         raise_error("E0832", "a standalone generator has no outputs of static length")
     graph = model.manifest.graph
     _check(graph, lengths)

@@ -23,7 +23,7 @@ from specc.preprocessing.array_files import cast_exactly
 from specc.preprocessing.images import is_multi_image_input, merge_images, split_images
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.python_values import convert_input, convert_to_array, images_per_text
+from specc.preprocessing.python_values import convert_image_lists, convert_input, convert_to_array
 from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input, is_left_padded
 
 
@@ -98,7 +98,7 @@ class ModelInputs:
             array = convert_to_array(value, name, left=self.pads_left(name))
             given[name] = cast_exactly(array, kinds[name].dtype, name)
         given = split_images(self.graph, self.reading, given)
-        checked = check_inputs(specs, given, bounds=dict(self.bounds), solve=_solve_lengths)
+        checked = check_inputs(specs, given, bounds=dict(self.bounds), evaluate_dim=_solve_lengths)
         whole = {**self._fill_defaults(checked), **checked}
         for name in self.strides.keys() & whole.keys():
             _check_strides(name, whole[name], self.strides[name])
@@ -107,7 +107,7 @@ class ModelInputs:
     def _convert_value(self, name: str, value: object) -> object:
         """Convert the value of an input: an array, texts, or lists of numbers unchanged."""
         several = is_multi_image_input(self.graph, self.reading, name)
-        texts = images_per_text(self.reading, name, value) if several else []
+        texts = convert_image_lists(self.reading, name, value) if several else []
         if texts:
             return merge_images(self.graph, name, texts)
         return convert_input(self.reading, name, value)

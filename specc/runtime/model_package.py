@@ -17,15 +17,15 @@ from specc.artifact.package_index import (
     WeightFileFacts,
     explain_mismatch,
     find_misplaced_tensors,
+    get_regular_file_size,
     read_index,
-    regular_file_size,
 )
 from specc.backend import ModelFile, Session
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.render import align_columns, format_repr, group_thousands
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.atomic_write import FileDigest
-from specc.io.safe_read import UnreadableFile, escape_text, file_sha256, read_regular_file
+from specc.io.safe_read import UnreadableFile, compute_file_sha256, escape_text, read_regular_file
 from specc.ir.model import DecodeState
 from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
 from specc.runtime.steppers import BufferedStep
@@ -88,11 +88,11 @@ class ModelPackage:
     def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
         """Load a graph ready to run. E0921 and E0922 if the provider is not available."""
         model = load_parsed_model(self.models[role], self.manifest(role), provider, threads)
-        if role != "step" or not self.index.about:
+        if role != "step" or not self.index.metadata:
             return model
         graph = model.manifest.graph
-        facts = load_facts(self.index.about, graph, str(self.path))
-        if not facts.in_place:
+        facts = load_facts(self.index.metadata, graph, str(self.path))
+        if not facts.in_place_states:
             return model
         # the step has the inputs of its declared graph, with or without buffers
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
@@ -132,12 +132,16 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
 
 
 def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPackage:
-    contents = contents or index.every_load
+    contents = contents or index.verifies_on_load
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)
         # Graphs are hashed below in any case, when they are read.
-        if contents and name not in graphs and file_sha256(directory / name) != facts.sha256:
+        if (
+            contents
+            and name not in graphs
+            and compute_file_sha256(directory / name) != facts.sha256
+        ):
             _fail_mixed(directory, name, "its content has changed since the package was written")
     for name, linked in index.linked.items():
         if reason := explain_mismatch(directory, name, linked, contents=contents):
@@ -153,7 +157,7 @@ def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPa
 
 
 def _check_size(directory: Path, name: str, facts: FileDigest) -> None:
-    size = regular_file_size(directory / name)
+    size = get_regular_file_size(directory / name)
     if size is None:
         _fail_mixed(directory, name, "it is missing, or it is not a regular file")
     if size != facts.bytes:
@@ -229,7 +233,7 @@ def _between_steps(package: ModelPackage) -> list[str]:
     """Describe the outputs of `encode` and the states between steps, if the package
     declares them.
     """
-    about = package.index.about
+    about = package.index.metadata
     if "step" not in package.roles or not about or not package.has_manifest("step"):
         return []
     step = package.manifest("step").graph
@@ -248,4 +252,4 @@ def _describe_growth(state: DecodeState, facts: GenerationFacts) -> str:
         return ""
     if state.max_positions < inf:
         return f"at most {int(state.max_positions)} positions"
-    return "a buffer, in place" if state.name in facts.in_place else "grows"
+    return "a buffer, in place" if state.name in facts.in_place_states else "grows"

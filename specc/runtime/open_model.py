@@ -123,7 +123,7 @@ class OpenedModel(Closeable):
             return open_generator(package, self.provider, self.threads, chunk)
         if self.is_streaming_only or (package is not None and not package.has(self.graph)):
             return None
-        once = bool(self.graph) and self.whole.manifest.decodes is None
+        once = bool(self.graph) and self.whole.manifest.decoding is None
         return None if once else standalone_generator_of(self.whole)
 
     @property
@@ -141,7 +141,7 @@ class OpenedModel(Closeable):
         if self.steps or fed is not None:
             return fed.random_init if fed else None
         manifest = self.whole.manifest
-        random = bool(manifest.graph.parameters) or manifest.decodes is not None
+        random = bool(manifest.graph.parameters) or manifest.decoding is not None
         return manifest.random_init if random else None
 
     def begin(
@@ -221,7 +221,7 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
     scoring = opened.scoring
     if scoring is None:
         obstacle = "available only in the graph `score`, which this package lacks"
-    elif scoring.manifest.decodes is not None:
+    elif scoring.manifest.decoding is not None:
         obstacle = "not available in a standalone generator: they are inside its loop"
     else:
         return scoring
@@ -257,7 +257,7 @@ def _drives_steps(package: ModelPackage | None, graph: str, *, rows_come: bool) 
     """Return whether the package has a step graph for streaming, or else for generation."""
     if package is None or graph or "step" not in package.roles:
         return False
-    about = package.index.about
+    about = package.index.metadata
     return bool(about) and is_stream(about) == rows_come
 
 

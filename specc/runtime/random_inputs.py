@@ -279,11 +279,11 @@ class StepInputs:
     def most(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""
         bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
-        if self.facts.context is None:
+        if self.facts.max_context is None:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
-        most = self.facts.context // self._get_chunk_size
+        most = self.facts.max_context // self._get_chunk_size
         # half of the table for either, so that both can be tried
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}

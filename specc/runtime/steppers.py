@@ -104,9 +104,11 @@ class KVCacheStepper:
             made = encode.run_on_device({name: known[name] for name in encode.inputs})
         env = infer_lengths(input_signature.graph, prepared)
         self.static_inputs, self.states = first_states(facts, step, made, prepared, env)
-        self.first = _select_newest(made[facts.first].numpy()) if facts.first else None
+        self.first = (
+            _select_newest(made[facts.first_output].numpy()) if facts.first_output else None
+        )
         self.results: dict[str, Array] = {}
-        self.buffers = tuple(s for s in facts.states if s.name in facts.in_place)
+        self.buffers = tuple(s for s in facts.states if s.name in facts.in_place_states)
         self.past = 0
         # values that are bound once, as long as they do not change
         self.bound_run: BoundRun | None = None
@@ -290,7 +292,7 @@ class BufferedStep:
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Return the outputs; several time steps of several sequences run one after another."""
         states = {s.name: inputs[s.name] for s in self.facts.states}
-        past = states[self.facts.in_place[0]].shape[2]
+        past = states[self.facts.in_place_states[0]].shape[2]
         rows, count = inputs[self.facts.generation.growing].shape
         # The kernel takes several positions of several sequences only at the start.
         size = 1 if past and rows > 1 else max(count, 1)
@@ -306,7 +308,7 @@ class BufferedStep:
 
     def _run_once(self, given: dict[str, Array], past: int, count: int) -> dict[str, Array]:
         """Run one call with buffers just long enough for past and new positions."""
-        for name in self.facts.in_place:
+        for name in self.facts.in_place_states:
             old = given[name]
             batch, heads, _, width = old.shape
             given[name] = np.zeros((batch, heads, past + count, width), old.dtype)

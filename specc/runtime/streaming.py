@@ -8,7 +8,7 @@ from typing import NoReturn, TypeAlias
 
 import numpy as np
 
-from specc.artifact.generation_facts import StreamChunks, max_context_length
+from specc.artifact.generation_facts import StreamChunks, compute_max_context_length
 from specc.artifact.manifest import RandomWeights
 from specc.backend import DeviceTensor, DeviceTensors
 from specc.diagnostics.diagnostic import raise_error
@@ -266,13 +266,13 @@ def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) 
 def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
     """Raise E0943 beyond the end of a position table, also if other inputs share it."""
     facts, symbol = streamer.facts, str(streamer.input_signature.length)
-    most = [facts.context, max_context_length(facts.bounds, symbol, known)]
+    most = [facts.max_context, compute_max_context_length(facts.bounds, symbol, known)]
     context = min((n for n in most if n is not None), default=rows)
     if rows > context:
         raise_error(
             "E0943",
             f"got {rows} positions, the maximum is {context}",
-            notes=[f"its table `{facts.table}` is full"] if facts.table else [],
+            notes=[f"its table `{facts.limiting_table}` is full"] if facts.limiting_table else [],
             helps=["start another stream"],
         )
 

@@ -22,12 +22,12 @@ from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Options, Task
 from specc.preprocessing.text_batches import (
     TextEncoding,
     batch_encodings,
-    context_windows,
     encode_text,
     find_mask_input,
+    split_context_windows,
     truncate_encoding,
 )
-from specc.preprocessing.text_codec import pad_rows
+from specc.preprocessing.text_codec import pad_token_rows
 from specc.runtime.loaded_model import LoadedModel
 
 POOLING_MASK = "pooling_mask"
@@ -88,7 +88,7 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     given = {name: value for name, value in inputs.items() if name in slots}
     _check_complete(task, given)
     reading, graph = model.manifest.reading, model.manifest.graph
-    record = reading.of_input(task.text)
+    record = reading.get_input_reading(task.text)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
     make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _read_texts)
     batch = make(task, record, given, options)
@@ -108,9 +108,9 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
         task=task,
         results=results,
         record=record,
-        rows=batch.rows,
-        owner=batch.owner,
-        given=batch.given,
+        encodings=batch.rows,
+        text_indices=batch.owner,
+        inputs=batch.given,
         options={**options, "padded_left": padded_left},
     )
     return Predictions(results, task.kind, make_predictions(scored), batch.cut)
@@ -143,13 +143,15 @@ def _make_arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, obj
     """Return the text input, its padding mask and the token type ids."""
     graph, growing = model.manifest.graph, model.input_signature.growing
     rank = graph.inputs[task.text].type.rank
-    made = batch_encodings(graph, task.text, batch.rows, types=task.token_types, growing=growing)
+    made = batch_encodings(
+        graph, task.text, batch.rows, with_token_types=task.token_types, generated_input=growing
+    )
     if POOLING_MASK in graph.inputs:
         masks = [np.ones(len(row.ids), np.int64) for row in batch.rows]
         for mask in masks:
             mask[: batch.prompt] = 0
         left = model.input_signature.pads_left(task.text)
-        made[POOLING_MASK] = pad_rows(masks, 0, left=left)[0]
+        made[POOLING_MASK] = pad_token_rows(masks, 0, left=left)[0]
     if rank == 3:  # one prompt with all its choices
         return {name: array[None] for name, array in made.items()}
     return dict(made)
@@ -284,7 +286,7 @@ def _read_questions(
     asked = zip(lists["question"], lists["context"], strict=True)
     for number, (question, context) in enumerate(asked):
         whole = encode_text(question, context, record)
-        windows = context_windows(whole, most, min(most // 2, DOC_STRIDE))
+        windows = split_context_windows(whole, most, min(most // 2, DOC_STRIDE))
         batch.rows += windows
         batch.owner += [number] * len(windows)
     return batch
@@ -314,7 +316,7 @@ def _read_images(
         raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
     rows = [encode_text(template.replace("{}", t), None, record) for t in labels]
     if task.length:
-        rows = [row.padded(task.length, task.pad or 0) for row in rows]
+        rows = [row.pad(task.length, task.pad or 0) for row in rows]
     return _Batch(rows, [*range(len(rows))], {"candidate_labels": labels})
 
 

@@ -24,8 +24,8 @@ from specc.preprocessing.records import (
     OutputReading,
     TextOutput,
 )
-from specc.preprocessing.text_batches import batch_rows, find_mask_input
-from specc.preprocessing.text_codec import encode_text_ids, pad_rows
+from specc.preprocessing.text_batches import batch_sequences, find_mask_input
+from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
 from specc.runtime.generation_request import find_text_tokenizer
 from specc.runtime.model_inputs import ModelInputs, model_inputs_of
 
@@ -37,7 +37,7 @@ def training_inputs(
     graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
     """Return an input of all rows as one array or list of texts, with its padding mask."""
-    record = reading.of_input(name)
+    record = reading.get_input_reading(name)
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
@@ -52,7 +52,7 @@ def training_inputs(
             f"the examples of `{name}` have different shapes: {', '.join(shapes[:4])}",
             helps=["batch examples of equal shape"],
         )
-    return dict(batch_rows(graph, name, arrays))
+    return dict(batch_sequences(graph, name, arrays))
 
 
 def _convert_rows(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
@@ -80,14 +80,14 @@ def _read_array(reading: PreprocessingConfig, name: str, value: object) -> Array
 
 def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
     """Return the targets of the result `name`, i64 or f32[batch, …]."""
-    record = dict(reading.shows).get(name)
+    record = dict(reading.outputs).get(name)
     rows = _convert_rows(values, lambda value: _make_targets(name, value, record))
     if len({row.shape for row in rows}) == 1:
         # 2 next to 0.5: both are floats
         kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
         return np.stack(rows).astype(kind)
     if all(row.ndim == 1 and row.dtype.kind == "i" for row in rows):
-        return pad_rows(rows, IGNORE_INDEX)[0]
+        return pad_token_rows(rows, IGNORE_INDEX)[0]
     raise_error("E0947", f"the targets of `{name}` have different shapes in one batch")
 
 
@@ -125,8 +125,8 @@ def causal_targets(
     left = bool(keep) and graph.input_facts[keep].keep == "left"
     # No earlier position depends on later ones, so right padding teaches nothing wrong even
     # without a mask.
-    ids, exist = pad_rows(given, 0, left=left)
-    answers, _ = pad_rows(wanted, IGNORE_INDEX, left=left)
+    ids, exist = pad_token_rows(given, 0, left=left)
+    answers, _ = pad_token_rows(wanted, IGNORE_INDEX, left=left)
     return {name: ids, keep: exist} if keep else {name: ids}, answers
 
 

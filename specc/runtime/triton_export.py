@@ -60,11 +60,11 @@ def write_triton_repository(
             )
     with OutputDirectory(directory / "1") as out:
         for location in beside:
-            out.entry(location, _list_pieces(source / location))
+            out.write_entry(location, _list_pieces(source / location))
         # last, since its reader reads the other files as well
-        out.entry("model.onnx", _list_pieces(model.path))
+        out.write_entry("model.onnx", _list_pieces(model.path))
     with OutputDirectory(directory) as out:
-        out.entry(config.name, [text.encode("utf-8")])
+        out.write_entry(config.name, [text.encode("utf-8")])
     return [*(directory / "1" / n for n in (*beside, "model.onnx")), config]
 
 

@@ -146,7 +146,7 @@ class QuantizationComparison:
         graph = self.low.manifest.graph
         self._check_pair()
         rng = np.random.default_rng(seed)
-        generates = self.low.manifest.generates
+        generates = self.low.manifest.generate_section
         for _ in range(max(rounds, 1)):
             inputs = random_inputs(graph, comparison_sizes(graph), rng)
             low, full = (m.session.run(inputs) for m in (self.low, self.full))
@@ -170,7 +170,7 @@ class QuantizationComparison:
         results in float64 due to weight quantization alone.
         """
         graph = self.low.manifest.graph
-        places = {n.rpartition(".")[0] for n in self.low.manifest.rounded}
+        places = {n.rpartition(".")[0] for n in self.low.manifest.quantized}
         made: dict[str, Value] = {}
         for node, results in graph.nodes:
             # results of the last op of each part; loops are not inspected

@@ -30,7 +30,7 @@ class QuantizedProducts:
     @classmethod
     def of(cls, model: LoadedModel) -> "QuantizedProducts":
         """Build from an open model; empty for 16-bit models, which round each product again."""
-        if not model.manifest.rounded or half_format_of(model.manifest.graph):
+        if not model.manifest.quantized or half_format_of(model.manifest.graph):
             return cls()
         return cls(*model.with_products())
 

@@ -48,7 +48,7 @@ def iterate_generated_rounds(
     """Yield each round. E0930 at the first token, probability or score with a difference that
     rounding does not explain.
     """
-    exact, graph = model.exact(), model.manifest.scoring
+    exact, graph = model.exact(), model.manifest.scoring_graph
     writer = standalone_generator_of(exact)
     if graph is None or writer is None:
         why = "an older version compiled it without the graph that it decodes"

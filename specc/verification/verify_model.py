@@ -64,7 +64,7 @@ def iterate_rounds(
 
     `draw` replaces random inputs, `most` bounds lengths that the graph does not.
     """
-    if model.manifest.decodes is not None:
+    if model.manifest.decoding is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
     room = model.file.measure_weights()
@@ -229,7 +229,7 @@ def _rounds_alone(model: LoadedModel, seed: int, rounds: int) -> Iterator[Verifi
     """Yield the rounds of a single file. A step without its package has inputs that its graph does
     not declare.
     """
-    decodes = model.manifest.decodes is not None
+    decodes = model.manifest.decoding is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
     why = "it writes to buffers that only its package describes"
@@ -260,7 +260,7 @@ def iterate_package_rounds(
             yield VerificationRound(graph=escape_text(role), compared=False, agrees=None, note=why)
             continue
         model = package.load(role, provider=provider)
-        if role == "step" and package.index.about:
+        if role == "step" and package.index.metadata:
             draw, most = _as_written(package, model)
             found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw, most=most)
         elif states_by_name(model.manifest.graph):
@@ -275,7 +275,7 @@ def iterate_package_rounds(
 def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[DrawInputs, dict[str, int]]:
     """Return a sampler of step inputs as in generation, and their maximum lengths."""
     step = model.manifest.graph
-    facts = load_facts(package.index.about, step, str(package.path))
+    facts = load_facts(package.index.metadata, step, str(package.path))
     encode = package.load("encode") if "encode" in package.roles else None
     weights = encode.weights() if encode else {}
     graph = encode.manifest.graph if encode else None

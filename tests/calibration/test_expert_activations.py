@@ -94,7 +94,7 @@ def test_stacked_experts_are_calibrated(kind: str, tmp_path: Path) -> None:
     full, low = (specc.load(tmp_path / f"{n}.onnx") for n in ("full", "q"))
     activations_of = collect_activations(dict(full.weights()))
     for name, rows in activations_of.items():
-        one = low.manifest.rounded[name]
+        one = low.manifest.quantized[name]
         assert one.recipe == ("gptq" if kind == "npz" else "nearest")
         for expert, x in enumerate(rows):
             matrix = full.weights()[name][expert]

@@ -30,7 +30,7 @@ def small_config_options(spec: str) -> list[str]:
 
 
 def get_recipes(path: Path) -> dict[str, str]:
-    rounded = specc.load(path).manifest.rounded
+    rounded = specc.load(path).manifest.quantized
     return {name: one.recipe for name, one in rounded.items() if one.form.bits == 4}
 
 
@@ -68,7 +68,7 @@ def test_encoder_decoder_calibration(target: str, tmp_path: Path) -> None:
         "encode,step,score",
     ]
     path = compile_small(tmp_path / "m", "transformer", *given)
-    whole = specc.load(path).manifest.rounded
+    whole = specc.load(path).manifest.quantized
     found = {one.recipe for one in whole.values() if one.form.bits == 4}
     assert "gptq" in found
     assert main(["verify", str(path), "--rounds", "1"]) == 0

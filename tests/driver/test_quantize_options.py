@@ -54,7 +54,7 @@ USUAL = {"--group-size 128"}
 def read_stored_weights(path: Path) -> dict[str, object]:
     """Return the format and bytes of each weight."""
     model = specc.load(path)
-    rounded = model.manifest.rounded
+    rounded = model.manifest.quantized
     return {
         name: (rounded[name].form if name in rounded else None, value.tobytes())
         for name, value in model.weights().items()

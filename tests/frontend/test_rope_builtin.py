@@ -89,7 +89,7 @@ def test_longrope_divisors_depend_on_max_length(
     assert made.factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
     bound = find_length_bounds(graph)["n"]
     assert bound.high == made.most == (longest or 16)
-    assert "--context-length" in bound.why
+    assert "--context-length" in bound.reason
 
 
 @pytest.mark.parametrize(("longest", "grown"), [(0, 1.0), (16, 1.0), (8, 1.0), (40, 5.5)])

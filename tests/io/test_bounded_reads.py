@@ -12,7 +12,7 @@ import specc
 from specc.artifact.package_index import PackageIndex, parse_index
 from specc.diagnostics.diagnostic import Failed
 from specc.io.safe_read import UnreadableFile, read_regular_file
-from specc.preprocessing.array_files import nested_array
+from specc.preprocessing.array_files import convert_nested_lists
 
 SPEC = (
     "specc 1\nmodel m\ndims batch, n\ngraph g(x: float[batch, n, 8]) -> (y: "
@@ -38,8 +38,10 @@ def test_cyclic_lists(tmp_path: Path) -> None:
         "specc 1\nmodel m\nconfig { a: list[int] = [1] }\n"
         + SPEC.partition("model m\n")[2] % "return x"
     )
-    assert get_error_code(lambda: nested_array(make_cyclic_list(), "a list")) == "E0906"
-    assert get_error_code(lambda: nested_array([1.0, make_cyclic_list()], "a list")) == "E0906"
+    assert get_error_code(lambda: convert_nested_lists(make_cyclic_list(), "a list")) == "E0906"
+    assert (
+        get_error_code(lambda: convert_nested_lists([1.0, make_cyclic_list()], "a list")) == "E0906"
+    )
     assert get_error_code(lambda: specc.check(spec, set={"a": make_cyclic_list()})) == "E0203"
     record: dict[str, Any] = {}
     record["a"] = record

@@ -304,7 +304,7 @@ def test_commands_follow_the_table(
             INDEX_OUTPUT,
         )
         for e in (".txt", "", ".svg", ".pdf")
-        if e not in k.endings
+        if e not in k.suffixes
     ],
 )
 def test_suffix_of_another_format(kind: OutputKind, name: str, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_weights_of_any_magnitude_are_quantized(size: float, tmp_path: Path) -> 
     low = specc.load(tmp_path / "q.onnx")
     for name, weight in weights.items():
         gone = weight.astype(np.float64) - low.weights()[name]
-        told = low.manifest.rounded[name]
+        told = low.manifest.quantized[name]
         lost = np.linalg.norm(gone) / np.linalg.norm(weight.astype(np.float64))
         assert told.error == pytest.approx(float(lost), rel=1e-3)
         assert told.worst == pytest.approx(float(np.abs(gone).max()), rel=1e-3)

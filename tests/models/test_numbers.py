@@ -41,7 +41,7 @@ data = loaded("numbers_data", DEMO / "data.py")
 @pytest.fixture(scope="module")
 def record() -> TextCharacters:
     spec = open_spec("numbers")
-    found = build_record(spec.program, elaborate_spec(spec)).of_input("source")
+    found = build_record(spec.program, elaborate_spec(spec)).get_input_reading("source")
     assert isinstance(found, TextCharacters)
     return found
 

@@ -81,7 +81,7 @@ def test_quantized_products_equal_integer_arithmetic(
     given["int4"] = {"group_size": 16, "quantize_all": True}
     options = {"quantize": kind, "target": target, **given[kind]}
     model = compiled(tmp_path, FORMS[form], **options)
-    one = model.manifest.rounded["w"]
+    one = model.manifest.quantized["w"]
     # standard ONNX supports no groups in a loop, and no slices of int4 values
     cut = kind == "int4" and "part" in form
     whole = kind == "int8" or (target == "onnx" and (cut or form == "in a loop"))
@@ -100,7 +100,7 @@ def test_quantized_products_equal_integer_arithmetic(
 @pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
 def test_other_products_are_not_quantized(body: str, tmp_path: Path) -> None:
     model = compiled(tmp_path, body, quantize="int8")
-    assert set(model.manifest.rounded) == {"w"}
+    assert set(model.manifest.quantized) == {"w"}
     assert list(model.manifest.precision["kept"]) == ["other"]
     assert all("agree" in line for line in list_model_lines(model.whole, rounds=1))
 
@@ -113,4 +113,4 @@ def test_int4_calibration_reads_the_activations(form: str, tmp_path: Path) -> No
     np.savez(tmp_path / "x.npz", x=x)
     given = {"quantize": "int4", "quantize_all": True, "group_size": 16}
     model = compiled(tmp_path, FORMS[form], **given, calibration_data=tmp_path / "x.npz")
-    assert model.manifest.rounded["w"].recipe == "gptq"
+    assert model.manifest.quantized["w"].recipe == "gptq"

@@ -74,7 +74,7 @@ def dates(path: Path) -> Model:
 
 @pytest.fixture(scope="module")
 def vocabulary(dates: Model) -> TextCharacters:
-    record = dates.manifest.reading.of_input("source")
+    record = dates.manifest.reading.get_input_reading("source")
     assert isinstance(record, TextCharacters)
     return record
 

@@ -5,7 +5,7 @@ import pytest
 from support.elaborated_specs import assert_arrays_close
 from transformers import ASTFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
-from specc.preprocessing.audio import AudioRecording, audio_features
+from specc.preprocessing.audio import AudioRecording, compute_audio_features
 from specc.preprocessing.records import FilterBanks, LogMel, Sound, Waveform
 
 pytestmark = pytest.mark.parity
@@ -31,7 +31,7 @@ RECORDINGS = recordings()
 
 
 def ours(name: str, record: Sound) -> np.ndarray:
-    return audio_features(AudioRecording(RECORDINGS[name], record.rate), record, name)
+    return compute_audio_features(AudioRecording(RECORDINGS[name], record.rate), record, name)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -16,9 +16,9 @@ from transformers.models.auto import modeling_auto
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import Program, build_program
 from specc.huggingface.model_family import (
+    find_graph_for_architecture,
     find_spec_for_checkpoint,
-    graph_for_architecture,
-    supported_model_types,
+    list_supported_model_types,
 )
 from specc.library.spec_reader import SpecLibrary, list_builtin_specs, load_config_json
 
@@ -94,7 +94,7 @@ def offered() -> Iterator[tuple[str, str, str]]:
     """Yield each kind of head, checkpoint type and class of transformers."""
     for kind in KINDS:
         table = getattr(modeling_auto, f"MODEL_{kind}_MAPPING_NAMES".replace("__", "_"))
-        for name in sorted(supported_model_types().keys() - SEEING):
+        for name in sorted(list_supported_model_types().keys() - SEEING):
             found = table.get(name, ())
             for one in [found] if isinstance(found, str) else found:
                 yield kind, name, one
@@ -115,7 +115,7 @@ def results(directory: Path, kind: str, cls: str) -> set[str]:
     config = {"model_type": kind, "architectures": [cls]}
     (directory / "config.json").write_text(json.dumps(config))
     opened = program(find_spec_for_checkpoint(str(directory)))
-    name = graph_for_architecture(opened, load_config_json(str(directory)))
+    name = find_graph_for_architecture(opened, load_config_json(str(directory)))
     graph = next(g for g in list_graphs(opened) if g.name == name)
     return {result.name for result in graph.results}
 
@@ -134,4 +134,4 @@ def test_exceptions_are_still_needed() -> None:
     """Each kind is offered by some family, and each exception is still offered."""
     assert {kind for kind, _, _ in OFFERED} == KINDS.keys()
     assert NOT_BUILT.keys() <= {cls for _, _, cls in OFFERED}
-    assert supported_model_types().keys() >= SEEING
+    assert list_supported_model_types().keys() >= SEEING

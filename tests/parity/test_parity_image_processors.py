@@ -12,7 +12,7 @@ import transformers
 from PIL import Image
 
 import specc
-from specc.huggingface.image_processor_config import image_reading_options
+from specc.huggingface.image_processor_config import read_image_options
 from specc.preprocessing.images import read_image
 from specc.preprocessing.preprocessing_config import parse_input_record
 from specc.preprocessing.records import ImageRecord as Record
@@ -63,7 +63,7 @@ def pictures(directory: Path) -> list[Path]:
 def record_of(directory: Path, size: tuple[int, int]) -> Record:
     """Return the image preprocessing of a spec for that size, with the file of a directory."""
     said = {"kind": "image", "size": list(size), "channels": 3}
-    made = parse_input_record(image_reading_options(said, [directory], None))
+    made = parse_input_record(read_image_options(said, [directory], None))
     assert isinstance(made, Record)
     return made
 

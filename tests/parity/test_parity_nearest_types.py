@@ -13,13 +13,13 @@ from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.model_family import (
     count_known_keys,
     find_spec_for_checkpoint,
-    supported_model_types,
+    list_supported_model_types,
 )
 from specc.library.spec_reader import load_config_json
 
 pytestmark = pytest.mark.parity
 
-READ = supported_model_types()
+READ = list_supported_model_types()
 UNREAD = [
     "funnel", "gemma3n", "janus", "mistral4", "mllama", "pop2piano", "sam2", "swin2sr",
 ]  # fmt: skip

@@ -30,7 +30,9 @@ def test_ids_and_text(kind: str, special: bool, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(train_tokenizer(kind), encoding="utf-8")
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(path))
-    ours = TextTokenizer(file=TokenizerFile.of(path.read_text(encoding="utf-8")), special=special)
+    ours = TextTokenizer(
+        file=TokenizerFile.from_text(path.read_text(encoding="utf-8")), special=special
+    )
     for text in TEXTS:
         ids = encode_text_ids(text, ours).tolist()
         assert ids == theirs(text, add_special_tokens=special)["input_ids"], text

@@ -9,15 +9,15 @@ import pytest
 
 from specc.diagnostics.diagnostic import Failed
 from specc.huggingface.processor_files import (
-    audio_reading_options,
-    ctc_transcript_options,
-    unused_preprocessor_keys,
+    list_unused_preprocessor_keys,
+    read_audio_options,
+    read_ctc_transcript_options,
 )
 from specc.preprocessing.audio import (
     AudioRecording,
-    audio_features,
-    log_mel_spectrogram,
-    slaney_filters,
+    compute_audio_features,
+    compute_log_mel_spectrogram,
+    make_slaney_filters,
 )
 from specc.preprocessing.preprocessing_config import (
     PreprocessingConfig,
@@ -43,7 +43,9 @@ def get_error_code(action) -> str:
 
 
 def test_normalized_waveform() -> None:
-    made = audio_features(AudioRecording(3 + 2 * sample_audio(999), 16_000), Waveform(), "x")
+    made = compute_audio_features(
+        AudioRecording(3 + 2 * sample_audio(999), 16_000), Waveform(), "x"
+    )
     assert abs(made.mean()) < 1e-6
     assert abs(made.var() - 1) < 1e-5
 
@@ -57,30 +59,33 @@ def test_log_mel_spectrogram_equation() -> None:
     rows = []
     for frame in range(5):
         power = np.abs(turn @ (padded[frame * 4 : frame * 4 + 8] * hann)) ** 2
-        rows.append(np.log10(np.maximum(slaney_filters(3, 8, 16_000).T @ power, 1e-10)))
+        rows.append(np.log10(np.maximum(make_slaney_filters(3, 8, 16_000).T @ power, 1e-10)))
     wanted = np.stack(rows, axis=1)
     wanted = (np.maximum(wanted, wanted.max() - 8) + 4) / 4
-    np.testing.assert_allclose(log_mel_spectrogram(given, SMALL), wanted, rtol=1e-5)
+    np.testing.assert_allclose(compute_log_mel_spectrogram(given, SMALL), wanted, rtol=1e-5)
 
 
 def test_short_audio_is_padded_and_long_audio_rejected() -> None:
     short = sample_audio(9)
     whole = np.concatenate([short, np.zeros(11, np.float32)])
-    made = audio_features(AudioRecording(short, 16_000), SMALL, "x")
-    assert (made == log_mel_spectrogram(whole, SMALL)).all()
+    made = compute_audio_features(AudioRecording(short, 16_000), SMALL, "x")
+    assert (made == compute_log_mel_spectrogram(whole, SMALL)).all()
     assert (
-        get_error_code(lambda: audio_features(AudioRecording(sample_audio(21), 16_000), SMALL, "x"))
+        get_error_code(
+            lambda: compute_audio_features(AudioRecording(sample_audio(21), 16_000), SMALL, "x")
+        )
         == "E0843"
     )
     cut = LogMel(bins=3, frames=5, window=8, hop=4, cut=True)
     long = np.concatenate([whole, sample_audio(9)])
     assert (
-        audio_features(AudioRecording(long, 16_000), cut, "x") == log_mel_spectrogram(whole, SMALL)
+        compute_audio_features(AudioRecording(long, 16_000), cut, "x")
+        == compute_log_mel_spectrogram(whole, SMALL)
     ).all()
 
 
 def test_audio_shorter_than_a_window() -> None:
-    made = audio_features(
+    made = compute_audio_features(
         AudioRecording(sample_audio(399), 16_000), FilterBanks(frames=3, bins=4, std=1), "x"
     )
     assert (made == np.float32(4.2677393 / 2)).all()
@@ -89,7 +94,9 @@ def test_audio_shorter_than_a_window() -> None:
 @pytest.mark.parametrize("record", [Waveform(), LogMel(), FilterBanks()])
 def test_wrong_sampling_rate(record: Sound) -> None:
     assert (
-        get_error_code(lambda: audio_features(AudioRecording(sample_audio(9), 8000), record, "x"))
+        get_error_code(
+            lambda: compute_audio_features(AudioRecording(sample_audio(9), 8000), record, "x")
+        )
         == "E0842"
     )
 
@@ -119,27 +126,27 @@ def test_ctc_decoding_merges_repeated_tokens() -> None:
     assert decode_ctc(ids, SPOKEN) == "aab <unk>"
     scores = np.eye(4, dtype=np.float32)[[[2, 2, 3, 2], [3, 0, 3, 3]]]
     there = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
-    reading = PreprocessingConfig(shows=(("y", SPOKEN),))
+    reading = PreprocessingConfig(outputs=(("y", SPOKEN),))
     assert show_results(reading, {"y": scores, "there": there}).lines == ("ab", "bb")
 
 
 def test_options_of_preprocessor_config(tmp_path: Path) -> None:
     file = tmp_path / "preprocessor_config.json"
     file.write_text('{"sampling_rate": 8000, "chunk_length": 2, "odd": 1}')
-    made = audio_reading_options("log_mel", {"frames": 100}, [tmp_path], None)
+    made = read_audio_options("log_mel", {"frames": 100}, [tmp_path], None)
     assert made == {"frames": 100, "rate": 8000}
-    assert unused_preprocessor_keys("log_mel", [tmp_path]) == ("odd",)
+    assert list_unused_preprocessor_keys("log_mel", [tmp_path]) == ("odd",)
     whole = {"feature_extractor": {"do_normalize": False}, "tokenizer": 1}
     file.unlink()
     (tmp_path / "processor_config.json").write_text(json.dumps(whole))
-    assert audio_reading_options("waveform", {}, [tmp_path], None) == {"normalize": False}
+    assert read_audio_options("waveform", {}, [tmp_path], None) == {"normalize": False}
 
 
 def test_vocabulary_of_the_target_language(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"eng": {"a": 0, "<pad>": 2}, "deu": {}}')
     (tmp_path / "tokenizer_config.json").write_text('{"target_lang": "eng"}')
     (tmp_path / "added_tokens.json").write_text('{"<s>": 3}')
-    told = ctc_transcript_options([tmp_path], None)
+    told = read_ctc_transcript_options([tmp_path], None)
     assert told is not None
     assert told["vocab"] == ["a", "<unk>", "<pad>", "<s>"]
     assert told["blank"] == 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from specc.diagnostics.diagnostic import Failed
 from specc.diagnostics.source import Source
 from specc.preprocessing.records import TextBytes, TextCharacters
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_rows
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, pad_token_rows
 from specc.preprocessing.vocabulary import read_vocabulary, write_vocabulary
 
 LETTERS = TextCharacters(("<pad>", "<start>", "<end>", *"abc 1"), end=2, start=1)
@@ -77,13 +77,13 @@ def test_invalid_utf_8():
 
 def test_padding_mask():
     rows = [encode_text_ids("a", LETTERS), encode_text_ids("abc", LETTERS)]
-    ids, keep = pad_rows(rows, 0)
+    ids, keep = pad_token_rows(rows, 0)
     assert ids.tolist() == [[1, 3, 2, 0, 0], [1, 3, 4, 5, 2]]
     assert keep.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    ids, keep = pad_rows(rows, 0, left=True)
+    ids, keep = pad_token_rows(rows, 0, left=True)
     assert ids[0].tolist() == [0, 0, 1, 3, 2]
     assert keep[0].tolist() == [False, False, True, True, True]
-    assert pad_rows([], 0)[0].shape == (0, 0)
+    assert pad_token_rows([], 0)[0].shape == (0, 0)
 
 
 def parse_vocabulary(text: str) -> tuple[str, ...]:

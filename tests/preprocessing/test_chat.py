@@ -155,7 +155,7 @@ def test_damaged_tokenizer_config(text: str, tmp_path: Path) -> None:
 
 
 def test_template_is_part_of_the_model() -> None:
-    file = TokenizerFile.of("{}")
+    file = TokenizerFile.from_text("{}")
     record = TextTokenizer(file=file, chat=ChatTemplate("t", {"bos_token": "<s>"}))
     assert parse_input_record(record.to_json(), files={file.sha256: file}) == record
 
@@ -167,7 +167,7 @@ def test_template_is_part_of_the_model() -> None:
      {"text": "x", "tokens": {}, "more": 1}, "x"],
 )  # fmt: skip
 def test_invalid_template_record(data: object) -> None:
-    file = TokenizerFile.of("{}")
+    file = TokenizerFile.from_text("{}")
     record = {"kind": "tokenizer", "file": file.sha256, "chat": data}
     with pytest.raises(Failed, match="E0915"):
         parse_input_record(record, files={file.sha256: file})

@@ -32,7 +32,7 @@ def test_sigmoid_returns_every_class_above_the_threshold() -> None:
 
 
 def test_one_table_per_image() -> None:
-    reading = PreprocessingConfig(shows=(("logits", BoxesOutput(labels=("cat", "[tag]"))),))
+    reading = PreprocessingConfig(outputs=(("logits", BoxesOutput(labels=("cat", "[tag]"))),))
     logits = np.array([[[0, 9, 0], [0, 0, 9]], [[0, 0, 9], [0, 0, 9]]], np.float32)
     outputs = {"logits": logits, "pred_boxes": np.stack([BOXES, BOXES])}
     assert show_results(reading, outputs, [SIZE, SIZE]).lines == (
@@ -48,13 +48,13 @@ def test_one_table_per_image() -> None:
 
 @pytest.mark.parametrize("labels", [("a",), ("a", "b", "c")])
 def test_wrong_number_of_labels(labels: tuple[str, ...]) -> None:
-    reading = PreprocessingConfig(shows=(("logits", BoxesOutput(labels=labels)),))
+    reading = PreprocessingConfig(outputs=(("logits", BoxesOutput(labels=labels)),))
     outputs = {"logits": np.zeros((1, 2, 3), np.float32), "pred_boxes": BOXES[None]}
     with pytest.raises(Failed, match="E0916"):
         show_results(reading, outputs, [SIZE])
 
 
 def test_missing_boxes() -> None:
-    reading = PreprocessingConfig(shows=(("logits", BoxesOutput()),))
+    reading = PreprocessingConfig(outputs=(("logits", BoxesOutput()),))
     with pytest.raises(Failed, match="E0916"):
         show_results(reading, {"logits": np.zeros((1, 2, 3), np.float32)}, [SIZE])

@@ -6,8 +6,8 @@ import pytest
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 
-SOURCE = InputSpec("source", "i64", ("batch", "src"), below=100)
-TARGET = InputSpec("target", "i64", ("batch", "tgt"), below=50)
+SOURCE = InputSpec("source", "i64", ("batch", "src"), id_limit=100)
+TARGET = InputSpec("target", "i64", ("batch", "tgt"), id_limit=50)
 KEEP = InputSpec("source_keep", "bool", ("batch", "src"), optional=True)
 PIXELS = InputSpec("pixels", "f32", ("batch", 1, 8, 8))
 
@@ -56,8 +56,8 @@ def test_computed_lengths():
         return known["src"] ** 2 + 1
 
     given = {"patches": np.zeros((1, 10)), "source": make_ids(1, 3)}
-    assert check_inputs([spec, SOURCE], given, solve=solve)["patches"].shape == (1, 10)
-    (fault,) = get_errors([spec, SOURCE], given | {"source": make_ids(1, 2)}, solve=solve)
+    assert check_inputs([spec, SOURCE], given, evaluate_dim=solve)["patches"].shape == (1, 10)
+    (fault,) = get_errors([spec, SOURCE], given | {"source": make_ids(1, 2)}, evaluate_dim=solve)
     assert fault.title == "axis 1 of `patches` has length 10, but `src ** 2 + 1` is 5 here"
     # without a solver the length is not checked
     assert check_inputs([spec, SOURCE], given | {"source": make_ids(1, 2)})

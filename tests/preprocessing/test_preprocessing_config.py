@@ -16,7 +16,7 @@ from specc.preprocessing.records import (
     TextCharacters,
     TextOutput,
     TextWords,
-    labels_for_rank,
+    adapt_labels_to_rank,
 )
 
 EVERYTHING = PreprocessingConfig(
@@ -39,7 +39,7 @@ EVERYTHING = PreprocessingConfig(
         ("spoken", TextWords(("<end>", "cat"), end=0, lower=True)),
         ("state", NumbersOutput()),
     ),
-    shows=(
+    outputs=(
         ("logits", LabelsOutput(("cat", "dog"), top=2)),
         ("text", TextOutput(TextBytes(3, 1))),
         ("told", TextOutput(TextWords(("cat", "[UNK]"), unknown=1))),
@@ -57,7 +57,7 @@ def test_json_round_trip():
 
 
 def test_input_without_a_record_is_an_array():
-    assert EVERYTHING.of_input("other") == NumbersOutput()
+    assert EVERYTHING.get_input_reading("other") == NumbersOutput()
 
 
 def get_record_error(value: object) -> str:
@@ -151,13 +151,13 @@ def test_labels_depend_on_the_rank():
     pixels."""
     labels = ("sky", "sea", "land", "road")
     places = ClassMapOutput(labels)
-    assert labels_for_rank(LabelsOutput(labels, top=2), 4) == places
-    assert labels_for_rank(places, 2) == LabelsOutput(labels, top=3)
-    assert labels_for_rank(ClassMapOutput(labels[:2]), 2) == LabelsOutput(labels[:2], top=2)
+    assert adapt_labels_to_rank(LabelsOutput(labels, top=2), 4) == places
+    assert adapt_labels_to_rank(places, 2) == LabelsOutput(labels, top=3)
+    assert adapt_labels_to_rank(ClassMapOutput(labels[:2]), 2) == LabelsOutput(labels[:2], top=2)
     for record, rank in (
         (LabelsOutput(labels), 2),
         (LabelsOutput(labels), 3),
         (places, 4),
         (places, 3),
     ):
-        assert labels_for_rank(record, rank) is record
+        assert adapt_labels_to_rank(record, rank) is record

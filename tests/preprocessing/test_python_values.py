@@ -167,7 +167,7 @@ def test_long_lists_are_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(value)
         return False
 
-    monkeypatch.setattr("specc.preprocessing.python_values._seen", record_call)
+    monkeypatch.setattr("specc.preprocessing.python_values._is_array_like", record_call)
     many = [[1.0] * 100, [2] * 100]
     assert convert_input(READING, "x", many) is many
     assert len(asked) == 2

@@ -19,8 +19,8 @@ from specc.preprocessing.records import (
     TextOutput,
 )
 from specc.preprocessing.show_results import (
+    compute_probabilities,
     format_percent,
-    probabilities,
     show_output,
     show_results,
 )
@@ -35,7 +35,7 @@ def make_logits(*shares: float) -> np.ndarray:
 
 
 def test_label_and_probability():
-    reading = PreprocessingConfig(shows=(("logits", LabelsOutput(tuple("0123456789"))),))
+    reading = PreprocessingConfig(outputs=(("logits", LabelsOutput(tuple("0123456789"))),))
     scores = np.zeros((1, 10), np.float32)
     scores[0, 7] = np.log(9 * 0.98 / 0.02)
     assert show_results(reading, {"logits": scores, "hidden": scores}).lines == ("7  98 %",)
@@ -76,7 +76,7 @@ def test_percent_format(share, text):
 
 
 def test_softmax_is_stable():
-    rows = probabilities(
+    rows = compute_probabilities(
         np.array([[1e30, 1e30, -1e30], [-np.inf, 0, -np.inf], [-np.inf] * 3], np.float32)
     )
     np.testing.assert_allclose(rows, [[0.5, 0.5, 0], [0, 1, 0], [1 / 3] * 3])
@@ -150,5 +150,5 @@ def test_outputs_that_do_not_match_their_record(record, value):
 
 def test_missing_output():
     with pytest.raises(Failed) as caught:
-        show_results(PreprocessingConfig(shows=(("y", NumbersOutput()),)), {"x": np.array(1)})
+        show_results(PreprocessingConfig(outputs=(("y", NumbersOutput()),)), {"x": np.array(1)})
     assert caught.value.diagnostics[0].code == "E0916"

@@ -9,13 +9,13 @@ from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import TextCharacters
-from specc.preprocessing.text_batches import encode_each, encode_text_inputs
+from specc.preprocessing.text_batches import encode_text_inputs, try_encode_texts
 
 RECORD = TextCharacters(("a", "b"))
 
 
 def test_each_text_becomes_ids_or_an_error() -> None:
-    good, odd, none, also = encode_each(["ab", "ax", None, ""], RECORD)
+    good, odd, none, also = try_encode_texts(["ab", "ax", None, ""], RECORD)
     assert isinstance(good, np.ndarray)
     assert good.tolist() == [0, 1]
     assert isinstance(also, np.ndarray)

@@ -15,7 +15,7 @@ from specc.decode.decode_loop import CONTEXT, WINDOW, Detokenizer
 from specc.diagnostics.diagnostic import Failed
 from specc.preprocessing.records import TextBytes, TextOutput
 from specc.preprocessing.show_results import show_output
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, token_label
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -23,12 +23,12 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def make_record(kind: str, **options) -> TextTokenizer:
-    return TextTokenizer(file=TokenizerFile.of(train_tokenizer(kind)), **options)
+    return TextTokenizer(file=TokenizerFile.from_text(train_tokenizer(kind)), **options)
 
 
 def make_changed_record(kind: str, **parts) -> TextTokenizer:
     return TextTokenizer(
-        file=TokenizerFile.of(json.dumps({**json.loads(train_tokenizer(kind)), **parts}))
+        file=TokenizerFile.from_text(json.dumps({**json.loads(train_tokenizer(kind)), **parts}))
     )
 
 
@@ -144,9 +144,9 @@ def test_truncation_padding_and_dropout_are_ignored():
 
 def test_token_labels():
     bert = make_record("wordpiece")
-    assert token_label(2, bert) == "[CLS]"
-    assert token_label(int(encode_text_ids("is", bert)[1]), bert) == "is"
-    assert token_label(5_000, bert) == "·"
+    assert get_token_label(2, bert) == "[CLS]"
+    assert get_token_label(int(encode_text_ids("is", bert)[1]), bert) == "is"
+    assert get_token_label(5_000, bert) == "·"
 
 
 def test_text_output():

@@ -14,8 +14,8 @@ from specc.preprocessing.text_codec import encode_text_ids
 from specc.preprocessing.tokenizer_files import MAX_EMBEDDED_BYTES, TextTokenizer, TokenizerFile
 from specc.preprocessing.tokenizer_library import check_tokenizer_file
 
-SMALL = TokenizerFile.of('{"model": {"type": "WordLevel"}}')
-LARGE = TokenizerFile.of(
+SMALL = TokenizerFile.from_text('{"model": {"type": "WordLevel"}}')
+LARGE = TokenizerFile.from_text(
     json.dumps({"model": {"note": "é" * MAX_EMBEDDED_BYTES}}, ensure_ascii=False)
 )
 READING = PreprocessingConfig(
@@ -45,20 +45,22 @@ def test_file_is_stored_once():
 
 
 def test_external_tokenizer_file(tmp_path: Path):
-    placed = READING.placed("m")
+    placed = READING.assign_file_names("m")
     small, large = placed.files
     assert (small.name, large.name) == ("", f"m-{LARGE.sha256[:16]}.tokenizer.json")
     (tmp_path / large.name).write_bytes(large.content)
     closed = PreprocessingConfig.from_json(json.loads(json.dumps(placed.to_json())))
     assert closed != placed
-    assert closed.opened(tmp_path) == placed
+    assert closed.load_files(tmp_path) == placed
 
 
 def test_tokenizer_names_of_a_package():
-    (one, other) = READING.named({SMALL.sha256: "tokenizer.json"}).files
+    (one, other) = READING.rename_files({SMALL.sha256: "tokenizer.json"}).files
     assert (one.name, other.name) == ("tokenizer.json", "")
     assert (
-        PreprocessingConfig.from_json(READING.named({SMALL.sha256: "tokenizer.json"}).to_json())
+        PreprocessingConfig.from_json(
+            READING.rename_files({SMALL.sha256: "tokenizer.json"}).to_json()
+        )
         .files[0]
         .size
         == SMALL.size
@@ -67,11 +69,11 @@ def test_tokenizer_names_of_a_package():
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * LARGE.size, LARGE.text.encode()[:-1] + b" "])
 def test_modified_external_file(tmp_path: Path, content):
-    placed = READING.placed("m")
+    placed = READING.assign_file_names("m")
     if content is not None:
         (tmp_path / placed.files[1].name).write_bytes(content)
     closed = PreprocessingConfig.from_json(placed.to_json())
-    assert get_error_code(lambda: closed.opened(tmp_path)) == "E0942"
+    assert get_error_code(lambda: closed.load_files(tmp_path)) == "E0942"
 
 
 def make_record_with_file(sha, data) -> object:

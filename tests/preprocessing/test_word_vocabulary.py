@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import specc
 from specc.diagnostics.diagnostic import Diagnostic, Failed
 from specc.preprocessing.records import TextWords
-from specc.preprocessing.text_codec import decode_text, encode_text_ids, token_label
+from specc.preprocessing.text_codec import decode_text, encode_text_ids, get_token_label
 from specc.preprocessing.vocabulary import SPECIAL_TOKEN, find_unreachable_words, word_ids
 from specc.weights.formats.safetensors import write_safetensors
 
@@ -65,7 +65,7 @@ def test_special_tokens_in_text_are_not_special() -> None:
     """`<pad>` in a text is three words, not the padding token."""
     assert get_diagnostic("<pad>", WORDS).code == "E0959"
     assert encode_text_ids("<pad>", TextWords(LISTED, unknown=8)).tolist() == [8, 8, 8]
-    assert token_label(0, WORDS) == "·"
+    assert get_token_label(0, WORDS) == "·"
 
 
 @pytest.mark.parametrize(

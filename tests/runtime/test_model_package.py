@@ -17,7 +17,7 @@ from specc.artifact.package_index import INDEX_FILE, is_path_below, is_plain_fil
 from specc.backend import ExtraFile
 from specc.cli.main import main
 from specc.diagnostics.diagnostic import Diagnostic, Failed
-from specc.io.safe_read import file_sha256
+from specc.io.safe_read import compute_file_sha256
 from specc.runtime.model_package import open_package
 from specc.runtime.open_model import open_compiled
 
@@ -214,7 +214,7 @@ def test_unlisted_weights_are_refused(pair: Path, tmp_path: Path) -> None:
         (other / "score.onnx").write_bytes(model.SerializeToString())
         facts = {
             "bytes": (other / "score.onnx").stat().st_size,
-            "sha256": file_sha256(other / "score.onnx"),
+            "sha256": compute_file_sha256(other / "score.onnx"),
         }
         write_changed_index(
             other, lambda data, facts=facts: data["files"].update({"score.onnx": facts})

@@ -48,7 +48,7 @@ def dates() -> TrainingBatches:
 
 def test_images_are_preprocessed_as_in_run(digits: TrainingBatches) -> None:
     paths = [str(DIGITS / f"{name}.png") for name in ("seven", "three")]
-    record = digits.reading.of_input("pixel_values")
+    record = digits.reading.get_input_reading("pixel_values")
     assert isinstance(record, ImageRecord)
     pixels = np.concatenate([read_image(path, record) for path in paths])
     labels = ["7", "3"]

@@ -27,7 +27,7 @@ from specc.driver.weights_section import (
 )
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.huggingface.model_family import graph_for_architecture
+from specc.huggingface.model_family import find_graph_for_architecture
 from specc.ir.model import ModelDefinition
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.parameter_values import read_parameter
@@ -104,7 +104,7 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     write_checkpoint(recorded, directory)
     sets = [f"{name}={value}" for name, value in recorded.sets.items()]
     spec = open_spec(str(directory), config=str(directory), sets=sets)
-    graph_name = graph_for_architecture(spec.program, spec.reader.config_file or {})
+    graph_name = find_graph_for_architecture(spec.program, spec.reader.config_file or {})
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
     values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(directory))

@@ -127,7 +127,7 @@ class GenerativeModel:
             states=derived.states,
             static_inputs=derived.static_inputs,
             whole=derived.full_length_inputs,
-            first=derived.initial_logits_output,
+            first_output=derived.initial_logits_output,
         )
         encode: Any = ReferenceSession(derived.encode, self.weights) if derived.encode else None
         step: Any = ReferenceSession(derived.step, self.weights)

@@ -74,7 +74,7 @@ def build_manifest_text(
             generation=None,
             sources=sources,
             weights=weights,
-            stored=held,
+            initializers=held,
             target="onnx",
             opset=23,
             attentions=emitted.attention_notes,

@@ -153,7 +153,7 @@ def test_a_mistake_in_an_ill_conditioned_model_is_found(by: float, tmp_path: Pat
     model: LoadedModel = specc.load(path).scoring
     changed = onnx.load(path)
     for tensor in changed.graph.initializer:
-        if tensor.name == model.manifest.stored["lm_head.weight"]:
+        if tensor.name == model.manifest.initializers["lm_head.weight"]:
             value = numpy_helper.to_array(tensor) * np.float32(1 + by)
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
     save_with_hash(changed, path)

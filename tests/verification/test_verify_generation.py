@@ -69,7 +69,7 @@ def _share_weights(wrong: LoadedModel, right: LoadedModel) -> LoadedModel:
 
 def _scale_weights(model: onnx.ModelProto, right: LoadedModel) -> None:
     for tensor in model.graph.initializer:
-        if tensor.name == right.manifest.stored["model.norm.weight"]:
+        if tensor.name == right.manifest.initializers["model.norm.weight"]:
             value = numpy_helper.to_array(tensor) * np.float32(1.01)
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
 
@@ -78,7 +78,7 @@ def _negate_logits(model: onnx.ModelProto, right: LoadedModel) -> None:
     """Negate the logits inside the loop."""
     (loop,) = (n for n in model.graph.node if n.op_type == "Loop")
     body = next(a.g for a in loop.attribute if a.HasField("g"))
-    head = right.manifest.stored["lm_head.weight"]
+    head = right.manifest.initializers["lm_head.weight"]
     made = {name: n for n in (*model.graph.node, *body.node) for name in n.output}
     reads = {head} | {name for name, n in made.items() if head in n.input and n in model.graph.node}
     (product,) = (n for n in body.node if reads & {*n.input})

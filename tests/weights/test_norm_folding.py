@@ -148,7 +148,7 @@ def test_excluded_weights_stay_linked(
     given = ["--quantize=int8", "--quantize-exclude=model.layers.0.*"]
     assert compile_small("llama", out, weights, *given, *["--fold-norms"][: int(fold)]) == 0
     model = specc.load(out)
-    now, stored = model.weights(), model.manifest.stored
+    now, stored = model.weights(), model.manifest.initializers
     lies = {
         t.name: {e.key: e.value for e in t.external_data}.get("location")
         for t in onnx.load(out, load_external_data=False).graph.initializer

@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from specc.artifact.manifest import DOC_METADATA_KEY
-from specc.artifact.package_index import WeightFileFacts, checkpoint_facts
+from specc.artifact.package_index import WeightFileFacts, read_checkpoint_facts
 from specc.backend import EmittedModel, MetadataTexts, WeightStorage, WrittenModel
 from specc.io.atomic_write import OutputDirectory, check_free_disk_space, sanitize_file_stem
 from specc.io.file_signatures import find_unused_side_files
@@ -64,7 +64,7 @@ def write_model(
     )
     stem = sanitize_file_stem(path.stem)
     with OutputDirectory(path.parent, superseded=find_unused_side_files(path)) as out:
-        side_names = [out.hashed(stem, suffix, [content]) for suffix, content in side_files]
+        side_names = [out.write_hashed(stem, suffix, [content]) for suffix, content in side_files]
         data = write_prepared_graphs(out, stem, prepared, values, [(path.name, metadata)])
     names = [path.name, *([data] if data else []), *side_names]
     files = tuple((path.parent / n, (path.parent / n).stat().st_size) for n in names)
@@ -124,7 +124,7 @@ def _record_linked_checkpoints(
         run = placement.pieces[name].byte_range
         assert run is not None, f"{name} is linked to no file"
         if location.location not in facts:
-            facts[location.location] = checkpoint_facts(run.path, hashes[run.path])
+            facts[location.location] = read_checkpoint_facts(run.path, hashes[run.path])
     return facts
 
 
@@ -164,7 +164,7 @@ def write_prepared_graphs(
             metadata_texts = dict(metadata(_describe_built_model(built, placement)))
             add_model_docs(built.model, built.graph, metadata_texts.pop(DOC_METADATA_KEY, ""))
             add_metadata(built.model, metadata_texts)
-        out.entry(name, serialize_model(built.model))
+        out.write_entry(name, serialize_model(built.model))
         # one graph at a time is in memory
         if len(entries) > 1:
             for tensor in built.weights.values():
@@ -193,7 +193,7 @@ def write_weight_file(
     def read_chunks(name: str) -> Iterator[memoryview]:
         return values.chunks(name, placement.pieces[name].dtype)
 
-    return out.hashed(stem, ".data", iterate_external_data(placement.plan, read_chunks))
+    return out.write_hashed(stem, ".data", iterate_external_data(placement.plan, read_chunks))
 
 
 def attach_weights(

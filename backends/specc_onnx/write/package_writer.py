@@ -15,9 +15,9 @@ from specc.artifact.package_index import (
     INDEX_FILE,
     PackageIndex,
     find_superseded_files,
+    get_regular_file_size,
     is_plain_file_name,
     read_former_index,
-    regular_file_size,
 )
 from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WeightStorage, WrittenModel
 from specc.io.atomic_write import FileDigest, OutputDirectory
@@ -29,7 +29,7 @@ from specc.io.output_paths import (
     reject_input_overwrite,
     reject_unportable_name,
 )
-from specc.io.safe_read import file_sha256
+from specc.io.safe_read import compute_file_sha256
 from specc.ir.target import Target
 from specc.version import __version__
 from specc.weights.parameter_values import ParameterValues
@@ -88,13 +88,13 @@ def write_package(
             extras=_write_extras(out, extra_files, unchanged_extras),
             files={**out.facts, **unchanged_extras},
             version=__version__,
-            kept=tuple(sorted(unchanged_extras)),
+            preexisting=tuple(sorted(unchanged_extras)),
             linked=prepared.placement.weight_files,
-            about=metadata.facts,
+            metadata=metadata.facts,
             sources=metadata.sources,
-            every_load=hash_on_every_load,
+            verifies_on_load=hash_on_every_load,
         )
-        out.entry(INDEX_FILE, [index.dump()])
+        out.write_entry(INDEX_FILE, [index.dump()])
     return WrittenModel(
         directory, data, prepared.placement.plan, _list_file_sizes(directory, index)
     )
@@ -164,14 +164,17 @@ def _find_unchanged_extras(
         if extra.hashed or extra.name in own_files:
             continue
         digest = hashlib.sha256(extra.content).hexdigest()
-        if regular_file_size(path) == len(extra.content) and file_sha256(path) == digest:
+        if (
+            get_regular_file_size(path) == len(extra.content)
+            and compute_file_sha256(path) == digest
+        ):
             kept[extra.name] = FileDigest(len(extra.content), digest)
     return kept
 
 
 def _list_former_files(former_index: PackageIndex | None) -> set[str]:
     """Return the files that specc wrote for the former package."""
-    return set(former_index.files) - set(former_index.kept) if former_index else set()
+    return set(former_index.files) - set(former_index.preexisting) if former_index else set()
 
 
 def _check_is_file(path: Path) -> None:
@@ -193,7 +196,7 @@ def _check_is_file(path: Path) -> None:
 
 def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
     """Raise E0833 for a file that specc did not write."""
-    size = regular_file_size(path)
+    size = get_regular_file_size(path)
     # an empty file may be replaced
     if not size or _is_specc_file(path):
         return
@@ -202,7 +205,7 @@ def _check_replaceable(path: Path, former_index: PackageIndex | None) -> None:
         if former_index and path.name in _list_former_files(former_index)
         else None
     )
-    if facts is None or facts.bytes != size or file_sha256(path) != facts.sha256:
+    if facts is None or facts.bytes != size or compute_file_sha256(path) != facts.sha256:
         description = (
             "a model that specc did not compile"
             if path.suffix == ".onnx"
@@ -231,8 +234,8 @@ def _write_extras(
         name = extra_file.name
         if extra_file.hashed:
             begin, dot, end = extra_file.name.partition(".")
-            name = out.hashed(begin, dot + end, [extra_file.content])
+            name = out.write_hashed(begin, dot + end, [extra_file.content])
         elif name not in unchanged_extras:
-            out.entry(name, [extra_file.content])
+            out.write_entry(name, [extra_file.content])
         names[extra_file.role or extra_file.name] = name
     return names

@@ -212,7 +212,7 @@ def test_equal_existing_file_is_never_removed(tmp_path: Path) -> None:
     (tmp_path / "pair" / "tokenizer.json").write_bytes(b"[1]")
     for _ in range(2):
         write_pair_package(tmp_path / "pair", extra_files=[ExtraFile("tokenizer.json", b"[1]")])
-        assert open_package(tmp_path / "pair").index.kept == ("tokenizer.json",)
+        assert open_package(tmp_path / "pair").index.preexisting == ("tokenizer.json",)
     write_pair_package(tmp_path / "pair")
     assert "tokenizer.json" in list_names(tmp_path / "pair")
 
