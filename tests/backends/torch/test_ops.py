@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parity
 
 
 def test_every_op_has_a_rule() -> None:
-    assert not specc_torch.evaluate.find_missing_ops(OPS_BY_NAME.values())
+    assert not {*OPS_BY_NAME.values()} - specc_torch.evaluate.rules.keys()
 
 
 @pytest.fixture(autouse=True)
