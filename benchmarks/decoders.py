@@ -73,7 +73,7 @@ def of_specc(package: Path) -> Writer:
     """Run a specc package through the Python API."""
     import specc
 
-    model = specc.load(package, threads=THREADS).writer
+    model = specc.load(package, threads=THREADS).generator
 
     def start(ids: Ints) -> tuple[Ints, Step]:
         step = steps(model, ids)
@@ -311,14 +311,16 @@ def translate_specc(package: Path, given: Mapping[str, np.ndarray]) -> Writer:
     """A package of ours through the Python API."""
     import specc
 
-    model = specc.load(package, threads=THREADS).writer
+    model = specc.load(package, threads=THREADS).generator
     names = set(model.input_signature.graph.inputs)
     # a spec may use the input name of transformers or another name
     known = {(n if n in names else INPUT_NAMES[n]): v for n, v in given.items() if n in INPUT_NAMES}
 
     def start(ids: Ints) -> tuple[Ints, Step]:
-        prepared = model.input_signature.prepared({**known, model.input_signature.growing: ids})
-        step = model.stepper(prepared).step
+        prepared = model.input_signature.prepare(
+            {**known, model.input_signature.sequence_input: ids}
+        )
+        step = model.create_stepper(prepared).step
         return step(ids).argmax(1), lambda tokens: step(tokens[:, None]).argmax(1)
 
     return traced(start)

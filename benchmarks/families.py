@@ -307,13 +307,13 @@ def _reader(tool: str, directory: Path) -> Reading:
 
 
 def _our_reader(directory: Path) -> Reading:
-    model = specc.load(directory / "model.onnx", threads=decoders.THREADS).whole
+    model = specc.load(directory / "model.onnx", threads=decoders.THREADS).default_model
     result = next(iter(model.manifest.graph.outputs))
     known = ("input_ids", "pixel_values")
 
     def reading(given: Mapping[str, np.ndarray]) -> Callable[[], np.ndarray]:
         # masks and token types have their default values, which are computed once here
-        ready = model.prepared({name: given[name] for name in known if name in given})
+        ready = model.prepare_inputs({name: given[name] for name in known if name in given})
         return lambda: model.session.run(ready, (result,))[result]
 
     return reading

@@ -116,7 +116,7 @@ def package(name: str, checkpoint: Path, out: Path, dtype: str, names: str) -> s
 
 def of_package(out: Path, plan: Plan) -> decoders.Writer:
     """Run a specc package through the Python API."""
-    model = specc.load(out, execution_provider=plan.provider).writer
+    model = specc.load(out, execution_provider=plan.provider).generator
 
     def start(ids: decoders.Ints) -> tuple[decoders.Ints, decoders.Step]:
         step = decoders.steps(model, ids)
@@ -304,7 +304,9 @@ def kernels(name: str, directory: Path, plan: Plan) -> Iterator[str]:
         yield "Kernels are those of a card; there is none.\n"
         return
     for dtype in plan.dtypes:
-        model = specc.load(directory / f"{name}-{dtype}", execution_provider=plan.provider).writer
+        model = specc.load(
+            directory / f"{name}-{dtype}", execution_provider=plan.provider
+        ).generator
         ids = _ids(1, plan)
         step = decoders.steps(model, ids)
         step(ids)

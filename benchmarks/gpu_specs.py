@@ -21,7 +21,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.cli.main import main
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc_onnx.execution_providers import ORT_PROVIDER_NAMES, silence_provider_startup
 
 WORST = re.compile(r"worst difference (\S+) ")
@@ -72,8 +72,8 @@ def written(directory: Path, provider: str) -> dict[str, object]:
         for path in (directory, directory / "generate.onnx"):
             model = specc.load(path, execution_provider=at)
             input_signature = model.input_signature
-            lengths = sizes_for(input_signature.graph, 1)
-            inputs = random_inputs(input_signature.graph, lengths, np.random.default_rng(0))
+            lengths = choose_lengths(input_signature.graph, 1)
+            inputs = make_random_inputs(input_signature.graph, lengths, np.random.default_rng(0))
             given = {n: v for n, v in inputs.items() if n not in _absent(model)}
             made = model.generate(**given, max_tokens=WRITTEN)
             tokens[f"{path.suffix or 'package'} {at}"] = [row[0].tokens for row in made.results()]

@@ -121,7 +121,7 @@ def _long_text(directory: Path, rounds: int) -> Iterator[str]:
     export = [sys.executable, str(Path(__file__).with_name("torch_export.py")), "logits"]
     measure.of_process([*export, "gpt2", str(checkpoint), str(theirs)])
     given = published.MODELS["gpt2"].inputs((1, TEXT))
-    loaded, session = specc.load(ours, threads=2).whole, decoders.opened(theirs)
+    loaded, session = specc.load(ours, threads=2).default_model, decoders.opened(theirs)
     eager = published.load_published_model("gpt2", checkpoint)
     tensors = published.make_tensors("gpt2", (1, TEXT))
     names = [i.name for i in session.get_inputs()]

@@ -280,7 +280,7 @@ def _model(
     out = directory / f"{reader.spec}-{kind}"
     if not out.exists():
         specc.compile(reader.spec, out / "m.onnx", init=0, set=config, **_options(kind))
-    return specc.load(out / "m.onnx", threads=decoders.THREADS).whole, measure.size_of(out)
+    return specc.load(out / "m.onnx", threads=decoders.THREADS).default_model, measure.size_of(out)
 
 
 def _dynamic(

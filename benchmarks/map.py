@@ -31,7 +31,11 @@ from specc.batch_inference.job import JobReport, run_job
 from specc.batch_inference.job_files import BatchLimits
 from specc.batch_inference.job_planner import JobRequest, make_plan
 from specc.batch_inference.row_batches import CostFormulas
-from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
+from specc.runtime.generate_each import (
+    generate_in_batches,
+    make_continuous_batch,
+    make_prompt_inputs,
+)
 
 TOGETHER = 64
 """Fixed batch size."""
@@ -287,14 +291,16 @@ def _refilled(directory: Path, count: int) -> Iterator[str]:
     """Yield the table of generation with continuous batching and with fixed batches."""
     (directory / "planned.specc").write_text(WRITER)
     specc.compile(directory / "planned.specc", directory / "planned", init=0, graphs="step")
-    writer = specc.load(directory / "planned", threads=1).writer
+    writer = specc.load(directory / "planned", threads=1).generator
     assert writer is not None
     rng = np.random.default_rng(0)
     want = rng.lognormal(3.5, 0.8, count).astype(int).clip(2, 400)
     ids = rng.integers(1, 1000, (count, PROMPT)).tolist()
-    settings = writer.chosen({"max_tokens": 1000})
+    settings = writer.resolve_settings({"max_tokens": 1000})
     texts = [
-        writer.begin(prompt_inputs(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings)
+        writer.begin(
+            make_prompt_inputs(writer, {"ids": row, "want": int(n) + PROMPT - 1}), settings
+        )
         for row, n in zip(ids, want, strict=True)
     ]
     yield f"### Texts of log-normal lengths, written by a GPT of 4 layers of 256: {count} texts, 32 at once\n"
@@ -306,10 +312,10 @@ def _refilled(directory: Path, count: int) -> Iterator[str]:
     fixed = _rate(count, lambda: [*generate_in_batches(writer, enumerate(texts), 32)])
     yield f"| batches of 32 that wait for the longest | {fixed:.1f} | {fed} | {fed / used - 1:.0%} |"
     batch = make_continuous_batch(writer, 32)
-    ours = _rate(count, lambda: [*batch.write(enumerate(texts))])
-    share = batch.fed / batch.used - 1
-    yield f"| places are filled | {ours:.1f} | {batch.fed} | {share:.0%} |"
-    yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.fed:.1f} times fewer rows.\n"
+    ours = _rate(count, lambda: [*batch.generate(enumerate(texts))])
+    share = batch.fed_tokens / batch.used_tokens - 1
+    yield f"| places are filled | {ours:.1f} | {batch.fed_tokens} | {share:.0%} |"
+    yield f"\n{ours / fixed:.1f} times as many texts a second (goal 1.5), {fed / batch.fed_tokens:.1f} times fewer rows.\n"
 
 
 def _written(path: Path, column: str, values: Sequence[object]) -> Path:

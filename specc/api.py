@@ -21,14 +21,14 @@ from specc.driver.compile_options import (
     parse_graph_names,
 )
 from specc.driver.option_kinds import check_argument_kinds
-from specc.driver.spec_argument import errors_in_spec_syntax, open_spec_argument
+from specc.driver.spec_argument import open_spec_argument, translate_errors_to_spec_syntax
 from specc.io.safe_read import escape_text
 from specc.model import GenerationResult, Model, load
 
 __all__ = ["Diagnostic", "Failed", "GenerationResult", "Model", "check", "compile", "load"]
 
 
-@errors_in_spec_syntax()
+@translate_errors_to_spec_syntax()
 def check(
     spec: str | Path, *, config: str | Path = "", set: Mapping[str, object] | None = None
 ) -> driver.CheckedSpec:
@@ -43,10 +43,10 @@ def check(
     ...
     """
     check_argument_kinds(ARGUMENT_KINDS, {"spec": spec, "config": config, "set": set})
-    return driver.check_spec(open_spec_argument(spec, config=config, given=set))
+    return driver.check_spec(open_spec_argument(spec, config=config, config_values=set))
 
 
-@errors_in_spec_syntax()
+@translate_errors_to_spec_syntax()
 def compile(
     spec: str | Path,
     output: str | Path,
@@ -92,8 +92,9 @@ def compile(
     check_argument_kinds(ARGUMENT_KINDS, given)
     _check_generation_config(generation_config, parse_graph_names(graphs))
     options = build_compile_options({**given, "generation_config": generation_config or {}})
+    length = int(context_length)
     opened = open_spec_argument(
-        spec, config=config, given=set, weights=options.weights, longest=int(context_length)
+        spec, config=config, config_values=set, weights=options.weights, context_length=length
     )
     return compile_model(opened, options)
 

@@ -15,8 +15,8 @@ from specc.driver.option_kinds import (
     COUNT_OPTION,
     INTEGER_OPTION,
     PATH_OPTION,
-    TEXT_OPTION,
-    TEXTS_OPTION,
+    STRING_LIST_OPTION,
+    STRING_OPTION,
     OptionKind,
     check_argument_kinds,
 )
@@ -44,7 +44,7 @@ Results: TypeAlias = dict[str, Array]
 
 LOAD_KINDS = {
     "model": PATH_OPTION,
-    "execution_provider": TEXT_OPTION,
+    "execution_provider": STRING_OPTION,
     "threads": INTEGER_OPTION,
     "prefill_chunk_size": COUNT_OPTION,
 }
@@ -56,25 +56,28 @@ ENGINES = ("local", "serial", "ray")
 MAP_KINDS = {
     "data": OptionKind(
         "one or more paths, as strings",
-        lambda value: bool(value) and all(map(PATH_OPTION.fits, value)),
+        lambda value: bool(value) and all(map(PATH_OPTION.accepts, value)),
     ),
-    "out": PATH_OPTION._replace(words="the path of a directory"),
+    "out": PATH_OPTION._replace(description="the path of a directory"),
     "columns": OptionKind(
         "a table from inputs to names of columns",
         lambda value: (
             value is None
-            or (isinstance(value, Mapping) and TEXTS_OPTION.fits([*value, *value.values()]))
+            or (
+                isinstance(value, Mapping) and STRING_LIST_OPTION.accepts([*value, *value.values()])
+            )
         ),
     ),
     "keep_columns": OptionKind(
-        "a list of names of columns", lambda value: value is None or TEXTS_OPTION.fits(value)
+        "a list of names of columns",
+        lambda value: value is None or STRING_LIST_OPTION.accepts(value),
     ),
-    "raw": TEXTS_OPTION._replace(words="a list of names of outputs"),
-    "output_format": TEXT_OPTION,
+    "raw": STRING_LIST_OPTION._replace(description="a list of names of outputs"),
+    "output_format": STRING_OPTION,
     "engine": OptionKind(f"one of {', '.join(ENGINES)}", lambda value: value in ENGINES),
-    "workers": COUNT_OPTION._replace(words="an integer >= 0"),
+    "workers": COUNT_OPTION._replace(description="an integer >= 0"),
     "max_errors": OptionKind(
-        "an integer >= 0", lambda value: value is None or COUNT_OPTION.fits(value)
+        "an integer >= 0", lambda value: value is None or COUNT_OPTION.accepts(value)
     ),
 }
 """The kind of each argument of `Model.map`."""
@@ -117,11 +120,11 @@ class Model(OpenedModel):
                 "this model is a standalone generator and has no other outputs",
                 helps=["use `generate`"],
             )
-        if not batches and is_task_input(self.full, inputs):
-            return run_task(self.full, inputs)
+        if not batches and is_task_input(self.full_forward_model, inputs):
+            return run_task(self.full_forward_model, inputs)
         if batches:
-            return run_batches(self.full, batches, inputs)
-        return self.full.run(**inputs)
+            return run_batches(self.full_forward_model, batches, inputs)
+        return self.full_forward_model.run(**inputs)
 
     def fixed(self, **lengths: int) -> LoadedModel:
         """Load the full graph for static shapes: `model.fixed(batch=8)` returns a model with
@@ -130,13 +133,13 @@ class Model(OpenedModel):
         Shape computations are folded, and with the `cuda` provider the run is captured as a
         CUDA graph. Raise E0981 unless every dimension of the inputs is named.
         """
-        return fix_lengths(self.full, lengths)
+        return fix_lengths(self.full_forward_model, lengths)
 
     def attention(self, **inputs: object) -> tuple[Results, AttentionWeights]:
         """Run the model and return the outputs and the weights of every attention by scope:
         [batch, heads, query, key].
         """
-        return self.full.attention(**inputs)
+        return self.full_forward_model.attention(**inputs)
 
     def generate(self, *given: object, **settings: object) -> GenerationStream:
         """Generate sequences from prompts (`specc.runtime.generator.Generator.generate`).
@@ -147,7 +150,7 @@ class Model(OpenedModel):
 
     def generate_each(
         self,
-        rows: Iterable[object],
+        prompts: Iterable[object],
         *,
         batch_size: int = DEFAULT_BATCH_SIZE,
         **settings: Unpack[GenerationArguments],
@@ -159,15 +162,15 @@ class Model(OpenedModel):
         model without `generate`, E0891 for an invalid `batch_size`.
         """
         writer = _require_generator(self)
-        return generate_each(writer, rows, batch_size, writer.chosen(settings))
+        return generate_each(writer, prompts, batch_size, writer.resolve_settings(settings))
 
-    def stream(self, **once: object) -> InputStream:
-        """Start a stream: `push` passes chunks of the streamed input; `once` are the inputs
-        without the time axis.
+    def stream(self, **static_inputs: object) -> InputStream:
+        """Start a stream: `push` passes chunks of the streamed input; `static_inputs` are the
+        inputs without the time axis.
 
         Raise E0977 for a model without `stream`.
         """
-        return open_stream(self).begin(**once)
+        return open_stream(self).begin(**static_inputs)
 
     def map(
         self,
@@ -214,18 +217,18 @@ class Model(OpenedModel):
         Raise E0423 to E0426 without a usable chat template.
         """
         ids = encode_chat(self.input_signature, messages)
-        return self.generate(**{self.input_signature.growing: [ids]}, **settings)
+        return self.generate(**{self.input_signature.sequence_input: [ids]}, **settings)
 
 
 def _require_generator(model: Model) -> Generator:
     """Return the generator. Raise E0701 if the model does not generate."""
-    if model.writer is None:
+    if model.generator is None:
         raise_error(
             "E0701",
             "this model does not generate",
             helps=["compile a spec with a `generate` section"],
         )
-    return model.writer
+    return model.generator
 
 
 def load(
@@ -259,6 +262,6 @@ def load(
     )
     # opened now, so that errors appear here and not at the first use; a package that generates or
     # streams opens a session of its full-forward graph only when that is run
-    if opened.writer is None and opened.streamer is None:
+    if opened.generator is None and opened.streaming_model is None:
         _ = opened.scoring
     return opened

@@ -79,8 +79,8 @@ def public_objects(directory: Path) -> list[object]:
     shut.close()
     checked = specc.check("xor")
     return [
-        package, digits, shut, digits.whole, digits.manifest, digits.input_signature,
-        package.package, package.package and package.package.index, package.writer, writing, writing.results()[0][0],
+        package, digits, shut, digits.default_model, digits.manifest, digits.input_signature,
+        package.package, package.package and package.package.index, package.generator, writing, writing.results()[0][0],
         checked, checked.model, checked.trials[0], specc.check("feedforward"), compiled, digits.manifest.reading, digits.manifest.graph,
         digits.attention(pixel_values=np.zeros((1, 1, 8, 8), np.float32))[1],
     ]  # fmt: skip
@@ -252,7 +252,7 @@ def test_closing_a_package_ends_its_streams(directory: Path) -> None:
 def test_model_is_closed_after_an_exception(directory: Path) -> None:
     with pytest.raises(ZeroDivisionError), specc.load(directory / "digits.onnx") as model:
         _ = 1 / 0
-    assert model.closed
+    assert model.is_closed
 
 
 # ---- Batches

@@ -20,17 +20,17 @@ from torch.utils.data import Dataset as TorchDataset
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.compile_options import ARGUMENT_KINDS
 from specc.driver.option_kinds import check_argument_kinds
-from specc.driver.spec_argument import errors_in_spec_syntax, open_spec_argument
+from specc.driver.spec_argument import open_spec_argument, translate_errors_to_spec_syntax
 from specc.driver.weight_sources import WeightSources, open_training_spec
 from specc.io.output_paths import TRAINED_WEIGHTS_OUTPUT, resolve_output_path
 from specc.ir.array import Array
-from specc.runtime.training_batches import Row, TrainingBatches, check_training_rows
+from specc.runtime.training_batches import TrainingBatches, TrainingExample, check_training_examples
 from specc_torch.spec_module import SpecModule
 
 Tensors: TypeAlias = dict[str, Tensor]
 
 
-@errors_in_spec_syntax()
+@translate_errors_to_spec_syntax()
 def module(
     spec: str | Path,
     *,
@@ -52,12 +52,12 @@ def module(
     """
     check_argument_kinds(ARGUMENT_KINDS, locals())  # all of them, before any name is assigned
     opened_spec = open_spec_argument(
-        spec, config=config, given=set, weights=str(weights), longest=int(context)
+        spec, config=config, config_values=set, weights=str(weights), context_length=int(context)
     )
     sources = WeightSources(
-        path=str(weights) if weights else "",
+        checkpoint=str(weights) if weights else "",
         init=None if init is None else int(init),
-        missing=None if init_missing is None else int(init_missing),
+        init_missing=None if init_missing is None else int(init_missing),
         adapter=str(adapter) if adapter else "",
     )
     training_spec = open_training_spec(opened_spec, sources, graph)
@@ -75,18 +75,18 @@ def module(
     )
 
 
-def batch(model: nn.Module, examples: Sequence[Row]) -> tuple[Tensors, Tensors]:
+def batch(model: nn.Module, examples: Sequence[TrainingExample]) -> tuple[Tensors, Tensors]:
     """Return inputs and targets of training examples, on the device of the model (see `Dataset`).
 
     Raise E0946, E0947, and E09xx for invalid inputs.
     """
     spec_module = unwrap_spec_module(model)
     device = next((p.device for p in spec_module.parameters()), torch.device("cpu"))
-    inputs, targets = _make_training_batches(spec_module).batch(examples)
+    inputs, targets = _make_training_batches(spec_module).make_batch(examples)
     return _to_tensors(inputs, device), _to_tensors(targets, device)
 
 
-class Dataset(TorchDataset[Row]):
+class Dataset(TorchDataset[TrainingExample]):
     """A map-style data set over training examples, preprocessed lazily by the spec's `reading`.
 
     An example names inputs as `Model.run` takes them (arrays, texts, images or their paths), and
@@ -95,29 +95,29 @@ class Dataset(TorchDataset[Row]):
     targets are the next tokens and a stop token. Raise E0946 and E0947.
     """
 
-    def __init__(self, model: nn.Module, examples: Sequence[Row]) -> None:
+    def __init__(self, model: nn.Module, examples: Sequence[TrainingExample]) -> None:
         self.training_batches = _make_training_batches(unwrap_spec_module(model))
-        self.examples = check_training_rows(examples)
+        self.examples = check_training_examples(examples)
 
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> TrainingExample:
         return self.examples[index]
 
-    def collate(self, examples: Sequence[Row]) -> tuple[Tensors, Tensors]:
+    def collate(self, examples: Sequence[TrainingExample]) -> tuple[Tensors, Tensors]:
         """Collate examples to `(inputs, targets)`.
 
         `model(**inputs)` takes the first; targets are int64 or float32 by output, padded with
         -100.
         """
-        inputs, targets = self.training_batches.batch(examples)
+        inputs, targets = self.training_batches.make_batch(examples)
         device = torch.device("cpu")
         return _to_tensors(inputs, device), _to_tensors(targets, device)
 
     def loader(
         self, size: int, *, shuffle: bool = True, seed: int = 0, workers: int = 0
-    ) -> DataLoader[Row]:
+    ) -> DataLoader[TrainingExample]:
         """Return a `DataLoader` of batches of `size`, shuffled by the seed."""
         order = torch.Generator().manual_seed(seed)
         return DataLoader(

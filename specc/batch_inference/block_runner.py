@@ -297,7 +297,7 @@ class OpenBlock:
             self.journal.begin([number - first for number in numbers])
 
         batch = texts.batch(self._at_once(max(lengths.values())), record_begun_rows)
-        for index, made in batch.write((first + row.number, row) for row in rows):
+        for index, made in batch.generate((first + row.number, row) for row in rows):
             number = index - first
             if isinstance(made, Failed):
                 self._record_error(number, made.diagnostics[0])
@@ -305,13 +305,13 @@ class OpenBlock:
                 self.done.work += self._estimate_work(lengths[number], made)
                 self.values[number] = texts.results.values(made)
             self.report(1)
-        self._count_rows(batch.fed, batch.fed - batch.used)
+        self._count_rows(batch.fed_tokens, batch.fed_tokens - batch.used_tokens)
 
     def _estimate_work(self, length: int, made: Sequence[GenerationResult]) -> int:
         """Return the multiply-adds of a generated text with its prompt."""
         taking, count = self.model.taking, len(made[0].tokens)
         # prompt and generated tokens are one sequence of one input
-        is_prompt = taking.input_signature.growing in taking.columns
+        is_prompt = taking.input_signature.sequence_input in taking.columns
         return self.model.cost_formulas.compute_flops(
             1, length + count if is_prompt else max(length, count)
         )

@@ -191,8 +191,8 @@ def _infer_columns(job: JobRequest, columns: Mapping[str, TableColumn]) -> dict[
     if named:
         return named
     # missing values are filled in from the columns that identify rows
-    beside = {find_mask_input(input_signature.graph, n) for n in input_signature.asked}
-    required = [n for n in input_signature.asked if n not in beside]
+    beside = {find_mask_input(input_signature.graph, n) for n in input_signature.required_inputs}
+    required = [n for n in input_signature.required_inputs if n not in beside]
     usual = next((c for c in DEFAULT_COLUMNS if c in columns), "")
     open_inputs = find_text_inputs(opened) or required
     if usual and len(open_inputs) == 1:

@@ -66,7 +66,7 @@ class RowReader:
         """Return whether it is the generated input, which is padded on the declared side."""
         return (
             self.writes
-            and name == self.input_signature.growing
+            and name == self.input_signature.sequence_input
             and self.input_signature.graph.inputs[name].type.rank == 2
         )
 
@@ -142,7 +142,7 @@ class RowReader:
             if name in self.padded and self._is_prompt(name):
                 made[name] = [list(map(int, ids)) for ids in some]
             elif name in self.padded:
-                growing = self.input_signature.growing
+                growing = self.input_signature.sequence_input
                 made |= batch_sequences(graph, name, some, generated_input=growing)
             else:
                 made[name] = np.stack(some)

@@ -21,7 +21,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.preprocessing.records import TEXT_READINGS
 from specc.preprocessing.text_batches import find_mask_input
-from specc.runtime.continuous_batching import ContinuousBatch, explain_waiting
+from specc.runtime.continuous_batching import ContinuousBatch, explain_static_batching
 from specc.runtime.generation import GenerationStream
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs
@@ -39,7 +39,7 @@ class RowGenerator:
     @property
     def waits(self) -> str:
         """Return why continuous batching is not possible; "" if it is."""
-        return explain_waiting(self.writer, self.settings)
+        return explain_static_batching(self.writer, self.settings)
 
     @property
     def results(self) -> GeneratedResults:
@@ -59,17 +59,17 @@ class RowGenerator:
         """Return a continuous batch; `began` is called with the indices of rows in progress."""
         padded = self.taking.padded
         return ContinuousBatch(
-            writer=self.writer,
-            at_once=at_once,
-            ask=self.begun,
-            shape=lambda row: row.shape(padded),
-            began=began,
+            model=self.writer,
+            batch_size=at_once,
+            prepare=self.begun,
+            get_shape=lambda row: row.shape(padded),
+            on_begin=began,
         )
 
     def begun(self, rows: Sequence[InputRow], first: int = 0) -> GenerationStream:
         """Generate rows together; sampling is seeded by `first` plus the row. Raise E09xx."""
         writing = self.writer.begin(self.taking.inputs(rows), self.settings)
-        return replace(writing, numbers=[first + row.number for row in rows])
+        return replace(writing, sample_indices=[first + row.number for row in rows])
 
 
 @dataclass
@@ -114,7 +114,9 @@ class RowModel:
     def input_signature(self) -> ModelInputs:
         """Return the inputs that rows provide, with their preprocessing."""
         return (
-            self.opened.input_signature if self.is_generative else self.opened.whole.input_signature
+            self.opened.input_signature
+            if self.is_generative
+            else self.opened.default_model.input_signature
         )
 
     def check(self) -> None:
@@ -131,8 +133,8 @@ class RowModel:
         # sequences that begin with a start token need no prompt column
         begins = self.is_generative and self._needs_no_prompt()
         beside = {find_mask_input(input_signature.graph, n) for n in self.columns}
-        for name in input_signature.asked:
-            first = begins and name == input_signature.growing
+        for name in input_signature.required_inputs:
+            first = begins and name == input_signature.sequence_input
             if name not in self.columns and name not in beside and not first:
                 raise_error(
                     "E0880",
@@ -142,7 +144,7 @@ class RowModel:
 
     def _needs_no_prompt(self) -> bool:
         """Return whether generation needs no prompt."""
-        writer = self.opened.writer
+        writer = self.opened.generator
         start = self.settings.get("start")
         return writer is not None and (
             start is not None or writer.generation.settings.get("start") is not None
@@ -153,9 +155,9 @@ class RowModel:
         """The result columns. Raise E0731 to E0733 for settings, E0879 for outputs of a
         generative model.
         """
-        writer = self.opened.writer
+        writer = self.opened.generator
         if not self.is_generative or writer is None:
-            manifest = self.opened.whole.manifest
+            manifest = self.opened.default_model.manifest
             return GraphResults(manifest.graph, manifest.reading, self.raw)
         if self.raw:
             raise_error(
@@ -168,9 +170,9 @@ class RowModel:
     @cached_property
     def texts(self) -> RowGenerator:
         """Return the generation settings. Raise E0731 to E0733."""
-        writer = self.opened.writer
+        writer = self.opened.generator
         assert writer is not None, "it generates"
-        return RowGenerator(writer, self.taking, writer.chosen(self.settings))
+        return RowGenerator(writer, self.taking, writer.resolve_settings(self.settings))
 
     @property
     def uses_continuous_batching(self) -> bool:
@@ -205,7 +207,7 @@ class RowModel:
 
     def _run_outputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return all outputs of a batch, with attention weights if requested."""
-        whole = self.opened.whole
+        whole = self.opened.default_model
         if not (isinstance(self.results, GraphResults) and self.results.has_attentions):
             return whole.run(**inputs)
         outputs, maps = whole.attention(**inputs)
@@ -214,7 +216,7 @@ class RowModel:
     @cached_property
     def _find_padding(self) -> LengthPadding:
         input_signature = self.input_signature
-        sides = {name: input_signature.pads_left(name) for name in self.taking.padded}
+        sides = {name: input_signature.is_left_padded(name) for name in self.taking.padded}
         return LengthPadding(input_signature.graph, sides)
 
 
@@ -223,6 +225,6 @@ def find_text_inputs(opened: OpenedModel) -> list[str]:
     input_signature = opened.input_signature
     return [
         n
-        for n in input_signature.asked
+        for n in input_signature.required_inputs
         if isinstance(input_signature.reading.get_input_reading(n), TEXT_READINGS)
     ]

@@ -13,11 +13,11 @@ from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
 from specc.runtime.generator import Generator
-from specc.runtime.model_inputs import ModelInputs, model_inputs_of
+from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.runtime.open_model import open_compiled
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 
-__all__ = ["ModelInputs", "model_inputs_of", "read_calibration_samples"]
+__all__ = ["ModelInputs", "build_model_inputs", "read_calibration_samples"]
 
 FILE_BATCH_SIZE = 8
 """Batch size for calibration data from a file."""
@@ -84,7 +84,7 @@ def _prepare_sequences(
         if isinstance(value, list) and not value:
             _fail_misfit(place, f"`{escape_text(name)}` is empty", input_signature)
     try:
-        made = input_signature.prepared(given)
+        made = input_signature.prepare(given)
     except Failed as failed:
         _fail_misfit(place, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
@@ -154,13 +154,13 @@ def generate_samples(package: Path, input_signature: ModelInputs, count: int) ->
     """Yield `count` self-generated sequences as inputs of the full graph. Raise E0859 if the
     package is not generative.
     """
-    generator = open_compiled(str(package)).writer
-    if generator is None:
+    writer = open_compiled(str(package)).generator
+    if writer is None:
         fail_no_generated_text()
     for start in range(0, count, GENERATED_BATCH_SIZE):
         rows = min(GENERATED_BATCH_SIZE, count - start)
-        for text in _generate_sequences(generator, rows, start):
-            yield input_signature.prepared(text)
+        for text in _generate_sequences(writer, rows, start):
+            yield input_signature.prepare(text)
 
 
 def fail_no_generated_text() -> NoReturn:
@@ -177,9 +177,9 @@ def fail_no_generated_text() -> NoReturn:
 
 def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator[dict[str, Array]]:
     """Yield generated sequences with their inputs, each a batch of one."""
-    growing = generator.input_signature.growing
+    growing = generator.input_signature.sequence_input
     given = _make_start_inputs(generator, count, seed)
-    long = min(SAMPLE_TOKENS, generator.context or SAMPLE_TOKENS)
+    long = min(SAMPLE_TOKENS, generator.max_context or SAMPLE_TOKENS)
     writing = generator.generate(
         **given,
         strategy="sample",
@@ -201,16 +201,16 @@ def _generate_sequences(generator: Generator, count: int, seed: int) -> Iterator
 def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str, Array]:
     """Return random inputs for `count` sequences, with a start token if needed."""
     input_signature, generation = generator.input_signature, generator.generation
-    graph, growing = input_signature.graph, input_signature.growing
-    bounds = {name: bound.high for name, bound in input_signature.bounds.items()}
+    graph, growing = input_signature.graph, input_signature.sequence_input
+    bounds = {name: bound.high for name, bound in input_signature.length_bounds.items()}
     dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
     symbols = {s for dim in dims for s in dim.symbols()}
     sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in symbols}
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": count, length.name or "": 1}
-    drawn = random_inputs(graph, sizes, np.random.default_rng(seed))
-    given = {name: drawn[name] for name in input_signature.asked}
+    drawn = make_random_inputs(graph, sizes, np.random.default_rng(seed))
+    given = {name: drawn[name] for name in input_signature.required_inputs}
     # A random first token never occurs in use.
-    if generator.begins or generation.settings.get("start"):
+    if generator.allows_empty_prompt or generation.settings.get("start"):
         given.pop(growing, None)
     return given

@@ -347,14 +347,14 @@ def measure_cache_scales(package: Path, samples: Iterable[Sample]) -> dict[str, 
     E0859 if a cached value is not finite.
     """
     maximum: dict[str, Array] = {}
-    writer = open_compiled(str(package)).writer
+    writer = open_compiled(str(package)).generator
     assert writer is not None, "only a package that writes is given"
     for sample in samples:
-        stepper = writer.stepper(sample)
+        stepper = writer.create_stepper(sample)
         assert isinstance(stepper, KVCacheStepper), "the package has a step"
-        stepper.step(sample[writer.input_signature.growing])
+        stepper.step(sample[writer.input_signature.sequence_input])
         for state in stepper.buffers:
-            rows = stepper.states[state.name].numpy()[:, :, : stepper.past]
+            rows = stepper.states[state.name].numpy()[:, :, : stepper.past_length]
             here = np.abs(rows).max((0, 2), initial=0.0)
             if not np.isfinite(here).all():
                 raise_error(

@@ -29,7 +29,7 @@ from specc.driver.compile_options import (
     CompileReport,
     build_compile_options,
 )
-from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, parse_bounded_int
+from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_int_parser
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import format_shadow_note
@@ -67,11 +67,11 @@ def run_compile(args: Namespace) -> int:
     result = {
         "files": [{"path": str(path), "bytes": size} for path, size in report.files],
         "notes": list(report.remarks),
-        "attention_lowerings": list(report.forms),
+        "attention_lowerings": list(report.attention_forms),
     }
     if terminal.print_json_result(result):
         return 0
-    for form in report.forms if args.explain else ():
+    for form in report.attention_forms if args.explain else ():
         print(form)
     for remark in report.remarks:
         if remark != format_shadow_note(args.spec):  # printed when the spec was opened
@@ -138,13 +138,13 @@ def format_size(size: float) -> str:
 EXPORT_OPTIONS: Mapping[str, Option] = {
     **make_output_option("DIR", "the model repository", required=True),
     "name": Option(
-        TEXT_OPTION, "NAME", "name of the model in the repository (default: that of the spec)"
+        STRING_OPTION, "NAME", "name of the model in the repository (default: that of the spec)"
     ),
     "max_batch_size": Option(
         COUNT_OPTION,
         "N",
         "maximum batch size of the server; 0: no dynamic batching (default: 64)",
-        more={"type": parse_bounded_int(0, 2**31 - 1, "a count"), "default": 64},
+        extra_arguments={"type": make_int_parser(0, 2**31 - 1, "a count"), "default": 64},
     ),
     **FORCE_OPTION,
 }
@@ -160,7 +160,7 @@ def add_export_arguments(parser: ArgumentParser) -> None:
 def run_export(args: Namespace) -> int:
     """Write the model repository and print its files."""
     refuse_uncompiled(args.model)
-    model = open_compiled(args.model, graph=args.graph).whole
+    model = open_compiled(args.model, graph=args.graph).default_model
     name = args.name or model.manifest.name
     directory, max_batch_size = Path(args.output), args.max_batch_size
     files = list(write_triton_repository(model, name, directory, max_batch_size, force=args.force))

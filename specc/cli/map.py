@@ -25,61 +25,72 @@ from specc.cli.options import (
 from specc.cli.terminal import is_progress_shown, print_json_result, print_note, print_outcome
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import group_thousands
-from specc.driver.option_kinds import TEXT_OPTION, TEXTS_OPTION, Option, one_of, parse_bounded_int
+from specc.driver.option_kinds import (
+    STRING_LIST_OPTION,
+    STRING_OPTION,
+    Option,
+    make_choice_kind,
+    make_int_parser,
+)
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.safe_read import escape_text
 
 DEFAULT_LIMITS = BatchLimits()
 INPUT_OPTIONS: Mapping[str, Option] = {
-    "column": Option(TEXTS_OPTION, "COLUMN=INPUT", "map a column to an input"),
+    "column": Option(STRING_LIST_OPTION, "COLUMN=INPUT", "map a column to an input"),
     **PACKAGE_GRAPH_OPTION,
     "execution_provider": PROVIDER_OPTION,
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
     **make_output_option("DIR", "output directory of the parts", required=True),
     "keep_columns": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "NAMES",
         "columns to copy to the output, comma-separated (default: all)",
-        more=NO_DEFAULT,
+        extra_arguments=NO_DEFAULT,
     ),
     "raw": Option(
-        TEXTS_OPTION, "NAME", "write this output as numbers, in addition to its display form"
+        STRING_LIST_OPTION, "NAME", "write this output as numbers, in addition to its display form"
     ),
     "output_format": Option(
-        one_of(OUTPUT_FORMATS), "", "format of the parts (default: that of the input)"
+        make_choice_kind(OUTPUT_FORMATS), "", "format of the parts (default: that of the input)"
     ),
 }
 EXECUTION_OPTIONS: Mapping[str, Option] = {
     "workers": Option(
-        COUNT_OPTION, "N", "number of processes (default: all cores)", more={"default": 0}
+        COUNT_OPTION,
+        "N",
+        "number of processes (default: all cores)",
+        extra_arguments={"default": 0},
     ),
-    "engine": Option(one_of(ENGINES, "local"), "", "execution engine"),
-    "address": Option(TEXT_OPTION, "ADDRESS", "with --engine ray: address of the cluster"),
-    "gpus": Option(FLOAT_OPTION, "N", "with --engine ray: GPUs per worker", more={"default": 0}),
+    "engine": Option(make_choice_kind(ENGINES, "local"), "", "execution engine"),
+    "address": Option(STRING_OPTION, "ADDRESS", "with --engine ray: address of the cluster"),
+    "gpus": Option(
+        FLOAT_OPTION, "N", "with --engine ray: GPUs per worker", extra_arguments={"default": 0}
+    ),
     "rows_per_part": Option(
-        COUNT_OPTION, "N", "rows per block and output part", more={"default": BLOCK_ROWS}
+        COUNT_OPTION, "N", "rows per block and output part", extra_arguments={"default": BLOCK_ROWS}
     ),
     "batch_size": Option(
-        COUNT_OPTION, "N", "maximum rows per batch", more={"default": DEFAULT_LIMITS.cap}
+        COUNT_OPTION, "N", "maximum rows per batch", extra_arguments={"default": DEFAULT_LIMITS.cap}
     ),
     "max_batch_tokens": Option(
         COUNT_OPTION,
         "N",
         "maximum tokens per batch, including padding",
-        more={"default": DEFAULT_LIMITS.tokens},
+        extra_arguments={"default": DEFAULT_LIMITS.tokens},
     ),
     "max_batch_memory": Option(
         COUNT_OPTION,
         "MB",
         "maximum memory for the activations of a batch",
-        more={"default": DEFAULT_LIMITS.memory >> 20},
+        extra_arguments={"default": DEFAULT_LIMITS.memory >> 20},
     ),
     "max_errors": Option(
         COUNT_OPTION,
         "N",
         "stop when more than N rows have failed (default: never)",
-        more={"type": parse_bounded_int(0, 2**31 - 1, "a count")},
+        extra_arguments={"type": make_int_parser(0, 2**31 - 1, "a count")},
     ),
 }
 

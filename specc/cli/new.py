@@ -10,7 +10,7 @@ from specc.cli.options import FORCE_OPTION, add_option_groups
 from specc.cli.terminal import print_json_result, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver.draft_spec import SpecDraft, draft_spec
-from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
+from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
 from specc.driver.spec_instance import SCHEMA_FILE, SpecInstance, write_instance
 from specc.io.atomic_write import write_file_atomically
 from specc.io.output_paths import NEW_SPEC_OUTPUT, resolve_output_path
@@ -27,7 +27,7 @@ UNCOMMENT_FIELD_COMMENT = (
 
 INPUT_OPTIONS = {
     "directory": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "DIR",
         "draft a spec from the config.json and tensor names of a checkpoint",
         "--from-checkpoint",
@@ -78,9 +78,9 @@ def run_new(args: Namespace) -> int:
         instance = SpecInstance(
             name=name,
             extends=base,
-            above=(*above, *comments),
-            below=_format_next_steps(yaml),
-            sign=sign,
+            header_comments=(*above, *comments),
+            footer_comments=_format_next_steps(yaml),
+            comment_separator=sign,
         )
         file = write_instance(instance)
     text = print_yaml(file) if yaml else print_dsl(file)
@@ -122,8 +122,8 @@ def draft_to_json(draft: SpecDraft | None) -> dict[str, object] | None:
         return None
     return {
         "graph": draft.graph,
-        "changed_values": draft.values,
-        "is_supported": draft.certain,
+        "changed_values": draft.value_count,
+        "is_supported": draft.is_known_model_type,
         "unmapped": [*draft.unmapped],
     }
 
@@ -145,9 +145,9 @@ def _format_next_steps(yaml: bool) -> tuple[str, ...]:
 def _print_draft(draft: SpecDraft) -> None:
     """Print the sources of a draft, and the unmapped config keys and tensors."""
     print_outcome(
-        f"graph: {draft.graph}; {draft.values} values of config.json differ from the defaults"
+        f"graph: {draft.graph}; {draft.value_count} values of config.json differ from the defaults"
     )
-    if not draft.certain:
+    if not draft.is_known_model_type:
         print_outcome(
             "no spec supports models of this type; this draft uses the most similar one, review it"
         )

@@ -13,12 +13,12 @@ from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     OPTIONAL_INTEGER,
     SPEC_OPTIONS,
-    TEXT_OPTION,
-    TEXTS_OPTION,
+    STRING_LIST_OPTION,
+    STRING_OPTION,
     Option,
     add_options,
-    one_of,
-    parse_bounded_int,
+    make_choice_kind,
+    make_int_parser,
 )
 from specc.driver.spec_loader import OpenedSpec, open_spec
 from specc.io.output_paths import FORCE_HELP
@@ -29,25 +29,28 @@ if TYPE_CHECKING:
     from specc.artifact.manifest import Manifest
 
 
-parse_count = parse_bounded_int(1, 2**31 - 1, "a count")
+parse_count = make_int_parser(1, 2**31 - 1, "a count")
 INTEGER_OPTION = OPTIONAL_INTEGER._replace(
-    declaration={"type": parse_bounded_int(0, 2**64 - 1, "it")}
+    argparse_arguments={"type": make_int_parser(0, 2**64 - 1, "it")}
 )
-FLOAT_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": float})
-COUNT_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_count})
+FLOAT_OPTION = OPTIONAL_INTEGER._replace(argparse_arguments={"type": float})
+COUNT_OPTION = OPTIONAL_INTEGER._replace(argparse_arguments={"type": parse_count})
 NO_DEFAULT: Mapping[str, Any] = {"default": None}
 PROVIDER_OPTION = Option(
-    TEXT_OPTION,
+    STRING_OPTION,
     "NAME",
     "ONNX Runtime execution provider: cpu, cuda, … (default: cpu)",
-    more={"default": "cpu"},
+    extra_arguments={"default": "cpu"},
 )
 FORCE_OPTION = {"force": Option(BOOLEAN_OPTION, "", FORCE_HELP)}
-PACKAGE_GRAPH_OPTION = {"graph": Option(TEXT_OPTION, "ROLE", "select a graph of a package")}
+PACKAGE_GRAPH_OPTION = {"graph": Option(STRING_OPTION, "ROLE", "select a graph of a package")}
 
 SAMPLING_OPTIONS: Mapping[str, Option] = {
     "strategy": Option(
-        one_of(STRATEGIES), "", "decoding strategy (default: the spec's)", more=NO_DEFAULT
+        make_choice_kind(STRATEGIES),
+        "",
+        "decoding strategy (default: the spec's)",
+        extra_arguments=NO_DEFAULT,
     ),
     "max_tokens": Option(
         INTEGER_OPTION, "N", "maximum number of generated tokens (default: the spec's, or 256)"
@@ -90,14 +93,17 @@ SAMPLING_OPTIONS: Mapping[str, Option] = {
 GENERATION_OPTIONS: Mapping[str, Option] = {
     **SAMPLING_OPTIONS,
     "stop_strings": Option(
-        TEXTS_OPTION,
+        STRING_LIST_OPTION,
         "TEXT",
         "stop before this string; repeat the option for several",
         "--stop",
-        more=NO_DEFAULT,
+        extra_arguments=NO_DEFAULT,
     ),
     "log_probs": Option(
-        BOOLEAN_OPTION, "", "with -o: also write the log-probability of each token", more=NO_DEFAULT
+        BOOLEAN_OPTION,
+        "",
+        "with -o: also write the log-probability of each token",
+        extra_arguments=NO_DEFAULT,
     ),
 }
 
@@ -116,7 +122,7 @@ def add_option_groups(parser: ArgumentParser, **groups: Mapping[str, Option]) ->
 
 def make_output_option(placeholder: str, help: str, **more: object) -> Mapping[str, Option]:
     """Make the option `-o`."""
-    return {"output": Option(TEXT_OPTION, placeholder, help, "-o --output", more)}
+    return {"output": Option(STRING_OPTION, placeholder, help, "-o --output", more)}
 
 
 def add_generation_options(
@@ -157,10 +163,10 @@ def open_spec_from_arguments(arguments: Namespace, weights: str = "") -> OpenedS
     return open_spec(
         read_spec_from_stdin() if arguments.spec == STDIN_NAME else arguments.spec,
         config=arguments.config,
-        sets=arguments.set,
+        config_settings=arguments.set,
         weights=weights,
-        own=arguments.own,
-        longest=arguments.context_length,
+        checkpoint_spec=arguments.own,
+        context_length=arguments.context_length,
     )
 
 
@@ -184,7 +190,7 @@ def read_compiled_manifest(path: str, graph: str) -> "Manifest":
     if path.endswith(".onnx"):
         return read_manifest(path)
     package = open_package(path)
-    return package.manifest(package.role(graph))
+    return package.read_manifest(package.resolve_role(graph))
 
 
 OTHER_TOOLS: Mapping[str, str] = {

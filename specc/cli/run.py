@@ -28,7 +28,7 @@ from specc.cli.run_outputs import (
 from specc.cli.run_task_inputs import attach_run_example, has_array_arguments
 from specc.cli.terminal import get_output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option, one_of
+from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_choice_kind
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
@@ -39,14 +39,14 @@ from specc.preprocessing.predictions import AGGREGATION_STRATEGIES
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.show_results import show_results
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
-from specc.runtime.attention_views import attention_of_generation, run_with_attention
-from specc.runtime.generation import GenerationStream, results_as_arrays
+from specc.runtime.attention_views import compute_generation_attention, run_with_attention
+from specc.runtime.generation import GenerationStream, convert_results_to_arrays
 from specc.runtime.generation_request import encode_chat
 from specc.runtime.open_model import (
     OpenedModel,
+    get_model_task,
     is_single_pass,
     list_model_files,
-    model_task,
     open_compiled,
     open_stream,
     require_attention_model,
@@ -55,59 +55,59 @@ from specc.runtime.open_model import (
 CHAT_HELP = 'write [{"role": "user", "content": "a text"}, …]'
 TASK_OPTIONS: Mapping[str, Option] = {
     "aggregation_strategy": Option(
-        one_of(AGGREGATION_STRATEGIES),
+        make_choice_kind(AGGREGATION_STRATEGIES),
         "",
         "token classification: aggregation of tokens to entities (default: simple)",
-        more=NO_DEFAULT,
+        extra_arguments=NO_DEFAULT,
     ),
     "function_to_apply": Option(
-        one_of(PROBABILITY_FUNCTIONS),
+        make_choice_kind(PROBABILITY_FUNCTIONS),
         "",
         "text classification: activation of the logits (default: from config.json)",
-        more=NO_DEFAULT,
+        extra_arguments=NO_DEFAULT,
     ),
     "hypothesis_template": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "TEXT",
         "zero-shot image classification: template around a label, with {} as placeholder",
     ),
     "prompt_name": Option(
-        TEXT_OPTION, "NAME", "embeddings: a prompt of config_sentence_transformers.json"
+        STRING_OPTION, "NAME", "embeddings: a prompt of config_sentence_transformers.json"
     ),
     "similarity": Option(BOOLEAN_OPTION, "", "embeddings: print pairwise cosine similarities"),
 }
 """Postprocessing options by task (docs/tasks.md)."""
 INPUT_OPTIONS: Mapping[str, Option] = {
     "chat": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "TEXT|@FILE",
         "apply the chat template to a user message, or to a JSON file of messages",
-        more=NO_DEFAULT,
+        extra_arguments=NO_DEFAULT,
     ),
     "chunk_size": Option(
         COUNT_OPTION,
         "N",
         "split the streamed input into chunks of N positions (docs/streaming-inference.md)",
-        more={"default": 0},
+        extra_arguments={"default": 0},
     ),
-    "graph": Option(TEXT_OPTION, "NAME", "run this graph of a package once"),
+    "graph": Option(STRING_OPTION, "NAME", "run this graph of a package once"),
     "execution_provider": PROVIDER_OPTION,
 }
 OUTPUT_OPTIONS: Mapping[str, Option] = {
     **make_output_option("OUT.npz", "also write the outputs as arrays"),
     **FORCE_OPTION,
     "attention": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "OUT.html|.svg|.png",
         "plot attention weights: an interactive page, or a figure",
     ),
     "scope": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "PATTERN",
         "plot attention layers of this scope (default: the last one, in .html all)",
     ),
-    "layers": Option(TEXT_OPTION, "0,2-5", "plot these layers (default: all)"),
-    "heads": Option(TEXT_OPTION, "0,2-5", "plot these heads (default: all)"),
+    "layers": Option(STRING_OPTION, "0,2-5", "plot these layers (default: all)"),
+    "heads": Option(STRING_OPTION, "0,2-5", "plot these heads (default: all)"),
     "log_scale": Option(BOOLEAN_OPTION, "", "logarithmic color scale"),
     **TASK_OPTIONS,
 }
@@ -135,7 +135,7 @@ def run_run(args: Namespace) -> int:
     input_signature, settings = opened.input_signature, parse_generation_settings(args)
     if opened.random_init is not None:
         print_note(str(opened.random_init))
-    task = model_task(opened) if args.chat is None and not args.chunk_size else None
+    task = get_model_task(opened) if args.chat is None and not args.chunk_size else None
     try:
         return _run_opened(opened, task, args, settings)
     except Failed as failed:
@@ -154,12 +154,14 @@ def _run_opened(
     run_inputs = read_arguments(input_signature, args.inputs)
     outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, run_inputs.files)])
     outputs.check_paths()
-    if args.chunk_size or (opened.streamer is not None and opened.scoring is None):
+    if args.chunk_size or (opened.streaming_model is not None and opened.scoring is None):
         _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
     elif args.chat is not None:
         inputs = {
             **run_inputs.inputs,
-            input_signature.growing: [encode_chat(input_signature, _read_messages(args.chat))],
+            input_signature.sequence_input: [
+                encode_chat(input_signature, _read_messages(args.chat))
+            ],
         }
         _generate(opened, opened.begin(inputs, settings), outputs)
     elif is_single_pass(opened, run_inputs.inputs, settings):
@@ -183,7 +185,7 @@ def _read_messages(args: str) -> object:
 
 def _run_graph(opened: OpenedModel, run_inputs: RunInputs, outputs: RunOutputs) -> None:
     """Run one forward pass and print the postprocessed results."""
-    model = opened.whole
+    model = opened.default_model
     if outputs.attention:
         attention_results = run_with_attention(
             model, run_inputs.inputs, scope=outputs.selection.scope
@@ -238,7 +240,7 @@ def _print_pieces(stream: GenerationStream) -> None:
 def _is_printed_in_pieces(stream: GenerationStream) -> bool:
     """Return whether to print text during generation: for a single sequence without JSON output."""
     at_once = stream.settings.num_return_sequences == 1 and len(stream.prompt) == 1
-    is_text = stream.writer.decode is not None
+    is_text = stream.model.decode is not None
     return at_once and is_text and not get_output_style().is_machine_readable
 
 
@@ -255,13 +257,13 @@ def _generate(opened: OpenedModel, stream: GenerationStream, outputs: RunOutputs
         print_generated_texts(results)
     # the attention plot shows the best sequence of the first prompt
     best = results[0][0]
-    if reason := stream.cut_off(best):
+    if reason := stream.explain_truncation(best):
         print_note(f"truncated after {len(best.tokens)} tokens, {reason}")
     attention_results: dict[str, Array] = {}
     if outputs.attention:
-        attention_run = attention_of_generation(
+        attention_run = compute_generation_attention(
             require_attention_model(opened), stream, best, outputs.selection.scope
         )
         outputs.write_attention_plot(attention_run)
         attention_results = attention_run.results
-    outputs.save_arrays({**attention_results, **results_as_arrays(stream, results)})
+    outputs.save_arrays({**attention_results, **convert_results_to_arrays(stream, results)})

@@ -87,7 +87,7 @@ class _InputCollector:
         # token ids: text as input requires a `reading` section in the spec
         ids = input_type.dtype == "i64" and len(input_type.shape) == 2
         text_hint = READ_AS_TEXT.format(name) if ids else ""
-        left = self.model.pads_left(name)
+        left = self.model.is_left_padded(name)
         numbers = _read_numbers(word, name, text_hint, pad_left=left)
         if numbers is None:
             return self._read_arrays(name, word)
@@ -128,9 +128,9 @@ class _InputCollector:
             return _BatchElements(_encode_sequences(value, record, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
-            left = self.model.pads_left(name)
+            pad_left = self.model.is_left_padded(name)
             array = convert_nested_lists(
-                value, f"the JSON text in {escape_text(word)}", pad_left=left
+                value, f"the JSON text in {escape_text(word)}", pad_left=pad_left
             )
         # token ids are padded to a common length with other sequences; any other array is a batch
         of_ids = array.dtype.kind in "iu" and array.ndim in (1, 2)
@@ -187,18 +187,18 @@ def read_arguments(model: ModelInputs, arguments: Sequence[str]) -> RunInputs:
     """Parse `NAME=VALUE` arguments, and values in the order of the inputs. Several values for one
     input form a batch.
     """
-    names = [s.name for s in model.specs]
+    names = [s.name for s in model.input_specs]
     collector = _InputCollector(model)
     named = [_split_name(word, names) for word in arguments]
     named_inputs = {name for name, _ in named}
-    missing = [name for name in model.asked if name not in named_inputs]
+    missing = [name for name in model.required_inputs if name not in named_inputs]
     # several positional texts are a batch if only one input is missing
     batch = missing[0] if len(missing) == 1 else ""
     remaining = iter(missing)
     for name, word in named:
         target = name or next(remaining, batch)
         if not target or not (name or _fits_input(model, target, word)):
-            raise_too_many_arguments(word, model.asked, is_batch=len(missing) > 1)
+            raise_too_many_arguments(word, model.required_inputs, is_batch=len(missing) > 1)
         collector.add_argument(target, word)
     return RunInputs(
         _batch_inputs(model, collector.pieces), tuple(collector.files), tuple(collector.sizes)
@@ -209,11 +209,11 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
     """Return whether an unnamed argument may be the value of an input. After a text it may not be
     the input of generated tokens, since it would not be tokenized.
     """
-    if target != model.growing or isinstance(
+    if target != model.sequence_input or isinstance(
         model.reading.get_input_reading(target), TEXT_READINGS
     ):
         return True
-    before = model.asked[: model.asked.index(target)]
+    before = model.required_inputs[: model.required_inputs.index(target)]
     texts = any(isinstance(model.reading.get_input_reading(name), TEXT_READINGS) for name in before)
     file = word.lower().endswith(ARRAY_FILE_SUFFIXES) or exists(word)
     return not texts or file or word.startswith("[")
@@ -250,7 +250,7 @@ def _batch_sequences(
     rows = [row for text in pieces for row in text.rows]
     if len(rows) == 1:
         return {name: rows[0][None]}
-    return batch_sequences(model.graph, name, rows, generated_input=model.growing)
+    return batch_sequences(model.graph, name, rows, generated_input=model.sequence_input)
 
 
 def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:

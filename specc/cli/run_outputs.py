@@ -93,7 +93,7 @@ class RunOutputs:
     def write_attention_plot(self, run: AttentionRun) -> None:
         """Write the attention plot, in the format of its suffix."""
         suffix = Path(self.attention).suffix.lower()
-        plot = render_attention(run, suffix, self.selection, log=self.log_scale)
+        plot = render_attention(run, suffix, self.selection, log_scale=self.log_scale)
         for note in plot.remarks:
             print_note(note)
         self._write(self.attention, ATTENTION_PLOT_OUTPUT, plot.content)
@@ -184,7 +184,7 @@ def run_for_task(
             _reject_option("--" + name.replace("_", "-"), task)
     if args.similarity and task.kind != "sentence-similarity":
         _reject_option("--similarity", task)
-    predictions = run_task(opened.whole, {**inputs, **options})
+    predictions = run_task(opened.default_model, {**inputs, **options})
     if predictions.truncated:
         print_note(f"{predictions.truncated} texts were truncated to {task.max_length} tokens")
     _print_predictions(predictions, with_similarities=args.similarity)

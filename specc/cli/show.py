@@ -30,7 +30,7 @@ from specc.cli.terminal import print_json_result, print_outcome, write_output
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.render import align_columns
 from specc.diagnostics.suggest import suggest_similar_name
-from specc.driver.option_kinds import BOOLEAN_OPTION, TEXT_OPTION, Option
+from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option
 from specc.driver.spec_loader import elaborate_spec
 from specc.driver.weights_section import count_own_parameters
 from specc.io.output_paths import DRAWING_OUTPUT, HTML_OUTPUT, OutputKind, resolve_output_path
@@ -132,19 +132,19 @@ BEAM_SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "early_s
 
 OPTIONS: Mapping[str, Option] = {
     "dims": Option(
-        TEXT_OPTION, "batch=8,seq=4096", "values of symbolic dimensions (default: formulas)"
+        STRING_OPTION, "batch=8,seq=4096", "values of symbolic dimensions (default: formulas)"
     ),
     "ir": Option(BOOLEAN_OPTION, "", "print the graph in text form, one line per node"),
     "print_after": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "PASS",
         "print the graph after this compiler pass: "
         + ", ".join(each.name for each in pass_pipeline.ALL_PASSES),
     ),
     "html": Option(
-        TEXT_OPTION, "OUT.html", "write an interactive page: blocks, formulas, source lines, cost"
+        STRING_OPTION, "OUT.html", "write an interactive page: blocks, formulas, source lines, cost"
     ),
-    "svg": Option(TEXT_OPTION, "OUT.svg", "write an architecture diagram"),
+    "svg": Option(STRING_OPTION, "OUT.svg", "write an architecture diagram"),
     **FORCE_OPTION,
 }
 
@@ -234,7 +234,7 @@ def _load_manifests(path: str) -> "dict[str, Manifest]":
 
     package = open_package(path)
     roles = [role for role in package.roles if package.has_manifest(role)]
-    manifests = {role: package.manifest(role) for role in roles}
+    manifests = {role: package.read_manifest(role) for role in roles}
     graphs = {role: m for role, m in manifests.items() if m.decoding is None}
     if not graphs:
         raise_error(

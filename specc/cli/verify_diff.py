@@ -25,10 +25,10 @@ from specc.driver.option_kinds import (
     BOOLEAN_OPTION,
     SEED_OPTION,
     SPEC_OPTIONS,
-    TEXT_OPTION,
-    TEXTS_OPTION,
+    STRING_LIST_OPTION,
+    STRING_OPTION,
     Option,
-    parse_bounded_int,
+    make_int_parser,
 )
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.driver.uncompiled_model import refuse_uncompiled
@@ -60,17 +60,19 @@ def parse_threshold(text: str) -> tuple[str, float]:
 
 
 INPUT_OPTIONS: Mapping[str, Option] = {
-    "graph": Option(TEXT_OPTION, "NAME", "verify only this graph of a package"),
+    "graph": Option(STRING_OPTION, "NAME", "verify only this graph of a package"),
     "execution_provider": PROVIDER_OPTION,
-    "seed": Option(SEED_OPTION, "SEED", "seed of the random inputs", more={"default": 0}),
+    "seed": Option(
+        SEED_OPTION, "SEED", "seed of the random inputs", extra_arguments={"default": 0}
+    ),
     "rounds": Option(
         COUNT_OPTION,
         "N",
         "number of rounds with different sizes",
-        more={"type": parse_bounded_int(1, 1000, "a number of rounds"), "default": 3},
+        extra_arguments={"type": make_int_parser(1, 1000, "a number of rounds"), "default": 3},
     ),
     "baseline": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "MODEL.onnx|DIR",
         "the same model without quantization: measure the quantization error",
     ),
@@ -86,10 +88,10 @@ OUTPUT_OPTIONS: Mapping[str, Option] = {
         BOOLEAN_OPTION, "", "with --baseline: also for each block with quantized weights"
     ),
     "threshold": Option(
-        TEXTS_OPTION,
+        STRING_LIST_OPTION,
         "METRIC=NUMBER",
         f"maximum quantization error (else exit status 4): {', '.join(ERROR_MEASURES)}",
-        more={"type": parse_threshold},
+        extra_arguments={"type": parse_threshold},
     ),
 }
 
@@ -109,7 +111,7 @@ def run_verify(args: Namespace) -> int:
     _check_options(args)
     refuse_uncompiled(args.model)
     opened = open_compiled(
-        args.model, graph=args.graph, provider=args.execution_provider, contents=True
+        args.model, graph=args.graph, provider=args.execution_provider, verify_contents=True
     )
     verify_results = VerifyResults()
     try:
@@ -212,7 +214,7 @@ def _raise_not_compared(round: VerificationRound) -> NoReturn:
 def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: VerifyResults) -> None:
     """Print the quantization error by layer and output. Raise E0856 above a threshold."""
     full = open_compiled(args.baseline, graph=args.graph, provider=args.execution_provider)
-    comparison = QuantizationComparison(opened.full, full.full)
+    comparison = QuantizationComparison(opened.full_forward_model, full.full_forward_model)
     comparison.run(args.seed, args.rounds)
     for name, error in comparison.layers(args.seed) if args.per_layer else ():
         terminal.print_outcome(f"`{escape_text(name)}` is off by {error:.1e} of its size")
@@ -286,5 +288,5 @@ def _load_side(path: str, graph: str, config: str = "", sets: list[str] | None =
             )
         return DiffSide(name=name, graph=manifest.graph, config=manifest.config)
     print_shadow_note(path)
-    model = elaborate_spec(open_spec(path, config=config, sets=sets or []), graph)
+    model = elaborate_spec(open_spec(path, config=config, config_settings=sets or []), graph)
     return DiffSide(name=name, graph=model.graph, config=model.config)

@@ -14,12 +14,12 @@ from specc.decode.token_choice import (
     Stepper,
     apply_repetition_penalty,
     check_logits,
-    initial_seen_tokens,
-    log_softmax_f32,
+    compute_log_softmax_f32,
+    count_prompt_tokens,
+    find_penalized_tokens,
+    find_top_k_indices,
+    list_prompt_tokens,
     mask_disallowed_tokens,
-    prompt_lengths,
-    prompt_tokens,
-    top_k_indices,
 )
 
 MIN_SCORE = float(np.finfo(np.float32).min)
@@ -56,15 +56,15 @@ class _Beam:
 
 
 @dataclass(slots=True)
-class _Search:
-    """Beam search of one prompt: live `beams`, and `found` finished hypotheses, best first."""
+class _PromptSearch:
+    """Beam search of one prompt: live `beams`, and `finished` finished hypotheses, best first."""
 
-    row: int
+    prompt_index: int
     """Index of the prompt."""
     beams: list[_Beam] = field(default_factory=lambda: [_Beam()])
-    parents: list[int] = field(default_factory=list)
+    parent_rows: list[int] = field(default_factory=list)
     """The row of the logits that each beam continues."""
-    found: list[BeamHypothesis] = field(default_factory=list)
+    finished: list[BeamHypothesis] = field(default_factory=list)
     is_finished: bool = False
 
 
@@ -73,135 +73,146 @@ def search_beams(
     prompt: Ints,
     settings: GenerationSettings,
     *,
-    keep: Bools | None = None,
-    ends: EndsSequence | None = None,
+    padding_mask: Bools | None = None,
+    ends_sequence: EndsSequence | None = None,
 ) -> list[list[BeamHypothesis]]:
     """Return, for each row of `prompt` i64[rows n], its `settings.num_return_sequences` best
     hypotheses, best first; fewer only if fewer exist.
 
-    `keep` bool[rows n] is the padding mask. The prompt is fed once for all beams of a row, which
-    then branch.
+    `padding_mask` bool[rows n] is the padding mask. The prompt is fed once for all beams of a row,
+    which then branch.
     """
     assert prompt.ndim == 2, "a prompt is [rows, tokens]"
     if not len(prompt):
         return []
-    searches = [*map(_Search, range(len(prompt)))]
+    searches = [*map(_PromptSearch, range(len(prompt)))]
     live = searches
     logits = check_logits(stepper.step(prompt), np.ones(len(prompt), np.bool_))
-    seen = initial_seen_tokens(prompt, logits.shape[1], settings.repetition_penalty, keep)
-    lengths = prompt_lengths(prompt, keep)
-    prompts = prompt_tokens(prompt, keep) if settings.reads_texts else []
+    seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
+    lengths = count_prompt_tokens(prompt, padding_mask)
+    prompt_ids = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     while True:
-        place = _locate_beams(live, lengths, prompts)
-        _advance_beams(live, logits, seen, settings, place, ends)
+        position = _locate_beams(live, lengths, prompt_ids)
+        _advance_beams(live, logits, seen, settings, position, ends_sequence)
         # A finished search leaves the batch together with its beams: if search 1 of [0, 1, 2] is
         # finished, the beams of 0 and 2 continue in this order.
         live = [search for search in live if not search.is_finished]
         if not live:
-            return [s.found[: settings.num_return_sequences] for s in searches]
+            return [s.finished[: settings.num_return_sequences] for s in searches]
         logits, seen = _feed_newest(stepper, live, seen)
 
 
 def _feed_newest(
-    stepper: Stepper, live: Sequence[_Search], seen: Bools | None
+    stepper: Stepper, live: Sequence[_PromptSearch], seen: Bools | None
 ) -> tuple[Floats, Bools | None]:
     """Feed the newest token of each beam; return the next logits, and the tokens of each beam."""
-    rows = np.array([row for search in live for row in search.parents], np.int64)
+    rows = np.array([row for search in live for row in search.parent_rows], np.int64)
     newest = np.array([beam.tokens[-1] for search in live for beam in search.beams], np.int64)
     stepper.reorder(rows)
     if seen is not None:
         seen = seen[rows]
         seen[np.arange(len(rows)), newest] = True
     every = np.ones(len(rows), np.bool_)
-    return check_logits(stepper.step(newest[:, None]), every, _list_prompt_rows(live)), seen
+    return check_logits(stepper.step(newest[:, None]), every, _list_prompt_indices(live)), seen
 
 
-def _list_prompt_rows(live: Sequence[_Search]) -> list[int]:
+def _list_prompt_indices(live: Sequence[_PromptSearch]) -> list[int]:
     """Return the prompt of each beam."""
-    return [search.row for search in live for _ in search.beams]
+    return [search.prompt_index for search in live for _ in search.beams]
 
 
 def _locate_beams(
-    live: Sequence[_Search], lengths: Ints, prompts: Sequence[Sequence[int]]
+    live: Sequence[_PromptSearch], lengths: Ints, prompt_ids: Sequence[Sequence[int]]
 ) -> DecodePosition:
     """Return the position of the beams of all searches."""
-    rows = _list_prompt_rows(live)
+    rows = _list_prompt_indices(live)
     beams = [beam for search in live for beam in search.beams]
-    texts = [[*prompts[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompts]
-    return DecodePosition(step=len(beams[0].tokens), prompts=lengths[rows], texts=texts)
+    sequences = [
+        [*prompt_ids[row], *b.tokens] for row, b in zip(rows, beams, strict=True) if prompt_ids
+    ]
+    return DecodePosition(
+        step=len(beams[0].tokens), prompt_lengths=lengths[rows], sequences=sequences
+    )
 
 
 def _advance_beams(
-    searches: Sequence[_Search],
+    searches: Sequence[_PromptSearch],
     logits: Floats,
     seen: Bools | None,
     settings: GenerationSettings,
-    place: DecodePosition,
-    ends: EndsSequence | None,
+    position: DecodePosition,
+    ends_sequence: EndsSequence | None,
 ) -> None:
     """Advance every search."""
-    raw = log_softmax_f32(logits)
+    log_probs = compute_log_softmax_f32(logits)
     scores = (
-        raw if seen is None else apply_repetition_penalty(raw, seen, settings.repetition_penalty)
+        log_probs
+        if seen is None
+        else apply_repetition_penalty(log_probs, seen, settings.repetition_penalty)
     )
-    scores = mask_disallowed_tokens(scores, settings, place)
+    scores = mask_disallowed_tokens(scores, settings, position)
     if settings.renormalize_logits:
         # a row that may not continue has no distribution
-        some = scores.max(axis=1) > -np.inf
+        has_candidates = scores.max(axis=1) > -np.inf
         scores = scores.copy()
-        scores[some] = log_softmax_f32(scores[some])
+        scores[has_candidates] = compute_log_softmax_f32(scores[has_candidates])
     first = 0
     for search in searches:
         count, vocab = len(search.beams), logits.shape[1]
         sums = scores[first : first + count] + np.array(
             [[b.score] for b in search.beams], np.float32
         )
-        places = top_k_indices(
+        flat_indices = find_top_k_indices(
             sums.reshape(1, -1), max(2, 1 + len(settings.stop)) * settings.num_beams
         )[0]
         continued: list[tuple[int, _Beam]] = []
-        for at in places:
-            row, token = divmod(int(at), vocab)
+        for flat_index in flat_indices:
+            row, token = divmod(int(flat_index), vocab)
             if sums[row, token] == -np.inf:
                 break  # impossible; the remaining ones are not better
-            old = search.beams[row]
+            parent = search.beams[row]
             beam = _Beam(
-                tokens=(*old.tokens, token),
+                tokens=(*parent.tokens, token),
                 score=float(sums[row, token]),
-                log_probs=(*old.log_probs, float(raw[first + row, token])),
+                log_probs=(*parent.log_probs, float(log_probs[first + row, token])),
             )
             continued.append((first + row, beam))
-        _sort_candidates(search, continued, settings, ends)
+        _sort_candidates(search, continued, settings, ends_sequence)
         first += count
 
 
 def _sort_candidates(
-    search: _Search,
-    continued: Sequence[tuple[int, _Beam]],
+    search: _PromptSearch,
+    candidates: Sequence[tuple[int, _Beam]],
     settings: GenerationSettings,
-    ends: EndsSequence | None,
+    ends_sequence: EndsSequence | None,
 ) -> None:
-    """Move finished hypotheses to the results and the others to the beams. `continued` are the
+    """Move finished hypotheses to the results and the others to the beams. `candidates` are the
     candidates, best first, each with its parent row.
     """
-    last = len(search.beams[0].tokens) + 1 == settings.max_tokens
-    going: list[tuple[int, _Beam]] = []
-    for place, (row, beam) in enumerate(continued):
-        ended = beam.tokens[-1] in settings.stop or (ends is not None and ends(beam.tokens))
-        if not ended and not last:
-            going.append((row, beam))
+    is_last_step = len(search.beams[0].tokens) + 1 == settings.max_tokens
+    unfinished: list[tuple[int, _Beam]] = []
+    for position, (row, beam) in enumerate(candidates):
+        ended = beam.tokens[-1] in settings.stop or (
+            ends_sequence is not None and ends_sequence(beam.tokens)
+        )
+        if not ended and not is_last_step:
+            unfinished.append((row, beam))
         # an end among the later candidates is not kept: transformers considers them only to find
         # enough beams that continue
-        elif place < settings.num_beams:
-            search.found.append(_finish_hypotheses(beam, ended, settings))
+        elif position < settings.num_beams:
+            search.finished.append(_make_hypothesis(beam, ended, settings))
     # stable: the first of equal scores
-    search.found = sorted(search.found, key=lambda h: -h.score)[: settings.num_beams]
-    going = going[: settings.num_beams]
-    search.parents, search.beams = [row for row, _ in going], [beam for _, beam in going]
-    search.is_finished = not going or _is_decided(search, settings)
+    search.finished = sorted(search.finished, key=lambda h: -h.score)[: settings.num_beams]
+    unfinished = unfinished[: settings.num_beams]
+    search.parent_rows, search.beams = (
+        [row for row, _ in unfinished],
+        [beam for _, beam in unfinished],
+    )
+    search.is_finished = not unfinished or _is_decided(search, settings)
 
 
-def _finish_hypotheses(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
+def _make_hypothesis(beam: _Beam, ended: bool, settings: GenerationSettings) -> BeamHypothesis:
     score = _normalize_score(beam.score, len(beam.tokens), settings)
     return BeamHypothesis(beam.tokens, score, ended, beam.log_probs if settings.log_probs else None)
 
@@ -215,18 +226,18 @@ def _normalize_score(score: float, length: int, settings: GenerationSettings) ->
         )
 
 
-def _is_decided(search: _Search, settings: GenerationSettings) -> bool:
+def _is_decided(search: _PromptSearch, settings: GenerationSettings) -> bool:
     """Return whether a full list of finished hypotheses is final.
 
     With `early_stopping` it is as soon as it is full. Otherwise it is when the best beam cannot
     enter it: at its current length, or with "never" and a length penalty above 0 at the maximum
     length, where the penalty helps it most.
     """
-    if len(search.found) < settings.num_beams:
+    if len(search.finished) < settings.num_beams:
         return False
     if settings.early_stopping is True:
         return True
     leader = search.beams[0]
     farthest = settings.early_stopping == "never" and settings.length_penalty > 0
     length = settings.max_tokens if farthest else len(leader.tokens)
-    return _normalize_score(leader.score, length, settings) <= search.found[-1].score
+    return _normalize_score(leader.score, length, settings) <= search.finished[-1].score

@@ -15,15 +15,15 @@ from specc.decode.token_choice import (
     Stepper,
     apply_repetition_penalty,
     check_logits,
+    compute_log_softmax_f32,
+    count_prompt_tokens,
     filter_candidates,
-    initial_seen_tokens,
-    log_softmax_f32,
+    find_penalized_tokens,
+    list_prompt_tokens,
+    make_sampling_uniforms,
+    make_sampling_uniforms_at,
     mask_disallowed_tokens,
-    prompt_lengths,
-    prompt_tokens,
     sample_token,
-    sampling_uniforms,
-    sampling_uniforms_at,
 )
 
 Decode = Callable[[Sequence[int]], str]
@@ -46,9 +46,9 @@ class Detokenizer:
         self._decode = decode
         self._stops = tuple(stops)
         self._tokens: list[int] = []
-        self._given = 0
+        self._emitted = 0
         """Number of characters of the decoded text of `_tokens` that have been emitted."""
-        self._held = ""
+        self._pending = ""
         """Characters that are held back because they may begin a stop string."""
 
     def feed(self, *tokens: int) -> str:
@@ -61,8 +61,8 @@ class Detokenizer:
         # the nine bytes of 日本語, eight give eight of them, although the first two characters were
         # complete.
         sure = len(text.rstrip(REPLACEMENT_CHARACTER))
-        new = text[self._given : sure]
-        self._given = max(self._given, sure)
+        new = text[self._emitted : sure]
+        self._emitted = max(self._emitted, sure)
         if sure == len(text) and len(self._tokens) > WINDOW:
             self._trim_history()
         return self._emit_pending(new)
@@ -72,35 +72,35 @@ class Detokenizer:
         kept = self._tokens[-CONTEXT:]
         text = self._decode(kept)
         if text and REPLACEMENT_CHARACTER not in text:
-            self._tokens, self._given = kept, len(text)
+            self._tokens, self._emitted = kept, len(text)
 
     def close(self) -> str:
         """Return the text held back, at the end of the sequence."""
         if self.stopped:
             return ""
-        rest = self._emit_pending(self._decode(self._tokens)[self._given :])
-        held, self._held = "" if self.stopped else self._held, ""
-        self._tokens, self._given = [], 0
+        rest = self._emit_pending(self._decode(self._tokens)[self._emitted :])
+        held, self._pending = "" if self.stopped else self._pending, ""
+        self._tokens, self._emitted = [], 0
         return rest + held
 
     def _emit_pending(self, new: str) -> str:
-        waiting = self._held + new
-        found = find_stop(waiting, self._stops)
+        waiting = self._pending + new
+        found = find_stop_string(waiting, self._stops)
         if found is not None:
-            self.stopped, self._held = True, ""
+            self.stopped, self._pending = True, ""
             return waiting[:found]
-        keep = len(waiting) - stop_prefix_length(waiting, self._stops)
-        self._held = waiting[keep:]
-        return waiting[:keep]
+        padding_mask = len(waiting) - measure_stop_prefix(waiting, self._stops)
+        self._pending = waiting[padding_mask:]
+        return waiting[:padding_mask]
 
 
-def find_stop(text: str, stops: Iterable[str]) -> int | None:
+def find_stop_string(text: str, stops: Iterable[str]) -> int | None:
     """Return where the first complete stop string begins, the longest of several."""
     ends = [(at + len(stop), at) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1] if ends else None
 
 
-def stop_prefix_length(text: str, stops: Iterable[str]) -> int:
+def measure_stop_prefix(text: str, stops: Iterable[str]) -> int:
     """Return the length of the longest suffix of a text that is a prefix of a stop string."""
     return max(
         (
@@ -115,17 +115,17 @@ def stop_prefix_length(text: str, stops: Iterable[str]) -> int:
 
 def cut_at_stop(text: str, stops: Iterable[str]) -> str:
     """Truncate a text at its stop string."""
-    return text[: find_stop(text, stops)]
+    return text[: find_stop_string(text, stops)]
 
 
 def make_stop_check(decode: Decode, stops: Iterable[str]) -> Callable[[Sequence[int]], bool]:
     """Return a predicate on whether tokens contain a stop string, for beam search."""
     wanted = tuple(stops)
-    return lambda tokens: find_stop(decode(tokens), wanted) is not None
+    return lambda tokens: find_stop_string(decode(tokens), wanted) is not None
 
 
 class BatchDetokenizer:
-    """Detokenize a batch; `take` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
+    """Detokenize a batch; `feed` is a `watch` of `specc.decode.decode_loop.decode_steps`."""
 
     def __init__(self, decode: Decode, rows: int, stops: Iterable[str] = ()) -> None:
         wanted = tuple(stops)
@@ -133,7 +133,7 @@ class BatchDetokenizer:
         self._open = [True] * rows
         self._fresh = [""] * rows
 
-    def take(self, tokens: Ints, ended: Bools) -> Bools:
+    def feed(self, tokens: Ints, ended: Bools) -> Bools:
         """Process i64[rows] new tokens and bool[rows] ended rows → bool[rows] newly met stop
         strings.
 
@@ -148,7 +148,7 @@ class BatchDetokenizer:
             self._open[row] = not (ended[row] or text.stopped)
         return stopped
 
-    def fresh(self) -> list[str]:
+    def pop_new_text(self) -> list[str]:
         """Return the new text of each sequence since the last call."""
         made, self._fresh = self._fresh, [""] * len(self._texts)
         return made
@@ -159,7 +159,7 @@ class BatchDetokenizer:
             if self._open[row]:
                 self._fresh[row] += text.close()
                 self._open[row] = False
-        return self.fresh()
+        return self.pop_new_text()
 
 
 def decode_steps(
@@ -167,15 +167,15 @@ def decode_steps(
     prompt: Ints,
     settings: GenerationSettings,
     *,
-    keep: Bools | None = None,
-    watch: DecodeObserver | None = None,
-    numbers: Sequence[int] = (),
+    padding_mask: Bools | None = None,
+    observer: DecodeObserver | None = None,
+    sample_indices: Sequence[int] = (),
 ) -> Iterator[DecodeStep]:
     """Yield the tokens after `prompt` i64[rows n] step by step, until every row has ended.
 
-    `keep` bool[rows n] is the padding mask; the stepper has its own. The last token of each row is
-    never fed. Log-probabilities are of the raw model, before penalty, temperature and filters. The
-    seed samples a row by its index, or by that in `numbers`.
+    `padding_mask` bool[rows n] is the padding mask; the stepper has its own. The last token of each
+    row is never fed. Log-probabilities are of the raw model, before penalty, temperature and
+    filters. The seed samples a row by its index, or by that in `sample_indices`.
 
     `settings.strategy` is greedy or sample; `specc.decode.beam_search.search_beams` is the third.
     """
@@ -186,25 +186,27 @@ def decode_steps(
     rows = np.arange(len(prompt))
     ended = np.zeros(len(prompt), np.bool_)
     logits = check_logits(stepper.step(prompt), ~ended)
-    seen = initial_seen_tokens(prompt, logits.shape[1], settings.repetition_penalty, keep)
-    lengths = prompt_lengths(prompt, keep)
-    texts = prompt_tokens(prompt, keep) if settings.reads_texts else []
+    seen = find_penalized_tokens(prompt, logits.shape[1], settings.repetition_penalty, padding_mask)
+    lengths = count_prompt_tokens(prompt, padding_mask)
+    sequences = list_prompt_tokens(prompt, padding_mask) if settings.needs_previous_tokens else []
     for step in range(settings.max_tokens):
-        place = DecodePosition(step=step, prompts=lengths, texts=texts)
+        position = DecodePosition(step=step, prompt_lengths=lengths, sequences=sequences)
         uniform = None
-        if numbers and settings.strategy == "sample":
-            uniform = sampling_uniforms_at(settings.seed, [(number, step) for number in numbers])
-        chosen = choose_next_tokens(logits, seen, settings, place, uniform)
-        tokens = np.where(ended, settings.filler, chosen)
-        scores = token_log_probs(logits, chosen, ended) if settings.log_probs else None
+        if sample_indices and settings.strategy == "sample":
+            uniform = make_sampling_uniforms_at(
+                settings.seed, [(number, step) for number in sample_indices]
+            )
+        chosen = choose_next_tokens(logits, seen, settings, position, uniform)
+        tokens = np.where(ended, settings.padding_token, chosen)
+        scores = compute_token_log_probs(logits, chosen, ended) if settings.log_probs else None
         if seen is not None:
             # also for finished rows: nothing of them is read any more
             seen[rows, chosen] = True
-        for text, token in zip(texts, chosen, strict=False):
+        for text, token in zip(sequences, chosen, strict=False):
             text.append(int(token))
         ended = ended | np.isin(tokens, settings.stop)
-        if watch is not None:
-            ended = ended | watch(tokens, ended.copy())
+        if observer is not None:
+            ended = ended | observer(tokens, ended.copy())
         yield DecodeStep(tokens, scores, ended.copy())
         if ended.all() or step + 1 == settings.max_tokens:
             return
@@ -215,7 +217,7 @@ def choose_next_tokens(
     logits: Floats,
     seen: Bools | None,
     settings: GenerationSettings,
-    place: DecodePosition,
+    position: DecodePosition,
     uniform: Floats | None = None,
 ) -> Ints:
     """Choose the next token of every row, i64[rows], from logits f32[rows vocab]; tokens in `seen`
@@ -225,17 +227,19 @@ def choose_next_tokens(
     """
     if seen is not None:
         logits = apply_repetition_penalty(logits, seen, settings.repetition_penalty)
-    logits = mask_disallowed_tokens(logits, settings, place)
+    logits = mask_disallowed_tokens(logits, settings, position)
     if settings.strategy == "greedy":
         best: Ints = logits.argmax(axis=1)
         return best
     if uniform is None:
-        uniform = sampling_uniforms(settings.seed, len(logits), place.step)
+        uniform = make_sampling_uniforms(settings.seed, len(logits), position.step)
     return sample_token(filter_candidates(logits, settings), uniform)
 
 
-def token_log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
+def compute_token_log_probs(logits: Floats, chosen: Ints, ended: Bools) -> Floats:
     """Return f32[rows]: log-probabilities of the chosen tokens, 0 for rows that ended before."""
-    scores: Floats = np.take_along_axis(log_softmax_f32(logits), chosen[:, None], axis=1)[:, 0]
+    scores: Floats = np.take_along_axis(compute_log_softmax_f32(logits), chosen[:, None], axis=1)[
+        :, 0
+    ]
     scores[ended] = 0
     return scores

@@ -12,12 +12,12 @@ from specc.decode.setting_table import (
     GenerationOption,
 )
 from specc.decode.settings_errors import (
-    as_list,
     check_spec_settings,
-    fail_bad_value,
-    fail_conflict,
-    fail_too_many_sequences,
-    fail_unknown_setting,
+    convert_to_list,
+    find_sequence_count_error,
+    find_value_error,
+    make_conflict_error,
+    make_unknown_setting_error,
     parse_strategy,
 )
 from specc.diagnostics.diagnostic import Diagnostic, Failed
@@ -59,7 +59,7 @@ class GenerationArguments(TypedDict, total=False):
 
 
 Strategy: TypeAlias = Literal["greedy", "sample", "beam"]
-Early: TypeAlias = bool | Literal["never"]
+EarlyStopping: TypeAlias = bool | Literal["never"]
 LIST_SETTINGS = ("stop", "stop_strings", "suppress_tokens", "begin_suppress_tokens")
 """Settings that take one value or a list, in any order."""
 INTEGER_SETTINGS = ("pad", "max_length", "forced_eos_token_id")
@@ -99,7 +99,7 @@ class GenerationSettings:
     repetition_penalty: float = 1.0
     num_beams: int = DEFAULT_NUM_BEAMS
     length_penalty: float = 1.0
-    early_stopping: Early = False
+    early_stopping: EarlyStopping = False
     num_return_sequences: int = 1
     renormalize_logits: bool = False
     max_length: int | None = None
@@ -119,17 +119,19 @@ class GenerationSettings:
     log_probs: bool = False
 
     @property
-    def reads_texts(self) -> bool:
+    def needs_previous_tokens(self) -> bool:
         """Return whether a rule depends on previous tokens."""
         return bool(self.no_repeat_ngram_size or self.bad_words_ids)
 
     @property
-    def filler(self) -> int:
+    def padding_token(self) -> int:
         """The token after the end of a sequence in a batch: pad, else the first stop, else 0."""
         return self.pad if self.pad is not None else self.stop[0] if self.stop else 0
 
 
-def merge_settings(spec_settings: Mapping[str, object], **given: object) -> GenerationSettings:
+def merge_settings(
+    spec_settings: Mapping[str, object], **caller_settings: object
+) -> GenerationSettings:
     """Merge the spec's `generate` block (`Model.generation.settings`) with the caller's settings,
     which take precedence. None means not given.
 
@@ -139,31 +141,31 @@ def merge_settings(spec_settings: Mapping[str, object], **given: object) -> Gene
     Reports all errors: E0731 for unknown names, E0732 for values out of range, E0733 for
     conflicting settings.
     """
-    given_settings = {k: v for k, v in given.items() if v is not None}
-    if faults := [*check_spec_settings(spec_settings), *_given_faults(given_settings)]:
-        raise Failed(*faults)
-    values = _joined(spec_settings, given_settings)
-    if faults := _find_conflicts(values["strategy"], given_settings, values):
-        raise Failed(*faults)
+    checked_settings = {k: v for k, v in caller_settings.items() if v is not None}
+    if errors := [*check_spec_settings(spec_settings), *_iterate_setting_errors(checked_settings)]:
+        raise Failed(*errors)
+    values = _merge_values(spec_settings, checked_settings)
+    if errors := _find_conflicts(values["strategy"], checked_settings, values):
+        raise Failed(*errors)
     return GenerationSettings(
         **{name: _to_plain_values(name, value) for name, value in values.items()}
     )
 
 
-def _given_faults(given_settings: Mapping[str, object]) -> Iterator[Diagnostic]:
+def _iterate_setting_errors(given_settings: Mapping[str, object]) -> Iterator[Diagnostic]:
     """Yield E0731 for unknown names first, then E0732 for values out of range."""
     names = [option.name for option in GENERATION_OPTIONS]
     for name in given_settings:
         if name not in OPTIONS_BY_NAME:
-            yield fail_unknown_setting(name, names, "setting of generation called")
+            yield make_unknown_setting_error(name, names, "setting of generation called")
     for name, value in given_settings.items():
         if name in OPTIONS_BY_NAME and (
-            fault := fail_bad_value(OPTIONS_BY_NAME[name], name, value)
+            fault := find_value_error(OPTIONS_BY_NAME[name], name, value)
         ):
             yield fault
 
 
-def _joined(
+def _merge_values(
     spec_settings: Mapping[str, object], given_settings: Mapping[str, object]
 ) -> dict[str, Any]:
     """Merge the settings of spec and caller by Python name; values are checked already."""
@@ -212,29 +214,29 @@ def _find_conflicts(
         if owners and strategy not in owners:
             helps = [f'use strategy="{owners[0]}", or leave `{name}` out']
             found.append(
-                fail_conflict(f"`{name}` has no effect with the strategy `{strategy}`", helps)
+                make_conflict_error(f"`{name}` has no effect with the strategy `{strategy}`", helps)
             )
     if strategy == "beam" and not found:
         best = int(values.get("num_return_sequences", 1))
-        fault = fail_too_many_sequences(best, int(values["num_beams"]))
+        fault = find_sequence_count_error(best, int(values["num_beams"]))
         found += [fault] if fault else []
     return found
 
 
 def _to_plain_values(name: str, value: Any) -> Any:
     """Convert a checked value for `GenerationSettings`."""
-    kind = _SETTING_TYPES[name]
+    setting_type = _SETTING_TYPES[name]
     if name == "start":
-        return tuple(map(int, as_list(value)))
+        return tuple(map(int, convert_to_list(value)))
     if name in ("begin", "bad_words_ids"):
-        return tuple(tuple(map(int, as_list(place))) for place in value)
+        return tuple(tuple(map(int, convert_to_list(item))) for item in value)
     if name in LIST_SETTINGS:
         # stop strings are combined with stop tokens
-        many = (v if isinstance(v, str) else int(v) for v in as_list(value))
-        return tuple(dict.fromkeys(many))
-    if kind is float:
+        items = (v if isinstance(v, str) else int(v) for v in convert_to_list(value))
+        return tuple(dict.fromkeys(items))
+    if setting_type is float:
         return float(value)
-    return int(value) if kind is int else value
+    return int(value) if setting_type is int else value
 
 
 _SETTING_TYPES = {

@@ -24,29 +24,31 @@ MAX_STOP_TOKENS = 1024
 class SettingValues:
     """The values of a setting: a description, and a predicate."""
 
-    range: str
-    takes: Callable[[object], bool]
+    description: str
+    accepts: Callable[[object], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOption:
-    """One setting: `name` in Python, `word` in a spec ("" if a spec cannot set it).
+    """One setting: `name` in Python, `spec_name` in a spec ("" if a spec cannot set it).
 
-    `strategies` are those it belongs to; none: it applies to all. `foreign` are its names in other
-    programs, for suggestions.
+    `strategies` are those it belongs to; none: it applies to all. `foreign_names` are its names in
+    other programs, for suggestions.
     """
 
     name: str
-    word: str
+    spec_name: str
     strategies: tuple[str, ...]
     values: SettingValues
-    foreign: tuple[str, ...] = ()
+    foreign_names: tuple[str, ...] = ()
 
 
-def is_int_in_range(value: object, least: int, most: float = 2**53) -> TypeGuard[int]:
+def is_int_in_range(value: object, minimum: int, maximum: float = 2**53) -> TypeGuard[int]:
     """Return whether this is an integer in the range; booleans are not."""
     return (
-        not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) <= most
+        not isinstance(value, bool)
+        and isinstance(value, Integral)
+        and minimum <= int(value) <= maximum
     )
 
 
@@ -58,19 +60,21 @@ def is_finite_number(value: object) -> TypeGuard[float]:
         return False
 
 
-def _texts(value: object) -> bool:
-    return _text(value) or (isinstance(value, list | tuple) and all(map(_text, value)))
+def _is_string_or_list(value: object) -> bool:
+    return _is_nonempty_string(value) or (
+        isinstance(value, list | tuple) and all(map(_is_nonempty_string, value))
+    )
 
 
-def _text(value: object) -> bool:
+def _is_nonempty_string(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _strategy(value: object) -> bool:
+def _is_strategy(value: object) -> bool:
     return isinstance(value, str) and value in STRATEGIES
 
 
-def _tokens(value: object) -> bool:
+def _is_token_or_list(value: object) -> bool:
     return is_int_in_range(value, 0) or (
         isinstance(value, list | tuple)
         and len(value) <= MAX_STOP_TOKENS
@@ -78,17 +82,17 @@ def _tokens(value: object) -> bool:
     )
 
 
-def _places(value: object) -> bool:
+def _is_list_of_tokens(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and len(value) <= MAX_STOP_TOKENS
-        and all(_tokens(v) and v not in ([], ()) for v in value)
+        and all(_is_token_or_list(v) and v not in ([], ()) for v in value)
     )
 
 
 TOKEN_VALUE = SettingValues("a token's number, 0 or more", lambda v: is_int_in_range(v, 0))
 TOKENS_VALUE = SettingValues(
-    f"a token's number, 0 or more, or a list of at most {MAX_STOP_TOKENS}", _tokens
+    f"a token's number, 0 or more, or a list of at most {MAX_STOP_TOKENS}", _is_token_or_list
 )
 FACTOR_VALUE = SettingValues(
     f"a number from {MIN_FACTOR:g} to {MAX_FACTOR:g}",
@@ -106,94 +110,106 @@ BEAMS_VALUE = SettingValues(
 BOOLEAN_VALUE = SettingValues("true or false", lambda v: isinstance(v, bool))
 
 
-def _count(least: int) -> SettingValues:
-    return SettingValues(f"an integer from {least} to 2**53", lambda v: is_int_in_range(v, least))
-
-
-def _count_or(none: str) -> SettingValues:
-    """Describe an integer, where 0 means `none`."""
+def _make_count_values(minimum: int) -> SettingValues:
     return SettingValues(
-        f"an integer from 1 to 2**53, or 0 for {none}", lambda v: is_int_in_range(v, 0)
+        f"an integer from {minimum} to 2**53", lambda v: is_int_in_range(v, minimum)
     )
 
 
-def _beside(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
+def _make_optional_count_values(zero_meaning: str) -> SettingValues:
+    """Describe an integer, where 0 means `zero_meaning`."""
+    return SettingValues(
+        f"an integer from 1 to 2**53, or 0 for {zero_meaning}", lambda v: is_int_in_range(v, 0)
+    )
+
+
+def _make_general_option(name: str, values: SettingValues, *foreign_names: str) -> GenerationOption:
     """Make a setting outside the strategy, with the same name in specs."""
-    return GenerationOption(name=name, word=name, strategies=(), values=values, foreign=foreign)
+    return GenerationOption(
+        name=name, spec_name=name, strategies=(), values=values, foreign_names=foreign_names
+    )
 
 
-def _sample(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
-    return replace(_beside(name, values, *foreign), strategies=("sample",))
+def _make_sampling_option(
+    name: str, values: SettingValues, *foreign_names: str
+) -> GenerationOption:
+    return replace(_make_general_option(name, values, *foreign_names), strategies=("sample",))
 
 
-def _beam(name: str, values: SettingValues, *foreign: str) -> GenerationOption:
-    return replace(_beside(name, values, *foreign), strategies=("beam",))
+def _make_beam_option(name: str, values: SettingValues, *foreign_names: str) -> GenerationOption:
+    return replace(_make_general_option(name, values, *foreign_names), strategies=("beam",))
 
 
 GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
-    _beside("start", TOKENS_VALUE, "bos", "bos_token_id", "decoder_start_token_id"),
-    _beside("stop", TOKENS_VALUE, "eos", "eos_token_id", "stop_token", "stop_tokens"),
-    _beside("pad", TOKEN_VALUE, "pad_token_id"),
-    _beside(
+    _make_general_option("start", TOKENS_VALUE, "bos", "bos_token_id", "decoder_start_token_id"),
+    _make_general_option("stop", TOKENS_VALUE, "eos", "eos_token_id", "stop_token", "stop_tokens"),
+    _make_general_option("pad", TOKEN_VALUE, "pad_token_id"),
+    _make_general_option(
         "stop_strings",
-        SettingValues("a non-empty string, or a list of them", _texts),
+        SettingValues("a non-empty string, or a list of them", _is_string_or_list),
         "stop_string",
         "stop_words",
         "until",
     ),
-    _beside("max_tokens", _count(1), "max", "max_new_tokens"),
-    _beside("max_length", _count(1)),
-    _beside("min_tokens", _count(0), "min", "min_new_tokens"),
-    _beside("min_length", _count(0)),
-    _beside("no_repeat_ngram_size", _count_or("none"), "no_repeat", "no_repeat_ngram"),
-    _beside(
+    _make_general_option("max_tokens", _make_count_values(1), "max", "max_new_tokens"),
+    _make_general_option("max_length", _make_count_values(1)),
+    _make_general_option("min_tokens", _make_count_values(0), "min", "min_new_tokens"),
+    _make_general_option("min_length", _make_count_values(0)),
+    _make_general_option(
+        "no_repeat_ngram_size", _make_optional_count_values("none"), "no_repeat", "no_repeat_ngram"
+    ),
+    _make_general_option(
         "bad_words_ids",
-        SettingValues(f"a list of at most {MAX_STOP_TOKENS} tokens, or of runs of tokens", _places),
+        SettingValues(
+            f"a list of at most {MAX_STOP_TOKENS} tokens, or of runs of tokens", _is_list_of_tokens
+        ),
         "banned",
         "bad_words",
     ),
-    _beside("suppress_tokens", TOKENS_VALUE, "suppress"),
-    _beside("begin_suppress_tokens", TOKENS_VALUE),
-    _beside(
+    _make_general_option("suppress_tokens", TOKENS_VALUE, "suppress"),
+    _make_general_option("begin_suppress_tokens", TOKENS_VALUE),
+    _make_general_option(
         "begin",
         SettingValues(
             f"a list of at most {MAX_STOP_TOKENS} tokens, or of lists of tokens to choose from",
-            _places,
+            _is_list_of_tokens,
         ),
         "forced_bos_token_id",
         "forced_decoder_ids",
     ),
-    _beside("forced_eos_token_id", TOKEN_VALUE),
-    _beside("strategy", SettingValues("greedy, sample or beam", _strategy), "do_sample", "mode"),
+    _make_general_option("forced_eos_token_id", TOKEN_VALUE),
+    _make_general_option(
+        "strategy", SettingValues("greedy, sample or beam", _is_strategy), "do_sample", "mode"
+    ),
     GenerationOption(
         name="seed",
-        word="",
+        spec_name="",
         strategies=("sample",),
         values=SettingValues(
             "an integer from 0 to 2**64 - 1", lambda v: is_int_in_range(v, 0, 2**64 - 1)
         ),
-        foreign=("random_seed",),
+        foreign_names=("random_seed",),
     ),
     GenerationOption(
         name="log_probs",
-        word="",
+        spec_name="",
         strategies=(),
         # only Python callers can pass it, as True or False
-        values=replace(BOOLEAN_VALUE, range="True or False"),
-        foreign=("logprobs", "log_probabilities", "output_scores"),
+        values=replace(BOOLEAN_VALUE, description="True or False"),
+        foreign_names=("logprobs", "log_probabilities", "output_scores"),
     ),
-    _sample("temperature", FACTOR_VALUE, "temp"),
-    _sample("top_k", _count_or("all tokens"), "k"),
-    _sample("top_p", PROBABILITY_VALUE, "p", "nucleus"),
-    _sample(
+    _make_sampling_option("temperature", FACTOR_VALUE, "temp"),
+    _make_sampling_option("top_k", _make_optional_count_values("all tokens"), "k"),
+    _make_sampling_option("top_p", PROBABILITY_VALUE, "p", "nucleus"),
+    _make_sampling_option(
         "min_p",
         SettingValues("a number from 0 to 1", lambda v: is_finite_number(v) and 0 <= v <= 1),
     ),
-    _sample("typical_p", PROBABILITY_VALUE, "typical"),
-    _sample("epsilon_cutoff", CUTOFF_VALUE, "epsilon"),
-    _sample("eta_cutoff", CUTOFF_VALUE, "eta"),
-    _beam("num_beams", BEAMS_VALUE, "beams", "beam_width", "beam_size", "width"),
-    _beam(
+    _make_sampling_option("typical_p", PROBABILITY_VALUE, "typical"),
+    _make_sampling_option("epsilon_cutoff", CUTOFF_VALUE, "epsilon"),
+    _make_sampling_option("eta_cutoff", CUTOFF_VALUE, "eta"),
+    _make_beam_option("num_beams", BEAMS_VALUE, "beams", "beam_width", "beam_size", "width"),
+    _make_beam_option(
         "length_penalty",
         SettingValues(
             f"a number from -{MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
@@ -201,7 +217,7 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         ),
         "alpha",
     ),
-    _beam(
+    _make_beam_option(
         "early_stopping",
         SettingValues(
             'true, false or "never"',
@@ -209,22 +225,23 @@ GENERATION_OPTIONS: tuple[GenerationOption, ...] = (
         ),
         "early_stop",
     ),
-    _beam("num_return_sequences", BEAMS_VALUE, "n_best", "nbest", "n", "best_of"),
-    _beam("renormalize_logits", BOOLEAN_VALUE),
+    _make_beam_option("num_return_sequences", BEAMS_VALUE, "n_best", "nbest", "n", "best_of"),
+    _make_beam_option("renormalize_logits", BOOLEAN_VALUE),
     GenerationOption(
         name="repetition_penalty",
-        word="repetition_penalty",
+        spec_name="repetition_penalty",
         strategies=STRATEGIES,
         values=FACTOR_VALUE,
-        foreign=("repeat_penalty", "penalty"),
+        foreign_names=("repeat_penalty", "penalty"),
     ),
 )
 OPTIONS_BY_NAME: Mapping[str, GenerationOption] = {o.name: o for o in GENERATION_OPTIONS}
 GENERAL_OPTIONS: Mapping[str, GenerationOption] = {
-    o.word: o for o in GENERATION_OPTIONS if o.word and not o.strategies
+    o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and not o.strategies
 }
 """Settings outside the strategy, by spec word."""
 STRATEGY_OPTIONS: Mapping[str, Mapping[str, GenerationOption]] = {
-    s: {o.word: o for o in GENERATION_OPTIONS if o.word and s in o.strategies} for s in STRATEGIES
+    s: {o.spec_name: o for o in GENERATION_OPTIONS if o.spec_name and s in o.strategies}
+    for s in STRATEGIES
 }
 """Settings in each strategy's parentheses, by spec word."""

@@ -19,40 +19,44 @@ from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 
 
-def fail_bad_value(
+def find_value_error(
     option: GenerationOption, word: str, value: object, span: Span | None = None
 ) -> Diagnostic | None:
     """Return E0732 if a value is out of range."""
-    if option.values.takes(value):
+    if option.values.accepts(value):
         return None
     return Diagnostic(
         "E0732",
-        f"`{word}` cannot be {_format_value(value)}: it is {option.values.range}",
+        f"`{word}` cannot be {_format_value(value)}: it is {option.values.description}",
         _make_label(span),
         helps=_suggest_instead(option, value),
     )
 
 
-def fail_unknown_setting(
-    word: str, known: Sequence[str], what: str, span: Span | None = None
+def make_unknown_setting_error(
+    word: str, known: Sequence[str], noun: str, span: Span | None = None
 ) -> Diagnostic:
-    """Return E0731 for an unknown name; `what` completes "there is no …"."""
+    """Return E0731 for an unknown name; `noun` completes "there is no …"."""
     # the name in another program is more helpful than a similarly spelled one
-    named = [{*o.foreign, o.name, o.word} for o in GENERATION_OPTIONS]
-    alike = set[str]().union(*(names for names in named if word in names)) - {word}
-    foreign = next((name for name in known if name in alike), None)
-    meant = foreign or find_similar_name(word, known)
+    named = [{*o.foreign_names, o.name, o.spec_name} for o in GENERATION_OPTIONS]
+    same_settings = set[str]().union(*(names for names in named if word in names)) - {word}
+    foreign = next((name for name in known if name in same_settings), None)
+    suggestion = foreign or find_similar_name(word, known)
     helps = (
-        (format_suggestion(meant),) if meant else _suggest_owner(word, known, "strategy" in what)
+        (format_suggestion(suggestion),)
+        if suggestion
+        else _suggest_owner(word, known, "strategy" in noun)
     )
-    title = f"unknown {what} `{_quote_name(word)}`"
+    title = f"unknown {noun} `{_quote_name(word)}`"
     return Diagnostic("E0731", title, _make_label(span), helps=helps)
 
 
-def _suggest_owner(word: str, known: Sequence[str], inside: bool) -> tuple[str, ...]:
-    """Suggest where an option belongs; `inside` a strategy it may belong to another one."""
+def _suggest_owner(word: str, known: Sequence[str], is_strategy_option: bool) -> tuple[str, ...]:
+    """Suggest where an option belongs; `is_strategy_option` a strategy it may belong to another
+    one.
+    """
     owners = [strategy for strategy in STRATEGIES if _has_option(strategy, word)]
-    if owners and not inside:
+    if owners and not is_strategy_option:
         return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)
     helps = [f"expected one of {', '.join(known)}"] if known else []
     if owners:
@@ -62,23 +66,25 @@ def _suggest_owner(word: str, known: Sequence[str], inside: bool) -> tuple[str, 
 
 def _has_option(strategy: str, word: str) -> bool:
     """Return whether a strategy has an option of that word, or Python name."""
-    return any(word in (o.word, o.name) for o in STRATEGY_OPTIONS[strategy].values())
+    return any(word in (o.spec_name, o.name) for o in STRATEGY_OPTIONS[strategy].values())
 
 
-def fail_conflict(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
+def make_conflict_error(title: str, helps: Iterable[str], span: Span | None = None) -> Diagnostic:
     """Return E0733 for two conflicting settings."""
     return Diagnostic("E0733", title, _make_label(span), helps=tuple(helps))
 
 
-def fail_too_many_sequences(best: int, beams: int, span: Span | None = None) -> Diagnostic | None:
+def find_sequence_count_error(
+    sequence_count: int, beam_count: int, span: Span | None = None
+) -> Diagnostic | None:
     """Return E0733 if more sequences are requested than beams."""
-    if best <= beams:
+    if sequence_count <= beam_count:
         return None
-    return fail_conflict(
-        f"{best} sequences are requested from a beam search of {beams} beams",
+    return make_conflict_error(
+        f"{sequence_count} sequences are requested from a beam search of {beam_count} beams",
         [
-            f"`num_return_sequences` is at most `num_beams`: use num_beams={best}, or "
-            f"num_return_sequences={beams}"
+            f"`num_return_sequences` is at most `num_beams`: use num_beams={sequence_count}, or "
+            f"num_return_sequences={beam_count}"
         ],
         span,
     )
@@ -94,35 +100,35 @@ TOKEN_SETTINGS = ("stop", "begin", "forced_eos_token_id", *SUPPRESSING_SETTINGS)
 class VocabularySizes:
     """Number of tokens that the input takes and that are generated; None if unknown."""
 
-    taken: int | None = None
-    drawn: int | None = None
+    input_size: int | None = None
+    output_size: int | None = None
 
     def check_token_id(
         self, word: str, value: object, span: Span | None = None
     ) -> Diagnostic | None:
         """Return E0732 if the setting `word` names a token outside the vocabulary."""
-        most = self._get_candidate_limit(word)
-        tokens = as_list(value)
+        size = self._get_vocabulary_size(word)
+        tokens = convert_to_list(value)
         if word in ("begin", "bad_words_ids"):  # one token or several for each position
-            tokens = [token for place in tokens for token in as_list(place)]
-        wrong = [t for t in tokens if most is not None and is_int_in_range(t, most)]
+            tokens = [token for item in tokens for token in convert_to_list(item)]
+        wrong = [t for t in tokens if size is not None and is_int_in_range(t, size)]
         if not wrong:
             return None
         helps = (
             "name a token of this model",
             *(("leave it out: an empty string never stops generation",) * (word == "stop")),
         )
-        title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(most or 0) - 1}"
+        title = f"`{word}` is {wrong[0]}, and the model's tokens are 0 to {(size or 0) - 1}"
         return Diagnostic("E0732", title, _make_label(span), helps=helps)
 
-    def _get_candidate_limit(self, word: str) -> int | None:
+    def _get_vocabulary_size(self, word: str) -> int | None:
         """Return the number of tokens that a setting chooses from; None if it names no token."""
         if word in ("start", "pad"):
-            return self.taken
-        return self.drawn if word in TOKEN_SETTINGS else None
+            return self.input_size
+        return self.output_size if word in TOKEN_SETTINGS else None
 
 
-def as_list(value: Any) -> Sequence[Any]:
+def convert_to_list(value: Any) -> Sequence[Any]:
     """Return a list unchanged, and anything else as a list of one."""
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -130,62 +136,73 @@ def as_list(value: Any) -> Sequence[Any]:
 def check_spec_settings(
     settings: Mapping[str, object],
     spans: Mapping[str, Span | None] | None = None,
-    whole_text: Span | None = None,
+    default_span: Span | None = None,
 ) -> list[Diagnostic]:
     """Return every error in a spec's `generate` settings, given as plain data.
 
     `spans` maps "stop" to the span of a setting, "stop name" to its name's, and
     "strategy.num_beams" and "strategy.num_beams name" to those of strategy options.
     """
-    at = spans or {}
+    span_by_name = spans or {}
     found: list[Diagnostic | None] = []
     for word, value in settings.items():
         if word not in GENERAL_OPTIONS:
-            span = at.get(f"{word} name", whole_text)
+            span = span_by_name.get(f"{word} name", default_span)
             found.append(
-                fail_unknown_setting(
+                make_unknown_setting_error(
                     word, list(GENERAL_OPTIONS), "setting of `generate` called", span
                 )
             )
         elif word == "strategy":
-            found += _strategy_faults(value, at)
+            found += _find_strategy_errors(value, span_by_name)
         elif value is not None:
-            found.append(fail_bad_value(GENERAL_OPTIONS[word], word, value, at.get(word)))
+            found.append(
+                find_value_error(GENERAL_OPTIONS[word], word, value, span_by_name.get(word))
+            )
     return [*filter(None, found)]
 
 
-def _strategy_faults(setting: object, at: Mapping[str, Span | None]) -> list[Diagnostic | None]:
+def _find_strategy_errors(
+    setting: object, spans: Mapping[str, Span | None]
+) -> list[Diagnostic | None]:
     if setting is None:
         return []
-    kind, inside = parse_strategy(setting)
+    kind, options = parse_strategy(setting)
     if kind not in STRATEGIES:
-        span = at.get("strategy name", at.get("strategy"))
+        span = spans.get("strategy name", spans.get("strategy"))
         if not isinstance(kind, str):
-            return [fail_bad_value(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
-        return [fail_unknown_setting(kind, STRATEGIES, "strategy", span)]
-    found = [_option_fault(kind, word, value, at) for word, value in inside.items()]
-    best, width = inside.get("num_return_sequences"), inside.get("num_beams")
+            return [find_value_error(OPTIONS_BY_NAME["strategy"], "strategy", kind, span)]
+        return [make_unknown_setting_error(kind, STRATEGIES, "strategy", span)]
+    found = [_find_option_error(kind, word, value, spans) for word, value in options.items()]
+    sequence_count, beam_count = options.get("num_return_sequences"), options.get("num_beams")
     # both are integers once neither is invalid
-    if kind == "beam" and not any(found) and is_int_in_range(best, 1) and is_int_in_range(width, 1):
-        place = at.get("strategy.num_return_sequences")
-        found.append(fail_too_many_sequences(int(best), int(width), place))
+    if (
+        kind == "beam"
+        and not any(found)
+        and is_int_in_range(sequence_count, 1)
+        and is_int_in_range(beam_count, 1)
+    ):
+        place = spans.get("strategy.num_return_sequences")
+        found.append(find_sequence_count_error(int(sequence_count), int(beam_count), place))
     return found
 
 
-def _option_fault(
-    kind: str, word: str, value: object, at: Mapping[str, Span | None]
+def _find_option_error(
+    kind: str, word: str, value: object, spans: Mapping[str, Span | None]
 ) -> Diagnostic | None:
     """Return the error of one option of the strategy `kind`, or None."""
-    known, span = STRATEGY_OPTIONS[kind], at.get(f"strategy.{word}")
+    known, span = STRATEGY_OPTIONS[kind], spans.get(f"strategy.{word}")
     if word == "args":  # positional: beam(4)
         example = ", ".join(f"{name}=…" for name in list(known)[:2])
         title = f"the options of the strategy `{kind}` have names"
         helps = (f"write {kind}({example})",)
-        return Diagnostic("E0731", title, _make_label(at.get("strategy")), helps=helps)
+        return Diagnostic("E0731", title, _make_label(spans.get("strategy")), helps=helps)
     if word not in known:
-        what = f"option of the strategy `{kind}` called"
-        return fail_unknown_setting(word, list(known), what, at.get(f"strategy.{word} name", span))
-    return None if value is None else fail_bad_value(known[word], word, value, span)
+        noun = f"option of the strategy `{kind}` called"
+        return make_unknown_setting_error(
+            word, list(known), noun, spans.get(f"strategy.{word} name", span)
+        )
+    return None if value is None else find_value_error(known[word], word, value, span)
 
 
 def parse_strategy(setting: object) -> tuple[object, Mapping[str, object]]:

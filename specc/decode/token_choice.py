@@ -56,22 +56,26 @@ class DecodeObserver(Protocol):
         ...
 
 
-def check_logits(made: Floats, live: Sequence[bool] | Bools, texts: Sequence[int] = ()) -> Floats:
-    """Return f32[rows vocab]. E0961 if an unfinished row has no finite maximum. `texts` maps each
-    row to its sequence, by default its index.
+def check_logits(
+    logits_array: Floats,
+    is_unfinished: Sequence[bool] | Bools,
+    sequence_indices: Sequence[int] = (),
+) -> Floats:
+    """Return f32[rows vocab]. E0961 if an unfinished row has no finite maximum. `sequence_indices`
+    maps each row to its sequence, by default its index.
     """
-    logits = np.asarray(made, np.float32)
+    logits = np.asarray(logits_array, np.float32)
     assert logits.ndim == 2, f"a stepper returns logits [rows, vocab], not {logits.shape}"
-    best = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
-    wrong = ~np.isfinite(best) & np.asarray(live, np.bool_)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        note = f"the best of {logits.shape[1]} is {best[row]}"
-        raise invalid_logits_error(texts[row] if texts else row, note)
+    maxima = logits.max(axis=1, initial=-np.inf)  # is NaN if any element of the row is
+    is_invalid = ~np.isfinite(maxima) & np.asarray(is_unfinished, np.bool_)
+    if is_invalid.any():
+        row = int(np.flatnonzero(is_invalid)[0])
+        note = f"the best of {logits.shape[1]} is {maxima[row]}"
+        raise make_invalid_logits_error(sequence_indices[row] if sequence_indices else row, note)
     return logits
 
 
-def invalid_logits_error(row: int, *notes: str) -> Failed:
+def make_invalid_logits_error(row: int, *notes: str) -> Failed:
     """Return E0961: the sequence `row` cannot continue."""
     title = f"the logits of the next token of sequence {row + 1} are NaN or infinite"
     helps = (
@@ -84,45 +88,45 @@ def invalid_logits_error(row: int, *notes: str) -> Failed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodePosition:
     """The decode position: the number of generated tokens per sequence, `step`; of prompt tokens,
-    `prompts` i64[rows]; and all tokens, `texts`, if a rule needs them.
+    `prompt_lengths` i64[rows]; and all tokens, `sequences`, if a rule needs them.
     """
 
     step: int
-    prompts: Ints
-    texts: Sequence[Sequence[int]] = ()
+    prompt_lengths: Ints
+    sequences: Sequence[Sequence[int]] = ()
 
 
-def prompt_lengths(prompt: Ints, keep: Bools | None) -> Ints:
+def count_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> Ints:
     """Count the unpadded tokens of each prompt i64[rows n] → i64[rows]."""
-    if keep is None:
+    if padding_mask is None:
         return np.full(len(prompt), prompt.shape[1], np.int64)
-    made: Ints = np.asarray(keep, np.bool_).sum(axis=1)
+    made: Ints = np.asarray(padding_mask, np.bool_).sum(axis=1)
     return made
 
 
-def prompt_tokens(prompt: Ints, keep: Bools | None) -> list[list[int]]:
+def list_prompt_tokens(prompt: Ints, padding_mask: Bools | None) -> list[list[int]]:
     """Return the unpadded tokens of each prompt."""
-    if keep is None:
+    if padding_mask is None:
         return [[*map(int, row)] for row in prompt]
-    exist = np.asarray(keep, np.bool_)
-    return [[*map(int, row[there])] for row, there in zip(prompt, exist, strict=True)]
+    is_token = np.asarray(padding_mask, np.bool_)
+    return [[*map(int, row[mask])] for row, mask in zip(prompt, is_token, strict=True)]
 
 
 def mask_disallowed_tokens(
-    scores: Floats, settings: GenerationSettings, place: DecodePosition
+    scores: Floats, settings: GenerationSettings, position: DecodePosition
 ) -> Floats:
     """Set the scores f32[rows vocab] of disallowed tokens to -inf."""
-    if place.step < len(settings.begin):
+    if position.step < len(settings.begin):
         # forced tokens take precedence over the other settings
-        return _keep_only(scores, settings.begin[place.step])
-    banned = _find_banned_tokens(scores.shape, settings, place)
+        return _keep_only(scores, settings.begin[position.step])
+    banned = _find_banned_tokens(scores.shape, settings, position)
     if banned is not None:
         scores = np.where(banned, np.float32(-np.inf), scores)
-    if settings.forced_eos_token_id is not None and place.step + 1 == settings.max_tokens:
+    if settings.forced_eos_token_id is not None and position.step + 1 == settings.max_tokens:
         scores = _keep_only(scores, (settings.forced_eos_token_id,))
     never = [
         *settings.suppress_tokens,
-        *(settings.begin_suppress_tokens if place.step == len(settings.begin) else ()),
+        *(settings.begin_suppress_tokens if position.step == len(settings.begin) else ()),
     ]
     known = [token for token in never if token < scores.shape[1]]
     if known:
@@ -139,59 +143,63 @@ def _keep_only(scores: Floats, tokens: Sequence[int]) -> Floats:
 
 
 def _find_banned_tokens(
-    shape: tuple[int, ...], settings: GenerationSettings, place: DecodePosition
+    shape: tuple[int, ...], settings: GenerationSettings, position: DecodePosition
 ) -> Bools | None:
     """Return bool[rows vocab] of early stops and repeated n-grams; None if there are none."""
-    early = place.prompts + place.step < settings.min_length
-    early |= place.step < settings.min_tokens
+    early = position.prompt_lengths + position.step < settings.min_length
+    early |= position.step < settings.min_tokens
     stops = [token for token in settings.stop if token < shape[1]]
-    if not settings.reads_texts and not (stops and early.any()):
+    if not settings.needs_previous_tokens and not (stops and early.any()):
         return None
     banned = np.zeros(shape, np.bool_)
     for token in stops:
         banned[early, token] = True
-    for row, text in enumerate(place.texts):
+    for row, text in enumerate(position.sequences):
         ends = [
             *_find_repeated_ngrams(text, settings.no_repeat_ngram_size),
-            *_matches_end(text, settings.bad_words_ids),
+            *_find_banned_completions(text, settings.bad_words_ids),
         ]
         banned[row, [t for t in ends if t < shape[1]]] = True
     return banned
 
 
-def _find_repeated_ngrams(text: Sequence[int], size: int) -> list[int]:
+def _find_repeated_ngrams(tokens: Sequence[int], size: int) -> list[int]:
     """Return tokens that repeat an n-gram (Paulus et al. 2017, arXiv:1705.04304, sec. 2.5)."""
-    if not size or len(text) + 1 < size:
+    if not size or len(tokens) + 1 < size:
         return []
-    newest = list(text[len(text) - size + 1 :])
+    newest = list(tokens[len(tokens) - size + 1 :])
     return [
-        text[at + size - 1]
-        for at in range(len(text) - size + 1)
-        if list(text[at : at + size - 1]) == newest
+        tokens[at + size - 1]
+        for at in range(len(tokens) - size + 1)
+        if list(tokens[at : at + size - 1]) == newest
     ]
 
 
-def _matches_end(text: Sequence[int], runs: Sequence[Sequence[int]]) -> list[int]:
+def _find_banned_completions(
+    tokens: Sequence[int], banned_sequences: Sequence[Sequence[int]]
+) -> list[int]:
     """Return the tokens that would complete one of these sequences."""
     return [
-        run[-1] for run in runs if list(run[:-1]) == list(text[max(len(text) - len(run) + 1, 0) :])
+        banned[-1]
+        for banned in banned_sequences
+        if list(banned[:-1]) == list(tokens[max(len(tokens) - len(banned) + 1, 0) :])
     ]
 
 
-def initial_seen_tokens(
-    prompt: Ints, vocab: int, penalty: float, keep: Bools | None
+def find_penalized_tokens(
+    prompt: Ints, vocab: int, penalty: float, padding_mask: Bools | None
 ) -> Bools | None:
     """Return the tokens that are penalized from the start; None for a penalty of 1."""
-    return None if penalty == 1 else tokens_in_prompt(prompt, vocab, keep)
+    return None if penalty == 1 else find_prompt_tokens(prompt, vocab, padding_mask)
 
 
-def tokens_in_prompt(prompt: Ints, vocab: int, keep: Bools | None = None) -> Bools:
+def find_prompt_tokens(prompt: Ints, vocab: int, padding_mask: Bools | None = None) -> Bools:
     """Return the tokens of each prompt, bool[rows vocab], without padding."""
     seen = np.zeros((len(prompt), vocab), np.bool_)
     rows = np.broadcast_to(np.arange(len(prompt))[:, None], prompt.shape)
     # a prompt may contain ids that the model never generates
     known = (prompt >= 0) & (prompt < vocab)
-    known = known if keep is None else known & np.asarray(keep, np.bool_)
+    known = known if padding_mask is None else known & np.asarray(padding_mask, np.bool_)
     seen[rows[known], prompt[known]] = True
     return seen
 
@@ -213,7 +221,7 @@ def apply_temperature(logits: Floats, temperature: float) -> Floats:
     return logits if temperature == 1 else logits / np.float32(temperature)
 
 
-Wide: TypeAlias = NDArray[np.float64]
+Float64s: TypeAlias = NDArray[np.float64]
 
 SORTED_CANDIDATES = 1000
 """Number of candidates for top-p and min-p without top-k: sorting a whole vocabulary takes nine
@@ -222,41 +230,42 @@ times longer."""
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidates:
-    """The tokens to sample from, most probable first: `tokens` i64[rows k], `chances` f64[rows k].
+    """The tokens to sample from, most probable first: `tokens` i64[rows k], `probabilities`
+    f64[rows k].
 
     Dropped ones have probability 0 and come last; the rows need not sum to 1.
     """
 
     tokens: Ints
-    chances: Wide
+    probabilities: Float64s
 
 
-def top_k_indices(values: Floats, k: int) -> Ints:
+def find_top_k_indices(values: Floats, k: int) -> Ints:
     """Return the indices i64[rows min(k, n)] of the k largest, descending, ties in order."""
     k = min(k, values.shape[1])
     # Sorting all is faster than selecting a quarter first.
     if 4 * k >= values.shape[1]:
         return np.argsort(-values, axis=1, kind="stable")[:, :k]
     # All that are at least the k-th largest, which may be more than k.
-    least = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
+    thresholds = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
     found = np.empty((len(values), k), np.int64)
-    for row, bound in enumerate(least):
+    for row, threshold in enumerate(thresholds):
         # ascending, so that a stable sort keeps the first of equals first
-        among = np.flatnonzero(values[row] >= bound)
-        found[row] = among[np.argsort(-values[row, among], kind="stable")[:k]]
+        candidates = np.flatnonzero(values[row] >= threshold)
+        found[row] = candidates[np.argsort(-values[row, candidates], kind="stable")[:k]]
     return found
 
 
-def softmax_f64(logits: Floats) -> Wide:
+def compute_softmax_f64(logits: Floats) -> Float64s:
     """Compute the softmax f32[rows n] → f64[rows n]."""
     # Minus the maximum, so that no exponential overflows.
     wide = logits.astype(np.float64)
     raised = np.exp(wide - wide.max(axis=1, keepdims=True))
-    made: Wide = raised / raised.sum(axis=1, keepdims=True)
+    made: Float64s = raised / raised.sum(axis=1, keepdims=True)
     return made
 
 
-def log_softmax_f32(logits: Floats) -> Floats:
+def compute_log_softmax_f32(logits: Floats) -> Floats:
     """Compute the log-softmax f32[rows n] → f32[rows n]."""
     low = logits - logits.max(axis=1, keepdims=True)
     made: Floats = low - np.log(np.exp(low).sum(axis=1, keepdims=True))
@@ -273,90 +282,92 @@ def filter_candidates(logits: Floats, settings: GenerationSettings) -> TokenCand
     but no top-k only the top 1000 are considered, unless one of the last three filters needs all.
     """
     vocab = logits.shape[1]
-    cut = settings.top_p < 1 or settings.min_p > 0
-    by_all = settings.typical_p < 1 or settings.epsilon_cutoff or settings.eta_cutoff
+    needs_sorting = settings.top_p < 1 or settings.min_p > 0
+    needs_all_tokens = settings.typical_p < 1 or settings.epsilon_cutoff or settings.eta_cutoff
     logits = apply_temperature(logits, settings.temperature)
-    usual = SORTED_CANDIDATES if cut and not by_all else vocab
-    tokens = top_k_indices(logits, settings.top_k or usual)
-    chances = softmax_f64(np.take_along_axis(logits, tokens, axis=1))
+    candidate_count = SORTED_CANDIDATES if needs_sorting and not needs_all_tokens else vocab
+    tokens = find_top_k_indices(logits, settings.top_k or candidate_count)
+    probabilities = compute_softmax_f64(np.take_along_axis(logits, tokens, axis=1))
     if settings.top_p < 1:
-        before = np.zeros_like(chances)
+        preceding = np.zeros_like(probabilities)
         # The cumulative probability before a token must be below p: the one that reaches it is
         # included, and there is always one.
-        before[:, 1:] = np.cumsum(chances, axis=1)[:, :-1]
+        preceding[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
         # p in float32 as in the graph: 0.9 is a different number there.
-        chances = np.where(before < float(np.float32(settings.top_p)), chances, 0.0)
+        probabilities = np.where(preceding < float(np.float32(settings.top_p)), probabilities, 0.0)
     if settings.min_p > 0:
-        chances = np.where(
-            chances >= float(np.float32(settings.min_p)) * chances[:, :1], chances, 0.0
+        probabilities = np.where(
+            probabilities >= float(np.float32(settings.min_p)) * probabilities[:, :1],
+            probabilities,
+            0.0,
         )
-    return TokenCandidates(tokens, _cut_by_all(chances, settings))
+    return TokenCandidates(tokens, _filter_by_distribution(probabilities, settings))
 
 
-def _cut_by_all(chances: Wide, settings: GenerationSettings) -> Wide:
+def _filter_by_distribution(probabilities: Float64s, settings: GenerationSettings) -> Float64s:
     """Apply filters on the whole distribution to f64[rows k], most probable first; the last two
     always keep the first token.
     """
     if settings.typical_p < 1:
-        chances = _filter_typical(chances, settings.typical_p)
+        probabilities = _filter_typical(probabilities, settings.typical_p)
     if settings.epsilon_cutoff:
-        chances = _not_below(chances, settings.epsilon_cutoff)
+        probabilities = _drop_below(probabilities, settings.epsilon_cutoff)
     if settings.eta_cutoff:
         # the least probability in a flat distribution
-        bound, _ = _compute_surprise(chances)
+        bound, _ = _compute_entropy(probabilities)
         eta = settings.eta_cutoff
-        chances = _not_below(chances, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
-    return chances
+        probabilities = _drop_below(probabilities, np.minimum(eta, np.sqrt(eta) * np.exp(-bound)))
+    return probabilities
 
 
-def _compute_surprise(chances: Wide) -> tuple[Wide, Wide]:
+def _compute_entropy(probabilities: Float64s) -> tuple[Float64s, Float64s]:
     """Return the entropy of each row f64[rows 1], and `-log p` of each token."""
-    shares = chances / chances.sum(axis=1, keepdims=True)
+    normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
-        each = -np.log(shares)
-    weighed = np.where(shares > 0, shares * np.where(shares > 0, each, 0.0), 0.0)
-    return weighed.sum(axis=1, keepdims=True), each
+        surprisal = -np.log(normalized)
+    terms = np.where(normalized > 0, normalized * np.where(normalized > 0, surprisal, 0.0), 0.0)
+    return terms.sum(axis=1, keepdims=True), surprisal
 
 
-def _filter_typical(chances: Wide, mass: float) -> Wide:
+def _filter_typical(probabilities: Float64s, mass: float) -> Float64s:
     """Keep the locally typical tokens whose probabilities reach `mass` (Meister et al. 2022,
     arXiv:2202.00666, eq. 9 to 11).
     """
-    entropy, each = _compute_surprise(chances)
-    far = np.abs(each - entropy)
-    order = np.argsort(far, axis=1, kind="stable")
-    shares = chances / chances.sum(axis=1, keepdims=True)
-    reached = np.cumsum(np.take_along_axis(shares, order, axis=1), axis=1)
-    last = (reached < mass).sum(axis=1, keepdims=True).clip(max=far.shape[1] - 1)
-    bound = np.take_along_axis(far, np.take_along_axis(order, last, axis=1), axis=1)
-    return np.where(far <= bound, chances, 0.0)
+    entropy, surprisal = _compute_entropy(probabilities)
+    distance = np.abs(surprisal - entropy)
+    order = np.argsort(distance, axis=1, kind="stable")
+    normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
+    cumulative = np.cumsum(np.take_along_axis(normalized, order, axis=1), axis=1)
+    last = (cumulative < mass).sum(axis=1, keepdims=True).clip(max=distance.shape[1] - 1)
+    bound = np.take_along_axis(distance, np.take_along_axis(order, last, axis=1), axis=1)
+    return np.where(distance <= bound, probabilities, 0.0)
 
 
-def _not_below(chances: Wide, bound: float | Wide) -> Wide:
+def _drop_below(probabilities: Float64s, bound: float | Float64s) -> Float64s:
     """Keep the likeliest token and those above the bound (Hewitt, arXiv:2210.15191, sec. 4)."""
-    shares = chances / chances.sum(axis=1, keepdims=True)
-    likeliest = shares == shares.max(axis=1, keepdims=True)
-    return np.where((shares >= bound) | likeliest, chances, 0.0)
+    normalized = probabilities / probabilities.sum(axis=1, keepdims=True)
+    is_most_probable = normalized == normalized.max(axis=1, keepdims=True)
+    return np.where((normalized >= bound) | is_most_probable, probabilities, 0.0)
 
 
-def sample_token(among: TokenCandidates, uniform: Floats) -> Ints:
+def sample_token(candidates: TokenCandidates, uniform: Floats) -> Ints:
     """Return one token per row: the first whose cumulative sum exceeds `u · sum`."""
-    sums = np.cumsum(among.chances, axis=1)
+    sums = np.cumsum(candidates.probabilities, axis=1)
     # Times the sum, because the remaining probabilities sum to less than 1.
-    over = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
-    return np.take_along_axis(among.tokens, over.argmax(axis=1)[:, None], axis=1)[:, 0]
+    exceeds = sums > uniform[:, None].astype(np.float64) * sums[:, -1:]
+    return np.take_along_axis(candidates.tokens, exceeds.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
-def sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
+def make_sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
     """Return f32[rows] in [0, 1): element 0 of the stream of (seed, row, step), from step 0."""
-    return sampling_uniforms_at(seed, [(row, step) for row in range(rows)])
+    return make_sampling_uniforms_at(seed, [(row, step) for row in range(rows)])
 
 
-def sampling_uniforms_at(seed: int, places: Iterable[tuple[int, int]]) -> Floats:
-    """Return `sampling_uniforms` f32[places] of any (row, step)."""
+def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
+    """Return `make_sampling_uniforms` f32[places] of any (row, step)."""
     key = derive_stream_key(seed, "sample")
-    drawn = [
+    words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40
-        for row, step in places
+        for row, step in positions
     ]
-    return np.array(drawn, np.float32) * np.float32(2**-24)
+    return np.array(words, np.float32) * np.float32(2**-24)

@@ -49,24 +49,24 @@ def add_taps(graph: Graph, patterns: Sequence[str]) -> Graph:
     outputs = dict(graph.outputs)
     for pattern in patterns:
         # scope names are case-sensitive on every operating system
-        hits = [name for name in graph.names if NamePattern(pattern).matches(name)]
-        if not hits:
-            some = ", ".join(list(graph.names)[:8])
+        matches = [name for name in graph.names if NamePattern(pattern).matches(name)]
+        if not matches:
+            examples = ", ".join(list(graph.names)[:8])
             raise_error(
                 "E0408",
                 f"`{escape_text(pattern)}` matches no value of the model",
-                helps=[f"values are {some} …"],
+                helps=[f"values are {examples} …"],
             )
-        outputs.update({_output_name(n, outputs): graph.names[n] for n in hits})
+        outputs.update({_make_tap_name(n, outputs): graph.names[n] for n in matches})
     return replace(graph, outputs=outputs)
 
 
-def _output_name(name: str, taken: Mapping[str, object]) -> str:
+def _make_tap_name(name: str, used_names: Mapping[str, object]) -> str:
     """Return a free output name for a tap: `:` becomes `.`, as ONNX reads `:0` as a port."""
-    free = name.replace(":", ".")
-    while free in taken:
-        free += "_"
-    return free
+    unique_name = name.replace(":", ".")
+    while unique_name in used_names:
+        unique_name += "_"
+    return unique_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class CompileJob:
     defaults, as the manifest shows it. `values` are its parameters. `directories` are the
     directories searched for a tokenizer, `reading` the preprocessing of inputs and display of
     outputs, `remarks` notes from files next to the weights. `quantize` is what the spec and
-    the options request. `forms` is filled with how the backend lowers each attention.
+    the options request. `attention_forms` is filled with how the backend lowers each attention.
     """
 
     spec: OpenedSpec
@@ -91,10 +91,10 @@ class CompileJob:
     target: Target
     quantize: QuantizeRequest
     remarks: tuple[str, ...] = ()
-    forms: list[str] = field(default_factory=list)
+    attention_forms: list[str] = field(default_factory=list)
 
     @property
-    def half(self) -> HalfDtype | None:
+    def half_dtype(self) -> HalfDtype | None:
         """Return the 16-bit dtype that `--dtype` requests if the target computes in it."""
         known: tuple[HalfDtype, ...] = get_args(HalfDtype)
         compute_dtypes = self.target.compute_dtypes
@@ -123,7 +123,7 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
     files are closed on exit. Raise Failed with the diagnostics of the first stage that fails.
     """
     weights = options.weights or spec.checkpoint
-    directories = readings.tokenizer_directories(weights, spec.config_file)
+    directories = readings.find_tokenizer_directories(weights, spec.config_file)
     language = get_adapter_language(options.adapter)
     configured = apply_generation_config(elaborate_spec(spec, options.graph), directories)
     model = configured.model
@@ -132,14 +132,14 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
         graph = pass_pipeline.inline_default_inputs(graph, model.defaults)
     choices = _choose_target(spec, options)
     sources = WeightSources(
-        path=options.weights,
+        checkpoint=options.weights,
         init=options.init,
-        missing=options.init_missing,
+        init_missing=options.init_missing,
         adapter=options.adapter,
     )
     with closing(load_parameter_values(spec, graph, sources)) as values:
         # quantized weights have a layout of their own
-        if not choices["quantize"].wish:
+        if not choices["quantize"].weight_request:
             graph, values = keep_stored_order(graph, values)
         yield CompileJob(
             spec=spec,
@@ -149,11 +149,11 @@ def open_job(spec: OpenedSpec, options: CompileOptions) -> Iterator[CompileJob]:
             values=values,
             directories=directories,
             reading=with_task(
-                readings.build_record(spec.program, model, directories, language),
+                readings.build_preprocessing_config(spec.program, model, directories, language),
                 spec.program,
                 model,
                 spec.reader.config_file,
-                readings.tokenizer_directories(*map(str, directories), spec.repository),
+                readings.find_tokenizer_directories(*map(str, directories), spec.repository),
             ),
             remarks=configured.remarks,
             **choices,
@@ -178,14 +178,14 @@ def reopen_job(job: CompileJob, options: CompileOptions) -> CompileJob:
     """Return a job for other options over the same model and weights."""
     same = {f.name: getattr(job, f.name) for f in fields(CompileJob)}
     chosen = _choose_target(job.spec, options)
-    return CompileJob(**{**same, **chosen, "options": options, "forms": []})
+    return CompileJob(**{**same, **chosen, "options": options, "attention_forms": []})
 
 
-def job_input_files(job: CompileJob) -> list[Path]:
+def list_job_input_files(job: CompileJob) -> list[Path]:
     """Return every input file of the compile; outputs must not overwrite them."""
     files = [
         *job.spec.library.modules,
-        *readings.reading_files(job.spec.program, job.model, job.directories),
+        *readings.list_reading_files(job.spec.program, job.model, job.directories),
     ]
     if isinstance(job.values, CheckpointBinding):
         checkpoint = job.values.checkpoint
@@ -195,8 +195,8 @@ def job_input_files(job: CompileJob) -> list[Path]:
         config = Path(job.spec.config_file)
         # the file itself or a checkpoint directory may be named
         files += [config, config / "config.json"]
-    if job.quantize.by.data:
-        files.append(Path(job.quantize.by.data))
+    if job.quantize.calibration.data_file:
+        files.append(Path(job.quantize.calibration.data_file))
     return sorted(set(files))
 
 
@@ -204,51 +204,61 @@ def job_input_files(job: CompileJob) -> list[Path]:
 class LoweringJob(CompileJob):
     """A compile that is ready to lower.
 
-    `simplified` is the graph that targets lower, not yet quantized. `decision` says which
-    weights are quantized, `folds` which norms are folded into linear layers first. `full` are
-    the parameters before quantization, `quantized` those of the decision (None if there are
-    none), `narrow` the parameters stored with more bits than they are computed with.
-    Calibration adds `recipe`, how int4 weights were quantized, and `scales`, those of the KV
-    cache by parameter name.
+    `simplified_graph` is the graph that targets lower, not yet quantized. `decision` says which
+    weights are quantized, `norm_folds` which norms are folded into linear layers first.
+    `unquantized_values` are the parameters before quantization, `quantized` those of the decision
+    (None if there are none), `narrow_dtypes` the parameters stored with more bits than they are
+    computed with. Calibration adds `int4_method`, how int4 weights were quantized, and
+    `kv_cache_scales`, those of the KV cache by parameter name.
     """
 
-    simplified: Graph
+    simplified_graph: Graph
     decision: QuantizationDecision
-    folds: tuple[NormFold, ...]
-    full: ParameterValues
+    norm_folds: tuple[NormFold, ...]
+    unquantized_values: ParameterValues
     quantized: QuantizedValues | None
-    narrow: Mapping[str, NarrowDtype]
-    recipe: str = ""
-    scales: Arrays = field(default_factory=dict)
+    narrow_dtypes: Mapping[str, NarrowDtype]
+    int4_method: str = ""
+    kv_cache_scales: Arrays = field(default_factory=dict)
 
     @property
-    def stored(self) -> ParameterValues:
+    def stored_values(self) -> ParameterValues:
         """Return the stored parameters: quantized if requested, with KV cache scales. Values
         computed in 16 bits are checked to be in range.
         """
-        values: ParameterValues = self.quantized or self.full
-        if self.scales:
-            values = ValuesWithScales(values, self.scales)
-        changed = self.full.fold_by_parameter if isinstance(self.full, FoldedValues) else ()
-        return RangeCheckedValues(values, self.narrow, changed) if self.narrow else values
+        values: ParameterValues = self.quantized or self.unquantized_values
+        if self.kv_cache_scales:
+            values = ValuesWithScales(values, self.kv_cache_scales)
+        changed = (
+            self.unquantized_values.fold_by_parameter
+            if isinstance(self.unquantized_values, FoldedValues)
+            else ()
+        )
+        return (
+            RangeCheckedValues(values, self.narrow_dtypes, changed)
+            if self.narrow_dtypes
+            else values
+        )
 
     @property
     def manifest_graph(self) -> Graph:
         """Return the full graph for the manifest: that of the spec, or the converted one if it has
         casts to 16 bits.
         """
-        converted = self.convert_dtype(self.simplified)
-        return self.graph if converted is self.simplified else converted
+        converted = self.convert_dtype(self.simplified_graph)
+        return self.graph if converted is self.simplified_graph else converted
 
     def convert_dtype(self, graph: Graph) -> Graph:
         """Return the graph in the compute dtype of the target."""
-        return pass_pipeline.apply_half_precision(graph, self.half) if self.half else graph
+        return (
+            pass_pipeline.apply_half_precision(graph, self.half_dtype) if self.half_dtype else graph
+        )
 
     def convert_derived_dtype(self, derived: DerivedGraphs) -> DerivedGraphs:
         """Return derived graphs in the compute dtype of the target, including the KV cache
         between steps.
         """
-        half = self.half
+        half = self.half_dtype
         return pass_pipeline.apply_half_precision_to_derived(derived, half) if half else derived
 
     def quantize_source(self, source: ModelSource) -> ModelSource:
@@ -264,14 +274,20 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
 
     Raise E0850 to E0853 and E0963 for quantization that is not possible.
     """
-    wish = job.quantize.wish
+    weight_request = job.quantize.weight_request
     # runtimes of the standard operators decide themselves to round activations too
-    keeps = wish is None and not job.quantize.dequantizes and job.target.quantized_operators
-    stored = find_reusable_group_sizes(job.values) if keeps else {}
-    graph = pass_pipeline.simplify_graph(job.graph, fused=wish is None and not stored)
+    keeps_stored_codes = (
+        weight_request is None
+        and not job.quantize.dequantizes_checkpoint
+        and job.target.quantized_operators
+    )
+    stored_group_sizes = find_reusable_group_sizes(job.values) if keeps_stored_codes else {}
+    graph = pass_pipeline.simplify_graph(
+        job.graph, fused=weight_request is None and not stored_group_sizes
+    )
     ties = find_ties(job.values)
-    if stored:
-        decision = precision.plan_stored_codes(graph, ties, stored)
+    if stored_group_sizes:
+        decision = precision.plan_stored_codes(graph, ties, stored_group_sizes)
     else:
         decision = precision.plan_quantization(
             graph,
@@ -282,16 +298,16 @@ def plan_lowering(job: CompileJob) -> LoweringJob:
             lambda: elaborate_other_graphs(job.spec, job.graph.name),
         )
     plan = decision.plan
-    scales = view_stored_scales(job.values) if plan and stored else None
-    folds = find_norm_folds(graph, ties, plan) if job.quantize.fold else ()
+    scales = view_stored_scales(job.values) if plan and stored_group_sizes else None
+    folds = find_norm_folds(graph, ties, plan) if job.quantize.folds_norms else ()
     full = FoldedValues(job.values, folds) if folds else job.values
     return LoweringJob(
         **{f.name: getattr(job, f.name) for f in fields(CompileJob)},
-        simplified=graph,
+        simplified_graph=graph,
         decision=decision,
-        folds=folds,
-        full=full,
+        norm_folds=folds,
+        unquantized_values=full,
         quantized=QuantizedValues(full, plan, stored_scales=scales) if plan else None,
-        recipe=STORED_RECIPE if scales is not None else "",
-        narrow=precision.half_precision_parameters(graph, plan, job.half),
+        int4_method=STORED_RECIPE if scales is not None else "",
+        narrow_dtypes=precision.find_half_precision_parameters(graph, plan, job.half_dtype),
     )

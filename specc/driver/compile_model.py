@@ -7,17 +7,17 @@ from specc.driver.calibrate_weights import calibrate_weights
 from specc.driver.compile_job import CompileJob, open_job, plan_lowering
 from specc.driver.compile_options import PACKAGE_GRAPHS, CompileOptions, CompileReport
 from specc.driver.generation_graphs import (
-    check_standalone,
-    choose_settings,
+    check_exportable_settings,
+    get_vocabulary_size,
+    merge_job_settings,
     require_generation,
-    vocabulary_size,
 )
 from specc.driver.output_writer import write_model_file, write_package
 from specc.driver.profiles.export_profiles import check_profile
 from specc.driver.spec_loader import OpenedSpec
 
 
-def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
+def drop_unavailable_graphs(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]]:
     """Return the job of `--graphs all` without the graphs that its model does not support,
     and a remark that says which were skipped and why.
 
@@ -25,18 +25,18 @@ def drop_unavailable_parts(job: CompileJob) -> tuple[CompileJob, tuple[str, ...]
     `generate`, nor has a model whose generation settings cannot be exported, or a target
     that cannot run loops.
     """
-    model, parts = job.model, job.options.graphs
+    model, graphs = job.model, job.options.graphs
     # generation settings given as options need the `generate` graph
-    if parts != PACKAGE_GRAPHS or job.options.generation_config:
+    if graphs != PACKAGE_GRAPHS or job.options.generation_config:
         return job, ()
     if model.generation is None and model.streaming is None:
-        parts = tuple(part for part in parts if part == "score")
+        graphs = tuple(graph for graph in graphs if graph == "score")
     if not (reason := _explain_no_generate_graph(job)):
         return job, ()
-    parts = tuple(part for part in parts if part != "generate")
-    left = [part for part in job.options.graphs if part not in parts]
-    remark = f"not exported: {', '.join(left)}; {reason}"
-    return replace(job, options=replace(job.options, graphs=parts)), (remark,)
+    graphs = tuple(graph for graph in graphs if graph != "generate")
+    skipped = [graph for graph in job.options.graphs if graph not in graphs]
+    remark = f"not exported: {', '.join(skipped)}; {reason}"
+    return replace(job, options=replace(job.options, graphs=graphs)), (remark,)
 
 
 def _explain_no_generate_graph(job: CompileJob) -> str:
@@ -49,8 +49,8 @@ def _explain_no_generate_graph(job: CompileJob) -> str:
     if not job.target.supports_decode_loop:
         return f"`{job.target.name}` cannot run a generation loop inside a graph"
     try:
-        vocabulary_size(job.model.graph, require_generation(job.model))
-        check_standalone(choose_settings(job))
+        get_vocabulary_size(job.model.graph, require_generation(job.model))
+        check_exportable_settings(merge_job_settings(job))
     except Failed as failed:
         return failed.diagnostics[0].title
     return ""
@@ -70,8 +70,8 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
     """
     check_profile(options.io_names)
     with open_job(spec, options) as opened:
-        job, skipped = drop_unavailable_parts(opened)
-        _check_decodes(job)
+        job, skipped = drop_unavailable_graphs(opened)
+        _check_decode_loop_support(job)
         planned = plan_lowering(job)
         with calibrate_weights(planned) as ready:
             write = write_package if options.is_package else write_model_file
@@ -79,7 +79,7 @@ def compile_model(spec: OpenedSpec, options: CompileOptions) -> CompileReport:
     return replace(report, remarks=(*report.remarks, *skipped))
 
 
-def _check_decodes(job: CompileJob) -> None:
+def _check_decode_loop_support(job: CompileJob) -> None:
     """Raise E0934: such a target computes wrong results without an error."""
     if "generate" not in job.options.graphs or job.target.supports_decode_loop:
         return

@@ -17,13 +17,13 @@ from specc.driver.option_kinds import (
     PATH_OPTION,
     SEED_OPTION,
     SPEC_OPTIONS,
-    TEXT_OPTION,
-    TEXTS_OPTION,
+    STRING_LIST_OPTION,
+    STRING_OPTION,
     Option,
     OptionKind,
     is_count,
-    one_of,
-    parse_bounded_int,
+    make_choice_kind,
+    make_int_parser,
 )
 from specc.driver.quantize_section import (
     KV_CACHE_TYPES,
@@ -115,7 +115,7 @@ def parse_graph_names(names_or_text: object) -> tuple[str, ...]:
 class CompileReport:
     """Result of `compile`: the files written with their sizes, remarks and warnings.
 
-    `forms` lists how each attention is lowered, and why.
+    `attention_forms` lists how each attention is lowered, and why.
     """
 
     path: Path
@@ -123,10 +123,10 @@ class CompileReport:
     model: ModelDefinition
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
-    forms: tuple[str, ...] = ()
+    attention_forms: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return format_repr(f"compiled {self.model.name}: {self.path}, {self._size}")
+        return format_repr(f"compiled {self.model.name}: {self.path}, {self._size_text}")
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the written files, for notebooks."""
@@ -141,7 +141,7 @@ class CompileReport:
         )
 
     @property
-    def _size(self) -> str:
+    def _size_text(self) -> str:
         count = len(self.files)
         files = "1 file" if count == 1 else f"{count} files"
         return f"{files}, {group_thousands(sum(size for _, size in self.files))} bytes"
@@ -155,18 +155,18 @@ def _parse_graphs(text: str) -> tuple[str, ...]:
 
 
 TARGETS = ("onnx", "ort-cpu", "ort-cuda", "openvino")
-WEIGHTS_AS_OPTION = one_of(("link", "copy", "inline"))
+WEIGHTS_AS_OPTION = make_choice_kind(("link", "copy", "inline"))
 
 QUANTIZE_OPTIONS: Mapping[str, Option] = {
     "quantize": Option(
-        one_of((*QUANTIZATION_KINDS, UNQUANTIZED)),
+        make_choice_kind((*QUANTIZATION_KINDS, UNQUANTIZED)),
         "",
         "weight quantization: int8 (W8A8, per-channel weight scales, dynamic per-token activation "
         "scales), int8-weights and int4 (weight-only, group-wise scales), int8-tensor (recurrent "
         "layers with per-tensor activation scales); none overrides the spec",
     ),
     "quantize_exclude": Option(
-        TEXTS_OPTION,
+        STRING_LIST_OPTION,
         "PATTERN",
         "do not quantize weights that match this name or scope: lm_head, layers.0.*",
     ),
@@ -196,7 +196,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         OptionKind(
             "None or a number of sequences",
             lambda value: value is None or is_count(value),
-            {"type": parse_bounded_int(0, MAX_SAMPLES, "a number of sequences")},
+            {"type": make_int_parser(0, MAX_SAMPLES, "a number of sequences")},
             OPTIONAL_INTEGER.convert,
         ),
         "N",
@@ -207,7 +207,7 @@ QUANTIZE_OPTIONS: Mapping[str, Option] = {
         PATH_OPTION, "FILE", "with int4 or --kv-cache: calibration inputs, .npz or JSON Lines"
     ),
     "kv_cache": Option(
-        one_of(KV_CACHE_TYPES),
+        make_choice_kind(KV_CACHE_TYPES),
         "",
         "with --graphs step: quantize the KV cache with scales from self-generated data or "
         "--calibration-data; none overrides the spec",
@@ -222,14 +222,14 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         "compile a package of these graphs, comma-separated: score (full forward pass), encode and "
         "step (encoder, decoder with past), generate (standalone generator), or all; generate "
         "alone may be a single .onnx file",
-        more={"default": ()},
+        extra_arguments={"default": ()},
     ),
     "io_names": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "",
         "naming convention of inputs and outputs: specc, Optimum and transformers.js (hf), or "
         "onnxruntime-genai",
-        more={"choices": PROFILES, "default": "specc"},
+        extra_arguments={"choices": PROFILES, "default": "specc"},
     ),
     "weights": Option(
         PATH_OPTION, "FILE|DIR", "load weights from safetensors or a checkpoint directory"
@@ -242,14 +242,14 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
         SEED_OPTION, "SEED", "initialize weights of a head that the checkpoint lacks with this seed"
     ),
     "target": Option(
-        TEXT_OPTION,
+        STRING_OPTION,
         "",
         "target runtime: any (onnx), ONNX Runtime on CPU (default) or CUDA, or OpenVINO",
-        more={"choices": TARGETS, "default": "ort-cpu"},
+        extra_arguments={"choices": TARGETS, "default": "ort-cpu"},
     ),
     "opset": Option(INTEGER_OPTION, "N", "ONNX opset, 17 to 26 (default: chosen by the target)"),
     "taps": Option(
-        TEXTS_OPTION,
+        STRING_LIST_OPTION,
         "PATTERN",
         "output intermediate values with this scope too: layers.*.attn",
         "--tap",
@@ -264,19 +264,19 @@ COMPILE_OPTIONS: Mapping[str, Option] = {
     ),
     "weights_as": Option(
         WEIGHTS_AS_OPTION._replace(
-            fits=lambda value: WEIGHTS_AS_OPTION.fits(value) or value == "auto"
+            accepts=lambda value: WEIGHTS_AS_OPTION.accepts(value) or value == "auto"
         ),
         "",
         "link: external data in the checkpoint; copy: external data next to the model; inline: "
         "inside the model (default: automatic)",
     ),
     "dtype": Option(
-        one_of(("f32", "f16", "bf16")),
+        make_choice_kind(("f32", "f16", "bf16")),
         "",
         "element type of stored matrices; with --target ort-cuda mixed precision",
     ),
     "hash": Option(
-        one_of(("header", "full"), "header"),
+        make_choice_kind(("header", "full"), "header"),
         "",
         "integrity check of weights at load: size and header, or the full content",
     ),
@@ -303,14 +303,14 @@ COMPILE_GROUPS: Mapping[str, tuple[str, ...]] = {
 """The options of `COMPILE_OPTIONS` as the help groups them."""
 
 
-def build_compile_options(given: Mapping[str, Any]) -> CompileOptions:
+def build_compile_options(arguments: Mapping[str, Any]) -> CompileOptions:
     """Return the options of `compile` from checked arguments, of Python or the command line."""
     values = {
         n: ARGUMENT_KINDS[n].convert(value) if n in ARGUMENT_KINDS else value
-        for n, value in given.items()
+        for n, value in arguments.items()
     }
-    own, quantize = (
+    compile_values, quantize_values = (
         {f.name: values[f.name] for f in fields(kind) if f.name in values}
         for kind in (CompileOptions, QuantizeOptions)
     )
-    return CompileOptions(**own, precision=QuantizeOptions(**quantize))
+    return CompileOptions(**compile_values, precision=QuantizeOptions(**quantize_values))

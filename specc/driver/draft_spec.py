@@ -43,19 +43,21 @@ class SpecDraft:
     """Draft that extends the built-in spec `base`, with values from config.json.
 
     `graph` is the graph that the checkpoint's class selects. `unmapped` lists, a line each,
-    differences between checkpoint and draft. `certain` is whether the spec declares the
+    differences between checkpoint and draft. `is_known_model_type` is whether the spec declares the
     checkpoint's model_type.
     """
 
     file: ast.File
     base: str
     graph: str
-    values: int
-    certain: bool
+    value_count: int
+    is_known_model_type: bool
     unmapped: tuple[str, ...]
 
 
-def draft_spec(directory: str, name: str, sign: str, above: tuple[str, ...] = ()) -> SpecDraft:
+def draft_spec(
+    directory: str, name: str, comment_separator: str, header_comments: tuple[str, ...] = ()
+) -> SpecDraft:
     """Return the draft called `name` of a checkpoint directory.
 
     Raise E0948 if no built-in spec is similar, E0802 and E0410 to E0415 for a config.json
@@ -63,31 +65,36 @@ def draft_spec(directory: str, name: str, sign: str, above: tuple[str, ...] = ()
     """
     data = load_config_json(directory)
     names = _list_tensor_names(directory)
-    kind = read_model_type(data)
-    base = list_supported_model_types().get(kind, "")
+    model_type = read_model_type(data)
+    base = list_supported_model_types().get(model_type, "")
     spec, model = (
         _elaborate_with_config(base, data)[:2]
         if base
         else _find_nearest_spec(directory, data, names)
     )
     spec = replace(spec, checkpoint=directory)
-    parts = dict(_chosen_parts(spec.program))
-    kept, lost = _differing_values(spec, model, parts, name)
-    unmapped = [f"config value `{path}`: {text}" for path, text in lost.items()]
+    chosen_specs = dict(_iterate_chosen_specs(spec.program))
+    reproduced, unreproduced = _find_differing_values(spec, model, chosen_specs, name)
+    unmapped = [f"config value `{path}`: {text}" for path, text in unreproduced.items()]
     unmapped += [
         f"config.json: {'; '.join([warning.title, *warning.notes])}"
         for warning in warn_unread_keys(spec.program, data)
     ]
-    unmapped += _binding_error_lines(spec, model, names)
-    beginning = SpecInstance(
-        name=name, extends=spec.named, values={**parts, **kept}, above=above, only=True, sign=sign
+    unmapped += _iterate_binding_errors(spec, model, names)
+    instance = SpecInstance(
+        name=name,
+        extends=spec.spec_name,
+        values={**chosen_specs, **reproduced},
+        header_comments=header_comments,
+        omits_defaults=True,
+        comment_separator=comment_separator,
     )
     return SpecDraft(
-        file=write_instance(beginning),
-        base=spec.named,
+        file=write_instance(instance),
+        base=spec.spec_name,
         graph=model.graph.name,
-        values=len(kept),
-        certain=bool(base),
+        value_count=len(reproduced),
+        is_known_model_type=bool(base),
         unmapped=tuple(unmapped),
     )
 
@@ -127,19 +134,19 @@ def _find_nearest_spec(
     those that read most of the config keys; of equals the one for the class in
     `architectures`. Raise E0948 if there is none.
     """
-    read = count_known_keys(data)
+    known_key_counts = count_known_keys(data)
     # keys such as `vocab_size` are in every config.json: two in common mean nothing
-    near = [name for name in read if read[name] > 2]
+    candidates = [name for name in known_key_counts if known_key_counts[name] > 2]
     specs, classes = list_builtin_specs(), read_architectures(data)
-    texts = {name: specs[name].read_text(encoding="utf-8") for name in near}
-    near.sort(key=lambda name: not any(class_name in texts[name] for class_name in classes))
-    wanted = _name_patterns(names)
+    texts = {name: specs[name].read_text(encoding="utf-8") for name in candidates}
+    candidates.sort(key=lambda name: not any(class_name in texts[name] for class_name in classes))
+    wanted = _extract_name_patterns(names)
     found: list[tuple[tuple[float, int, bool], OpenedSpec, ModelDefinition]] = []
-    for base in near[:MAX_CANDIDATES]:
+    for base in candidates[:MAX_CANDIDATES]:
         with suppress(Failed):
             spec, model, graph = _elaborate_with_config(base, data)
-            alike = len(wanted & _name_patterns(frozenset(model.graph.parameters)))
-            key = (alike / max(len(wanted), 1), read[base], bool(graph))
+            shared_count = len(wanted & _extract_name_patterns(frozenset(model.graph.parameters)))
+            key = (shared_count / max(len(wanted), 1), known_key_counts[base], bool(graph))
             found.append((key, spec, model))
     if not found:
         raise_error(
@@ -156,54 +163,61 @@ def _find_nearest_spec(
     return max(found, key=lambda one: one[0])[1:]
 
 
-def _name_patterns(names: frozenset[str]) -> set[str]:
+def _extract_name_patterns(names: frozenset[str]) -> set[str]:
     """Return the last three components of names with layer indices as `{i}`: prefixes
     differ between families.
     """
     return {".".join(re.sub(r"\d+", "{i}", name).split(".")[-3:]) for name in names}
 
 
-def _chosen_parts(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _iterate_chosen_specs(program: Program, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the chosen spec by path, where a `use` allows several."""
     for part in program.used_specs:
         path = f"{prefix}{part.name}"
         if len(part.programs) > 1:
             yield path, part.path
-        yield from _chosen_parts(part.program, f"{path}.")
+        yield from _iterate_chosen_specs(part.program, f"{path}.")
 
 
-def _differing_values(
-    spec: OpenedSpec, model: ModelDefinition, parts: Mapping[str, str], name: str
+def _find_differing_values(
+    spec: OpenedSpec, model: ModelDefinition, chosen_specs: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the config values that differ from those of the base spec, as literals by path:
     those that an instance reproduces, and the rest.
     """
     types = {path: entry.type for path, entry in spec.program.list_fields_by_path().items()}
-    base = spec.named
-    own = _instance_config(base, parts, name) or {}
+    base = spec.spec_name
+    base_values = _evaluate_instance_config(base, chosen_specs, name) or {}
     wanted = {
-        path: value for path, value in _flatten_config(model.config) if own.get(path, ...) != value
+        path: value
+        for path, value in _flatten_config(model.config)
+        if base_values.get(path, ...) != value
     }
-    texts = {path: _format_literal(value, types.get(path)) for path, value in wanted.items()}
-    known = {path: text for path, text in texts.items() if text is not None}
-    kept = _accepted_literals(base, parts, known, name)
-    made = _instance_config(base, {**parts, **kept}, name)
-    if made is not None:
-        kept = {path: kept[path] for path in kept if made.get(path, ...) == wanted[path]}
-    lost = {path: json.dumps(wanted[path]) for path in wanted if path not in kept}
-    return kept, lost
+    literals = {path: _format_literal(value, types.get(path)) for path, value in wanted.items()}
+    literals_by_path = {path: text for path, text in literals.items() if text is not None}
+    reproduced = _select_accepted_literals(base, chosen_specs, literals_by_path, name)
+    instance_values = _evaluate_instance_config(base, {**chosen_specs, **reproduced}, name)
+    if instance_values is not None:
+        reproduced = {
+            path: reproduced[path]
+            for path in reproduced
+            if instance_values.get(path, ...) == wanted[path]
+        }
+    unreproduced = {path: json.dumps(wanted[path]) for path in wanted if path not in reproduced}
+    return reproduced, unreproduced
 
 
-def _accepted_literals(
-    base: str, parts: Mapping[str, str], texts: dict[str, str], name: str
+def _select_accepted_literals(
+    base: str, chosen_specs: Mapping[str, str], literals: dict[str, str], name: str
 ) -> dict[str, str]:
     """Return the literals that an instance accepts, alone or together."""
-    if _instance_config(base, {**parts, **texts}, name) is not None:
-        return texts
-    alone = {
-        path: _instance_config(base, {**parts, path: text}, name) for path, text in texts.items()
+    if _evaluate_instance_config(base, {**chosen_specs, **literals}, name) is not None:
+        return literals
+    configs = {
+        path: _evaluate_instance_config(base, {**chosen_specs, path: text}, name)
+        for path, text in literals.items()
     }
-    return {path: text for path, text in texts.items() if alone[path] is not None}
+    return {path: text for path, text in literals.items() if configs[path] is not None}
 
 
 def _flatten_config(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
@@ -225,7 +239,7 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
         case int() | float():
             return repr(value)
         case str():
-            return json.dumps(value) if _is_text(kind) else value
+            return json.dumps(value) if _has_string_type(kind) else value
         case list():
             items = [_format_literal(item, kind) for item in value]
             known = [*filter(None, items)]
@@ -235,18 +249,20 @@ def _format_literal(value: object, kind: ast.TypeName | None) -> str | None:
     return None
 
 
-def _is_text(kind: ast.TypeName | None) -> bool:
+def _has_string_type(type: ast.TypeName | None) -> bool:
     """Return whether a field holds strings or a list of them."""
-    inner = kind.element_type if kind is not None and kind.element_type is not None else kind
-    return inner is not None and inner.name == "text"
+    element_type = type.element_type if type is not None and type.element_type is not None else type
+    return element_type is not None and element_type.name == "text"
 
 
-def _instance_config(base: str, values: Mapping[str, str], name: str) -> dict[str, object] | None:
+def _evaluate_instance_config(
+    base: str, values: Mapping[str, str], name: str
+) -> dict[str, object] | None:
     """Return the checked config of an instance with these values, or of the base spec if there
     are none, without elaborating its graph; None if it is invalid or lacks required values.
     """
     with suppress(Failed):
-        instance = SpecInstance(name=name, extends=base, values=values, only=True)
+        instance = SpecInstance(name=name, extends=base, values=values, omits_defaults=True)
         spec = open_spec_argument(print_dsl(write_instance(instance)) if values else base)
         context = create_context(spec.library, spec.program, reader=spec.reader)
         config = evaluate_and_check_config(context, spec.program, spec.reader)
@@ -254,7 +270,7 @@ def _instance_config(base: str, values: Mapping[str, str], name: str) -> dict[st
     return None
 
 
-def _binding_error_lines(
+def _iterate_binding_errors(
     spec: OpenedSpec, model: ModelDefinition, names: frozenset[str]
 ) -> Iterator[str]:
     """Yield the errors of binding the checkpoint, in short."""

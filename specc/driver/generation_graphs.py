@@ -35,32 +35,32 @@ from specc.preprocessing.text_batches import find_mask_input
 from specc.transforms import pass_pipeline
 from specc.weights.parameter_values import CheckpointBinding
 
-ANY_LEFT = ("any", "left")
+LEFT_PADDED_SIDES = ("any", "left")
 
 
-def can_batch_unequal_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
+def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
     """Return whether sequences of different lengths in one decode batch are independent."""
-    graph, growing = model.graph, derived.growing
+    graph, sequence_input = model.graph, derived.growing
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
-    keep = find_mask_input(graph, growing)
-    length = graph.inputs[growing].type.shape[1]
+    mask = find_mask_input(graph, sequence_input)
+    length = graph.inputs[sequence_input].type.shape[1]
     others = {n for n, v in graph.inputs.items() if length in v.type.shape}
-    if others - {growing, keep}:
+    if others - {sequence_input, mask}:
         return False  # inputs whose values for left padding are unknown
-    if not keep:
-        return _has_one_shape(derived)
-    if graph.input_facts[keep].keep not in ANY_LEFT or not _has_tokenwise_mask(
-        model, keep, growing
+    if not mask:
+        return _has_fixed_size_states(derived)
+    if graph.input_facts[mask].keep not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
+        model, mask, sequence_input
     ):
         return False
     # strided windows are shifted by left padding
-    if keep in find_padding_strides(graph) or not all(map(_supports_left_padding, derived.states)):
+    if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
-    return not can_padding_reach(graph, keep, (generation.source,))
+    return not can_padding_reach(graph, mask, (generation.source,))
 
 
-def _has_one_shape(derived: DerivedGraphs) -> bool:
+def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
     """Return whether every state has a fixed size and a batch axis, and no input depends
     on the number of past positions.
     """
@@ -68,15 +68,15 @@ def _has_one_shape(derived: DerivedGraphs) -> bool:
     return fixed and not derived.full_length_inputs and PAST_LENGTH_INPUT not in derived.step.inputs
 
 
-def _has_tokenwise_mask(model: ModelDefinition, keep: str, growing: str) -> bool:
+def _has_tokenwise_mask(model: ModelDefinition, mask: str, sequence_input: str) -> bool:
     """Return whether the mask of a generated token depends on that token alone."""
     defaults = model.defaults
-    if defaults is None or keep not in defaults.outputs:
+    if defaults is None or mask not in defaults.outputs:
         return True
-    return extract_tokenwise_default(defaults, keep, growing) is not None
+    return extract_tokenwise_default(defaults, mask, sequence_input) is not None
 
 
-def _supports_left_padding(state: DecodeState) -> bool:
+def _can_pad_left(state: DecodeState) -> bool:
     """Return whether padding can be added to and removed from the start of a state."""
     if state.batch_axis is None:
         return state.name == PAST_LENGTH_INPUT  # the padded length is equal for all sequences
@@ -120,59 +120,59 @@ def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
 def derive_graphs(
     graph: Graph,
     generation: GenerateSection,
-    rows: OutputPositions = "newest",
+    output_positions: OutputPositions = "newest",
     bounded: bool = True,
     defaults: Graph | None = None,
-    begins: bool = True,
+    allows_empty_prompt: bool = True,
 ) -> DerivedGraphs:
     """Derive `encode` and `step` for the output that is sampled from, and for outputs
     available at the same step.
 
-    With `begins` and no start token the first token is sampled from prefix positions, if
-    there are any. Raise E0711 to E0718 if the model cannot be decoded step by step.
+    With `allows_empty_prompt` and no start token the first token is sampled from prefix positions,
+    if there are any. Raise E0711 to E0718 if the model cannot be decoded step by step.
     """
     return pass_pipeline.derive_with_passes(
         pass_pipeline.PassState(
             graph=graph,
             defaults=defaults,
             generation=generation,
-            rows=rows,
+            rows=output_positions,
             bounded=bounded,
-            begins=begins and generation.settings.get("start") is None,
+            begins=allows_empty_prompt and generation.settings.get("start") is None,
         )
     )
 
 
-def writes_tokens(graph: Graph, generation: GenerateSection) -> bool:
+def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
     """Return whether our runtime can drive the step: token ids sampled from logits."""
-    grows = graph.inputs[generation.growing].type
+    sequence_type = graph.inputs[generation.growing].type
     source = graph.outputs[generation.source].type
-    return grows.rank == 2 and source.rank in (2, 3)
+    return sequence_type.rank == 2 and source.rank in (2, 3)
 
 
-def generation_facts(
+def build_generation_facts(
     job: LoweringJob, derived: DerivedGraphs, in_place: tuple[str, ...]
 ) -> GenerationFacts:
     """Return the metadata for the generation runtime; `in_place` are the states that are
     buffers.
     """
     return replace(
-        step_facts(job, derived, require_generation(job.model)),
+        build_step_facts(job, derived, require_generation(job.model)),
         first_output=derived.initial_logits_output,
         in_place_states=in_place,
-        allows_mixed_lengths=can_batch_unequal_lengths(job.model, derived),
+        allows_mixed_lengths=can_batch_mixed_lengths(job.model, derived),
     )
 
 
-def step_facts(
+def build_step_facts(
     job: LoweringJob, derived: DerivedGraphs, generation: GenerateSection
 ) -> GenerationFacts:
     """Return the metadata that generation and streaming share."""
-    graph = job.simplified
-    limit = _position_limit(job, graph)
+    graph = job.simplified_graph
+    limit = _find_position_limit(job, graph)
     return GenerationFacts(
         generation=generation,
-        signature=spec_signature(job, graph),
+        signature=build_spec_signature(job, graph),
         defaults=job.model.defaults,
         reading=job.reading,
         states=derived.states,
@@ -181,12 +181,12 @@ def step_facts(
         max_context=limit.max_length if limit else None,
         limiting_table=limit.table_name if limit else "",
         # the seed of random weights also seeds sampling
-        random_init=random_weights_of(job),
-        bounds=_fixed_lengths(job, graph),
+        random_init=describe_random_weights(job),
+        bounds=_find_length_bounds(job, graph),
     )
 
 
-def random_weights_of(job: CompileJob) -> RandomWeights | None:
+def describe_random_weights(job: CompileJob) -> RandomWeights | None:
     """Return which weights are random: all of them, those of a new head, or None."""
     if not isinstance(job.values, CheckpointBinding):
         seed = job.options.init
@@ -195,11 +195,11 @@ def random_weights_of(job: CompileJob) -> RandomWeights | None:
     return RandomWeights(drawn.seed, len(drawn.parameters)) if drawn is not None else None
 
 
-def spec_signature(job: CompileJob, graph: Graph) -> Graph:
+def build_spec_signature(job: CompileJob, graph: Graph) -> Graph:
     """Return a graph with the spec's inputs only; the generated input may have length 0."""
     spec = job.model.graph
-    symbol = _find_job_time_symbol(job, graph)
-    least = {name: rows for name, rows in spec.min_lengths.items() if name != symbol}
+    time_symbol = _find_job_time_symbol(job, graph)
+    min_lengths = {name: rows for name, rows in spec.min_lengths.items() if name != time_symbol}
     return Graph(
         name="inputs",
         inputs=spec.inputs,
@@ -208,7 +208,7 @@ def spec_signature(job: CompileJob, graph: Graph) -> Graph:
         parameter_facts={},
         nodes=(),
         outputs={},
-        min_lengths=least,
+        min_lengths=min_lengths,
     )
 
 
@@ -217,18 +217,18 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
     vocabulary size, and whether an empty prompt is allowed (`begins`).
     """
     generation, graph = require_generation(job.model), source.graph
-    limit = _position_limit(job, graph)
+    limit = _find_position_limit(job, graph)
     # JSON has no tuples
     recorded = {
         RECORDED_SETTINGS[name]: list(value) if isinstance(value, tuple) else value
-        for name, value in asdict(choose_settings(job)).items()
+        for name, value in asdict(merge_job_settings(job)).items()
         if name in RECORDED_SETTINGS
     }
     return {
         **recorded,
         "context": limit.max_length if limit else None,
         "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
-        "bounds": convert_bounds_to_json(_fixed_lengths(job, graph)),
+        "bounds": convert_bounds_to_json(_find_length_bounds(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
     }
@@ -241,23 +241,23 @@ def build_generator_source(
     `graph` if they exist already.
     """
     generation = require_generation(job.model)
-    whole = _inline_defaults(job, graph, generation)
-    if derived is None or whole is not graph:
-        derived = derive_graphs(whole, generation, defaults=job.model.defaults)
-    chosen = choose_settings(job)
-    check_standalone(chosen)
-    _check_token_settings(whole, generation, job.options.generation_config)
-    settings, names = asdict(chosen), {f.name for f in fields(DecodingConfig)}
+    full_graph = _inline_defaults(job, graph, generation)
+    if derived is None or full_graph is not graph:
+        derived = derive_graphs(full_graph, generation, defaults=job.model.defaults)
+    chosen = merge_job_settings(job)
+    check_exportable_settings(chosen)
+    _check_token_settings(full_graph, generation, job.options.generation_config)
+    setting_values, names = asdict(chosen), {f.name for f in fields(DecodingConfig)}
     decoding = DecodingConfig(
         logits_output=generation.source,
         first_token_choices=chosen.begin,
         has_repetition_penalty=chosen.repetition_penalty != 1,
-        **{name: value for name, value in settings.items() if name in names},
+        **{name: value for name, value in setting_values.items() if name in names},
     )
-    return SelfDecodingGraph(whole, derived, decoding, job.model.defaults)
+    return SelfDecodingGraph(full_graph, derived, decoding, job.model.defaults)
 
 
-def choose_settings(job: CompileJob) -> GenerationSettings:
+def merge_job_settings(job: CompileJob) -> GenerationSettings:
     """Return the spec's settings, overridden by those of the options."""
     return merge_settings(require_generation(job.model).settings, **job.options.generation_config)
 
@@ -266,11 +266,11 @@ UNSUPPORTED_SETTINGS = ("typical_p", "epsilon_cutoff", "eta_cutoff")
 """Settings that the `generate` graph does not support: they need the sorted distribution."""
 
 
-def check_standalone(chosen: GenerationSettings) -> None:
+def check_exportable_settings(settings: GenerationSettings) -> None:
     """Raise E0733 for settings of `UNSUPPORTED_SETTINGS`."""
-    asked, usual = asdict(chosen), asdict(GenerationSettings())
+    requested, default_values = asdict(settings), asdict(GenerationSettings())
     for name in UNSUPPORTED_SETTINGS:
-        if asked[name] != usual[name]:
+        if requested[name] != default_values[name]:
             raise_error(
                 "E0733",
                 f"`{name}` is not supported by the `generate` graph",
@@ -287,7 +287,7 @@ def _check_token_settings(
     """Raise E0703 unless tokens are sampled from logits, and the error of a setting that
     names a token beyond the vocabulary.
     """
-    size = vocabulary_size(graph, generation)
+    size = get_vocabulary_size(graph, generation)
     below = graph.input_facts[generation.growing].below
     vocabulary = VocabularySizes(below.number if below is not None else None, size)
     for word, value in settings.items():
@@ -295,15 +295,15 @@ def _check_token_settings(
             raise Failed(fault)
 
 
-def vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
+def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     """Return the size of the vocabulary that tokens are sampled from.
 
     Raise E0703 if the generated input is not token ids, or the output not logits.
     """
-    grows = graph.inputs[generation.growing].type
+    sequence_type = graph.inputs[generation.growing].type
     source = graph.outputs[generation.source].type
     size = source.shape[-1].number if source.shape else None
-    ids = grows.dtype == "i64" and grows.rank == 2
+    ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
         # a pointer network, which points at the positions of another input
         raise_error(
@@ -316,11 +316,11 @@ def vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
                 "`--graphs step` exports the steps"
             ],
         )
-    if grows.rank != 2 or source.rank not in (2, 3) or size is None:
+    if sequence_type.rank != 2 or source.rank not in (2, 3) or size is None:
         raise_error(
             "E0703",
             f"`{generation.growing}` is not token ids sampled from `{generation.source}`",
-            notes=[f"they are {grows} and {source}"],
+            notes=[f"they are {sequence_type} and {source}"],
             helps=["`--graphs generate` needs ids [batch, seq] and logits [batch, seq, vocab]"],
         )
     return size
@@ -333,30 +333,30 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
         return graph
-    length = find_time_symbol(source, generation.growing)
-    inside = []
+    time_symbol = find_time_symbol(source, generation.growing)
+    inlined = []
     for name in defaults.outputs:
         facts = source.input_facts.get(name)
         if facts is None or name == generation.growing or facts.keep:
             continue
         # e.g. position ids: each new token needs a value that only the default computes
-        if any(d.name == length for d in facts.type.shape):
-            inside.append(name)
-    if not inside:
+        if any(d.name == time_symbol for d in facts.type.shape):
+            inlined.append(name)
+    if not inlined:
         return graph
     return pass_pipeline.simplify_graph(
-        pass_pipeline.inline_default_inputs(source, resolve_absent_inputs(defaults, inside)),
-        fused=job.quantize.wish is None,
+        pass_pipeline.inline_default_inputs(source, resolve_absent_inputs(defaults, inlined)),
+        fused=job.quantize.weight_request is None,
     )
 
 
-def _position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
+def _find_position_limit(job: CompileJob, graph: Graph) -> LengthLimit | None:
     """Return the limit on the sequence length from a position embedding table, if any."""
     return find_length_limits(job.model.graph).get(_find_job_time_symbol(job, graph) or "")
 
 
-def _fixed_lengths(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
+def _find_length_bounds(job: CompileJob, graph: Graph) -> dict[str, LengthBound]:
     """Return the bounds of all lengths other than the generated one."""
-    growing = _find_job_time_symbol(job, graph)
+    sequence_input = _find_job_time_symbol(job, graph)
     bounds = find_length_bounds(job.model.graph)
-    return {name: bound for name, bound in bounds.items() if name != growing}
+    return {name: bound for name, bound in bounds.items() if name != sequence_input}

@@ -7,29 +7,40 @@ from specc.artifact.manifest import DOC_METADATA_KEY, METADATA_KEY, Manifest
 from specc.backend import EmittedModel, MetadataTexts
 from specc.driver import precision
 from specc.driver.compile_job import LoweringJob
-from specc.driver.generation_graphs import get_decode_settings, spec_signature
-from specc.driver.weight_sources import weight_source_facts
+from specc.driver.generation_graphs import build_spec_signature, get_decode_settings
+from specc.driver.weight_sources import describe_weight_sources
 from specc.ir.graph import Graph
 from specc.ir.model import SelfDecodingGraph
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 
 
 def describe_graph(
-    job: LoweringJob, graph: Graph, *, whole: bool, sources: bool = False
+    job: LoweringJob, graph: Graph, *, is_full_forward: bool, sources: bool = False
 ) -> MetadataTexts:
-    """Return the metadata of a graph. One that is not `whole` is derived: its inputs have no
-    preprocessing, and it does not generate by itself. The `sources` of the spec stand in the
+    """Return the metadata of a graph. One that is not `is_full_forward` is derived: its inputs have
+    no preprocessing, and it does not generate by itself. The `sources` of the spec stand in the
     index of a package, or in the metadata of a single file.
     """
     # a file without a span has no source text to embed; it is still listed
     files = {module.path: "" for module in job.spec.library.modules.values()} | job.sources
-    return partial(build_manifest, job, graph, whole=whole, sources=files if sources else {})
+    return partial(
+        build_manifest,
+        job,
+        graph,
+        is_full_forward=is_full_forward,
+        sources=files if sources else {},
+    )
 
 
 def describe_generator(job: LoweringJob, source: SelfDecodingGraph) -> MetadataTexts:
     """Return the metadata of a self-contained generator."""
-    signature, decodes = spec_signature(job, source.graph), get_decode_settings(job, source)
-    return partial(build_manifest, job, signature, decodes=decodes, scoring=source.graph)
+    signature, decode_settings = (
+        build_spec_signature(job, source.graph),
+        get_decode_settings(job, source),
+    )
+    return partial(
+        build_manifest, job, signature, decode_settings=decode_settings, scoring_graph=source.graph
+    )
 
 
 def build_manifest(
@@ -37,44 +48,49 @@ def build_manifest(
     graph: Graph,
     emitted: EmittedModel,
     *,
-    whole: bool = True,
+    is_full_forward: bool = True,
     sources: Mapping[str, str] = {},
-    decodes: Mapping[str, object] | None = None,
-    scoring: Graph | None = None,
+    decode_settings: Mapping[str, object] | None = None,
+    scoring_graph: Graph | None = None,
 ) -> dict[str, str]:
     """Return the metadata texts with the manifest of a model of `job`; `graph` is what it
     computes.
 
-    The manifest of a self-contained generator (`decodes`) has the spec's inputs, no inlined
-    defaults and no attentions; `scoring` is the graph that `verify` decodes with.
+    The manifest of a self-contained generator (`decode_settings`) has the spec's inputs, no inlined
+    defaults and no attentions; `scoring_graph` is the graph that `verify` decodes with.
     """
-    model, described = job.model, scoring or graph
+    model, described = job.model, scoring_graph or graph
     kept = job.decision.kept
-    job.forms.extend(precision.describe_attention_forms(graph.name, emitted))
+    job.attention_forms.extend(precision.describe_attention_forms(graph.name, emitted))
     # a generator computes its defaults in any case, and does not list them
-    inside = job.options.inline_defaults and decodes is None
+    inlines_defaults = job.options.inline_defaults and decode_settings is None
     manifest = Manifest(
         name=model.name,
         doc=model.doc,
         graph=graph,
-        defaults=model.defaults if whole and not inside else None,
-        reading=job.reading if whole else PreprocessingConfig(),
+        defaults=model.defaults if is_full_forward and not inlines_defaults else None,
+        reading=job.reading if is_full_forward else PreprocessingConfig(),
         config=model.config,
-        generation=vars(model.generation) if whole and model.generation else None,
-        streaming=model.streaming if whole else None,
+        generation=vars(model.generation) if is_full_forward and model.generation else None,
+        streaming=model.streaming if is_full_forward else None,
         sources=sources,
-        weights=weight_source_facts(
-            job.values, job.options.init, emitted.weight_files, contents=job.options.hash == "full"
+        weights=describe_weight_sources(
+            job.values,
+            job.options.init,
+            emitted.weight_files,
+            hash_contents=job.options.hash == "full",
         ),
         initializers=_find_initializers(job, described, emitted),
-        precision=precision.precision_facts(described, job.quantized, kept, emitted, job.recipe)
+        precision=precision.describe_weight_precision(
+            described, job.quantized, kept, emitted, job.int4_method
+        )
         if job.quantized
         else {},
         target=job.target.name,
         opset=job.opset,
-        attentions=emitted.attention_notes if decodes is None else (),
-        decoding=decodes,
-        scoring_graph=scoring,
+        attentions=emitted.attention_notes if decode_settings is None else (),
+        decoding=decode_settings,
+        scoring_graph=scoring_graph,
     )
     return {METADATA_KEY: manifest.dump(), DOC_METADATA_KEY: manifest.doc}
 

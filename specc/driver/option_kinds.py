@@ -18,38 +18,38 @@ class OptionKind(NamedTuple):
     declaration for `argparse`; and the conversion to the value that `CompileOptions` holds.
     """
 
-    words: str
-    fits: Callable[[Any], bool]
-    declaration: Mapping[str, Any] = {}
+    description: str
+    accepts: Callable[[Any], bool]
+    argparse_arguments: Mapping[str, Any] = {}
     convert: Callable[[Any], Any] = lambda value: value
 
 
 class Option(NamedTuple):
-    """One option. `flag` is set where it is not the name, `more` are further arguments of the
-    declaration, such as its default.
+    """One option. `flag` is set where it is not the name, `extra_arguments` are further arguments
+    of the declaration, such as its default.
     """
 
     kind: OptionKind
     placeholder: str
     help: str
     flag: str = ""
-    more: Mapping[str, Any] = {}
+    extra_arguments: Mapping[str, Any] = {}
 
 
-def parse_bounded_int(least: int, most: int, what: str) -> Callable[[str], int]:
-    """Return a parser of integers within bounds; `what` names them in messages."""
+def make_int_parser(minimum: int, maximum: int, noun: str) -> Callable[[str], int]:
+    """Return a parser of integers within bounds; `noun` names them in messages."""
 
     def parse(text: str) -> int:
         # `isdigit` accepts digits of other scripts, `int` no more than 4300 digits
         plain = text.isascii() and text.isdigit() and len(text) <= 20
-        if not plain or not least <= int(text) <= most:
-            raise ArgumentTypeError(f"{what} must be an integer from {least} to {most}")
+        if not plain or not minimum <= int(text) <= maximum:
+            raise ArgumentTypeError(f"{noun} must be an integer from {minimum} to {maximum}")
         return int(text)
 
     return parse
 
 
-parse_seed = parse_bounded_int(0, 2**64 - 1, "a seed")
+parse_seed = make_int_parser(0, 2**64 - 1, "a seed")
 
 
 def _is_path(value: object) -> bool:
@@ -70,7 +70,7 @@ def is_count(value: object) -> bool:
     return _is_int(value) and value in range(2**31)
 
 
-def _is_texts(value: object) -> bool:
+def _is_string_list(value: object) -> bool:
     # a str is a sequence of str as well
     return (
         isinstance(value, Sequence)
@@ -79,26 +79,27 @@ def _is_texts(value: object) -> bool:
     )
 
 
-def one_of(words: Iterable[str], default: str = "") -> OptionKind:
+def make_choice_kind(choices: Iterable[str], default: str = "") -> OptionKind:
     """Return the kind of one of some words; Python callers may give the empty string too."""
-    words = tuple(words)
+    choices = tuple(choices)
     return OptionKind(
-        "one of " + ", ".join(f'"{word}"' for word in words),
-        lambda value: isinstance(value, str) and value in ("", *words),
-        {"choices": words, "default": default},
+        "one of " + ", ".join(f'"{word}"' for word in choices),
+        lambda value: isinstance(value, str) and value in ("", *choices),
+        {"choices": choices, "default": default},
     )
 
 
 PATH_OPTION = OptionKind(
     "a path (str or `Path`)", _is_path, {"default": ""}, lambda v: os.fspath(v) if v else ""
 )
-TEXT_OPTION = OptionKind("a string", lambda value: isinstance(value, str), {"default": ""})
+STRING_OPTION = OptionKind("a string", lambda value: isinstance(value, str), {"default": ""})
 INTEGER_OPTION = OptionKind("an integer", _is_int, {"type": int, "default": 0}, int)
 BOOLEAN_OPTION = OptionKind(
     "True or False", lambda value: isinstance(value, bool), {"action": "store_true"}
 )
 OVERRIDE_OPTION = BOOLEAN_OPTION._replace(
-    declaration={"action": "store_true", "default": None}, convert=lambda value: value or None
+    argparse_arguments={"action": "store_true", "default": None},
+    convert=lambda value: value or None,
 )
 """A switch that overrides the spec: False is the default, then the spec decides."""
 COUNT_OPTION = OptionKind("an integer, 0 or more", is_count, {"type": int, "default": 0}, int)
@@ -108,19 +109,19 @@ OPTIONAL_INTEGER = OptionKind(
     {"type": int},
     lambda value: None if value is None else int(value),
 )
-SEED_OPTION = OPTIONAL_INTEGER._replace(declaration={"type": parse_seed})
-TEXTS_OPTION = OptionKind(
-    "a list of strings", _is_texts, {"action": "append", "default": []}, tuple
+SEED_OPTION = OPTIONAL_INTEGER._replace(argparse_arguments={"type": parse_seed})
+STRING_LIST_OPTION = OptionKind(
+    "a list of strings", _is_string_list, {"action": "append", "default": []}, tuple
 )
 
 SPEC_OPTIONS: Mapping[str, Option] = {
-    "own": Option(TEXT_OPTION, "FILE", "use this spec for a checkpoint directory", "--spec"),
+    "own": Option(STRING_OPTION, "FILE", "use this spec for a checkpoint directory", "--spec"),
     "config": Option(PATH_OPTION, "FILE|DIR", "read config values from a config.json"),
     "set": Option(
         OptionKind(
             "None or a mapping of config names to values",
             lambda value: value is None or isinstance(value, Mapping),
-            TEXTS_OPTION.declaration,
+            STRING_LIST_OPTION.argparse_arguments,
         ),
         "KEY=VALUE",
         "set a config value, for example layers=2",
@@ -129,12 +130,12 @@ SPEC_OPTIONS: Mapping[str, Option] = {
         OptionKind(
             "a number of tokens, or 0",
             is_count,
-            {"type": parse_bounded_int(1, 2**31 - 1, "a context length"), "default": 0},
+            {"type": make_int_parser(1, 2**31 - 1, "a context length"), "default": 0},
         ),
         "N",
         "context length for dynamic and longrope RoPE scaling",
     ),
-    "graph": Option(TEXT_OPTION, "NAME", "select a graph of the spec"),
+    "graph": Option(STRING_OPTION, "NAME", "select a graph of the spec"),
 }
 """Options for opening a spec."""
 
@@ -142,19 +143,24 @@ SPEC_OPTIONS: Mapping[str, Option] = {
 def add_options(parser: _ActionsContainer, options: Mapping[str, Option]) -> None:
     """Declare the flags of a table."""
     for name, option in options.items():
-        shown = {"metavar": option.placeholder} if option.placeholder else {}
+        metavar = {"metavar": option.placeholder} if option.placeholder else {}
         flags = (option.flag or f"--{name.replace('_', '-')}").split()
-        given = {**option.kind.declaration, **shown, **option.more}
-        parser.add_argument(*flags, dest=name, help=option.help, **given)
+        keywords = {**option.kind.argparse_arguments, **metavar, **option.extra_arguments}
+        parser.add_argument(*flags, dest=name, help=option.help, **keywords)
 
 
 def check_argument_kinds(
-    kinds: Mapping[str, OptionKind], given: Mapping[str, object], code: str = "E0820"
+    kinds: Mapping[str, OptionKind], arguments: Mapping[str, object], code: str = "E0820"
 ) -> None:
     """Raise the error `code` for every argument of `kinds` that is not of its kind."""
-    wrong = [n for n, value in given.items() if n in kinds and not kinds[n].fits(value)]
-    if wrong:
+    wrong_names = [
+        n for n, value in arguments.items() if n in kinds and not kinds[n].accepts(value)
+    ]
+    if wrong_names:
         # a repr may be arbitrarily long
-        shown = {name: escape_text(repr(given[name]))[:60] for name in wrong}
-        titles = [f"`{name}` is {kinds[name].words}, not {shown[name]}" for name in wrong]
+        shown_values = {name: escape_text(repr(arguments[name]))[:60] for name in wrong_names}
+        titles = [
+            f"`{name}` is {kinds[name].description}, not {shown_values[name]}"
+            for name in wrong_names
+        ]
         raise Failed(*(Diagnostic(code, title) for title in titles))

@@ -10,20 +10,20 @@ from specc.backend import ExtraFile, PackageGraph, PackageMetadata, WrittenModel
 from specc.diagnostics.diagnostic import raise_error
 from specc.driver import precision
 from specc.driver import reading_section as readings
-from specc.driver.compile_job import LoweringJob, job_input_files
+from specc.driver.compile_job import LoweringJob, list_job_input_files
 from specc.driver.compile_options import CompileReport
 from specc.driver.generation_graphs import (
+    build_generation_facts,
     build_generator_source,
+    build_step_facts,
+    can_sample_tokens,
     derive_graphs,
-    generation_facts,
     require_generation,
-    step_facts,
-    writes_tokens,
 )
 from specc.driver.model_manifest import describe_generator, describe_graph
 from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.quantize_option_checks import fail_no_int8_cache
-from specc.driver.weight_sources import check_memory, count_values
+from specc.driver.weight_sources import count_parameters, describe_memory_shortage
 from specc.huggingface.repository_files import (
     describe_missing_companions,
     find_companion_paths,
@@ -55,29 +55,31 @@ def _derive_streaming_graphs(
 
     Raise E0711 to E0718 if an output depends on later time steps.
     """
-    graph, defaults, growing = job.simplified, job.model.defaults, streaming.growing
+    graph, defaults, sequence_input = job.simplified_graph, job.model.defaults, streaming.growing
     state = pass_pipeline.run_passes(
         pass_pipeline.PassState(graph=graph, defaults=defaults, streaming=streaming, rows="new"),
         pass_pipeline.DERIVE_PASSES,
     )
     derived = state.derived
     assert derived is not None, "`encode` is the last pass"
-    facts = step_facts(job, derived, GenerateSection(job.model.name, growing, streaming.sources[0]))
+    facts = build_step_facts(
+        job, derived, GenerateSection(job.model.name, sequence_input, streaming.sources[0])
+    )
     chunks = StreamChunks(
         state.chunk,
-        _output_lengths(graph, growing, derived.step),
-        _pointwise_defaults(defaults, growing),
+        _find_output_lengths(graph, sequence_input, derived.step),
+        _find_pointwise_defaults(defaults, sequence_input),
     )
     return derived, replace(facts, chunks=chunks)
 
 
-def _pointwise_defaults(defaults: Graph | None, growing: str) -> tuple[str, ...]:
+def _find_pointwise_defaults(defaults: Graph | None, sequence_input: str) -> tuple[str, ...]:
     """Return the inputs whose default at a time step depends on that time step alone, so
     that the default of a chunk is a slice of the default of the whole input.
     """
-    if defaults is None or growing not in defaults.inputs:
+    if defaults is None or sequence_input not in defaults.inputs:
         return ()
-    symbol = find_time_symbol(defaults, growing)
+    symbol = find_time_symbol(defaults, sequence_input)
     if symbol is None:
         return ()
     states = trace_time_dataflow(defaults, symbol)
@@ -88,11 +90,11 @@ def _pointwise_defaults(defaults: Graph | None, growing: str) -> tuple[str, ...]
     )
 
 
-def _output_lengths(graph: Graph, growing: str, step: Graph) -> dict[str, Dim]:
+def _find_output_lengths(graph: Graph, sequence_input: str, step: Graph) -> dict[str, Dim]:
     """Return the output length as a function of the input length, for each output of the
     step whose length depends on it.
     """
-    symbol = find_time_symbol(graph, growing)
+    symbol = find_time_symbol(graph, sequence_input)
     lengths = {name: value.type.shape for name, value in graph.outputs.items()}
     return {
         name: next(d for d in lengths[name] if symbol in d.symbols())
@@ -108,8 +110,8 @@ class PackageContents:
     """
 
     graphs: Mapping[str, PackageGraph]
-    extras: tuple[ExtraFile, ...] = ()
-    facts: Mapping[str, object] = field(default_factory=dict)
+    extra_files: tuple[ExtraFile, ...] = ()
+    generation_metadata: Mapping[str, object] = field(default_factory=dict)
 
 
 def build_package_graphs(job: LoweringJob) -> PackageContents:
@@ -118,13 +120,13 @@ def build_package_graphs(job: LoweringJob) -> PackageContents:
     Raise E0701 if the spec does not generate, E0711 to E0718 if it is not causal, E0977 for
     generation options of a streaming model.
     """
-    wanted = job.options.graphs
+    graph_names = job.options.graphs
     graphs: dict[str, PackageGraph] = {}
-    if "score" in wanted:
-        about = describe_graph(job, job.manifest_graph, whole=True)
-        graphs["score"] = PackageGraph(job.convert_dtype(job.simplified), "score.onnx", about)
+    if "score" in graph_names:
+        about = describe_graph(job, job.manifest_graph, is_full_forward=True)
+        graphs["score"] = PackageGraph(job.convert_dtype(job.simplified_graph), "score.onnx", about)
     # the full forward alone needs no causality proof
-    if wanted == ("score",):
+    if graph_names == ("score",):
         return PackageContents(graphs)
     if job.model.generation is None and job.model.streaming is not None:
         return _add_streaming_graphs(job, job.model.streaming, graphs)
@@ -135,7 +137,7 @@ def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> S
     """Return a self-contained generator in the compute dtype of the target; `derived` are
     the derived graphs of the simplified graph if they exist already.
     """
-    source = build_generator_source(job, job.simplified, derived)
+    source = build_generator_source(job, job.simplified_graph, derived)
     return replace(
         source,
         graph=job.convert_dtype(source.graph),
@@ -145,31 +147,31 @@ def build_generator(job: LoweringJob, derived: DerivedGraphs | None = None) -> S
 
 def _add_generation_graphs(job: LoweringJob, graphs: dict[str, PackageGraph]) -> PackageContents:
     """Add the graphs of a generative model."""
-    wanted, ours = job.options.graphs, job.options.io_names == "specc"
+    graph_names, is_native_profile = job.options.graphs, job.options.io_names == "specc"
     generation = require_generation(job.model)
     derived = derive_graphs(
-        job.simplified,
+        job.simplified_graph,
         generation,
         RETURNED_LOGITS[job.options.io_names],
-        bounded=ours,
+        bounded=is_native_profile,
         defaults=job.model.defaults,
-        begins=ours,
+        allows_empty_prompt=is_native_profile,
     )
     extras: tuple[ExtraFile, ...] = ()
     buffers: tuple[str, ...] = ()
-    if {"encode", "step"} & set(wanted):
+    if {"encode", "step"} & set(graph_names):
         converted = job.convert_derived_dtype(derived)
         exported = apply_profile(job.options.io_names, job.model, converted)
-        graphs |= {stem: _build_derived(job, stem, g) for stem, g in exported.graphs.items()}
-        extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.files.items())
+        graphs |= {stem: _build_derived_graph(job, stem, g) for stem, g in exported.graphs.items()}
+        extras = tuple(ExtraFile.from_json(n, data) for n, data in exported.json_files.items())
         # only our runtime feeds preallocated buffers; others get caches that grow
-        if ours:
+        if is_native_profile:
             step = exported.graphs["step"]
             graphs["step"], buffers = _build_buffered_step(job, step, converted)
-    facts = _build_runtime_metadata(job, derived, buffers) if ours else {}
-    if "generate" in wanted:
+    facts = _build_runtime_metadata(job, derived, buffers) if is_native_profile else {}
+    if "generate" in graph_names:
         # other profiles need other logits, so their derived graphs are not those of `generate`
-        source = build_generator(job, derived if ours else None)
+        source = build_generator(job, derived if is_native_profile else None)
         about = describe_generator(job, source)
         graphs["generate"] = PackageGraph(source, "generate.onnx", about)
     return PackageContents(graphs, extras, facts)
@@ -179,10 +181,10 @@ def _build_runtime_metadata(
     job: LoweringJob, derived: DerivedGraphs, buffers: tuple[str, ...]
 ) -> Mapping[str, object]:
     """Return the metadata for our generation runtime; empty if the model emits no tokens."""
-    if not writes_tokens(job.model.graph, require_generation(job.model)):
+    if not can_sample_tokens(job.model.graph, require_generation(job.model)):
         return {}
     converted = job.convert_derived_dtype(derived)
-    return generation_facts(job, converted, buffers).dump()
+    return build_generation_facts(job, converted, buffers).dump()
 
 
 def _add_streaming_graphs(
@@ -202,12 +204,12 @@ def _add_streaming_graphs(
         )
     derived, facts = _derive_streaming_graphs(job, streaming)
     stems = {"encode": derived.encode, "step": derived.step}
-    added = {stem: _build_derived(job, stem, graph) for stem, graph in stems.items() if graph}
-    return PackageContents({**graphs, **added}, facts=facts.dump())
+    added = {stem: _build_derived_graph(job, stem, graph) for stem, graph in stems.items() if graph}
+    return PackageContents({**graphs, **added}, generation_metadata=facts.dump())
 
 
-def _build_derived(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
-    return PackageGraph(graph, f"{stem}.onnx", describe_graph(job, graph, whole=False))
+def _build_derived_graph(job: LoweringJob, stem: str, graph: Graph) -> PackageGraph:
+    return PackageGraph(graph, f"{stem}.onnx", describe_graph(job, graph, is_full_forward=False))
 
 
 def _build_buffered_step(
@@ -220,14 +222,14 @@ def _build_buffered_step(
     # no buffers: the target has no in-place updates, or no attention matches its kernel
     if not caches:
         # the scales were calibrated on a package with default options, which had buffers
-        if job.scales:
+        if job.kv_cache_scales:
             reason = "no attention writes to a KV buffer with these options"
-            fail_no_int8_cache(reason, job.quantize.cache.span)
-        return _build_derived(job, "step", step), ()
-    if job.scales:
+            fail_no_int8_cache(reason, job.quantize.kv_cache.span)
+        return _build_derived_graph(job, "step", step), ()
+    if job.kv_cache_scales:
         step = pass_pipeline.apply_int8_kv_cache(step, caches)
     source = KVBufferGraph(step, caches)
-    about = describe_graph(job, step, whole=False)
+    about = describe_graph(job, step, is_full_forward=False)
     return PackageGraph(source, "step.onnx", about), source.buffer_names
 
 
@@ -237,7 +239,7 @@ def write_model_file(job: LoweringJob) -> CompileReport:
     """
     options = job.options
     path = resolve_output_path(
-        options.output, MODEL_OUTPUT, inputs=job_input_files(job), force=options.force
+        options.output, MODEL_OUTPUT, inputs=list_job_input_files(job), force=options.force
     )
     # files of readings stand next to the model, under its name
     job = replace(job, reading=job.reading.assign_file_names(sanitize_file_stem(path.stem)))
@@ -246,12 +248,12 @@ def write_model_file(job: LoweringJob) -> CompileReport:
         source: ModelSource = generator
         metadata = describe_generator(job, generator)
     else:
-        source = job.convert_dtype(job.simplified)
-        metadata = describe_graph(job, job.manifest_graph, whole=True, sources=True)
+        source = job.convert_dtype(job.simplified_graph)
+        metadata = describe_graph(job, job.manifest_graph, is_full_forward=True, sources=True)
     written = job.compiler.write_model(
         job.quantize_source(source),
         path,
-        job.stored,
+        job.stored_values,
         target=job.target,
         opset=job.opset,
         weights_as=job.weights_as,
@@ -271,7 +273,7 @@ def write_package(job: LoweringJob) -> CompileReport:
     contents = build_package_graphs(job)
     texts = [ExtraFile(f.name, f.content, role="tokenizer") for f in job.reading.files]
     # programs that read other profiles load companion files by their usual names
-    taken = [extra.name for extra in (*texts, *contents.extras)]
+    taken = [extra.name for extra in (*texts, *contents.extra_files)]
     companions = tuple(read_companions(options.io_names, job.directories, taken))
     written = job.compiler.write_package(
         {
@@ -279,16 +281,16 @@ def write_package(job: LoweringJob) -> CompileReport:
             for role, part in contents.graphs.items()
         },
         normalize_output_path(options.output),
-        job.stored,
+        job.stored_values,
         target=job.target,
-        metadata=PackageMetadata(job.model.name, contents.facts, job.sources),
+        metadata=PackageMetadata(job.model.name, contents.generation_metadata, job.sources),
         opset=job.opset,
         weights_as=job.weights_as,
         dtype=options.dtype,
-        extra_files=[*texts, *contents.extras, *companions],
+        extra_files=[*texts, *contents.extra_files, *companions],
         load=not options.no_load,
         input_paths=[
-            *job_input_files(job),
+            *list_job_input_files(job),
             *(find_companion_paths(job.directories) if companions else ()),
         ],
         force=options.force,
@@ -304,17 +306,17 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
     warnings = job.values.warnings if isinstance(job.values, CheckpointBinding) else ()
     remarks = (
         *job.spec.remarks,
-        *readings.reading_notes(job.model, job.directories),
+        *readings.describe_reading_files(job.model, job.directories),
         *job.remarks,
         *job.quantize.remarks,
-        *([job.recipe] if job.recipe else []),
-        *precision.quantization_notes(
-            job.decision, job.folds, job.quantize, job.target, job.options.graphs
+        *([job.int4_method] if job.int4_method else []),
+        *precision.describe_quantization(
+            job.decision, job.norm_folds, job.quantize, job.target, job.options.graphs
         ),
-        *_unapplied_settings(job),
+        *_iterate_unapplied_settings(job),
         *remarks,
-        *_storage_remarks(job, written),
-        *check_memory(job.stored, count_values(job.values)),
+        *_describe_weight_storage(job, written),
+        *describe_memory_shortage(job.stored_values, count_parameters(job.values)),
     )
     return CompileReport(
         path=written.path,
@@ -322,11 +324,11 @@ def build_report(job: LoweringJob, written: WrittenModel, *remarks: str) -> Comp
         model=job.model,
         remarks=remarks,
         warnings=(*job.spec.warnings, *warnings, *job.model.warnings),
-        forms=tuple(job.forms),
+        attention_forms=tuple(job.attention_forms),
     )
 
 
-def _unapplied_settings(job: LoweringJob) -> Iterator[str]:
+def _iterate_unapplied_settings(job: LoweringJob) -> Iterator[str]:
     """Yield remarks on generation settings that a graph of token ids cannot follow."""
     generation = job.model.generation
     if "generate" not in job.options.graphs or generation is None:
@@ -335,7 +337,7 @@ def _unapplied_settings(job: LoweringJob) -> Iterator[str]:
         yield "`generate` does not apply the stop strings: it has tokens, not text"
 
 
-def _storage_remarks(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
+def _describe_weight_storage(job: LoweringJob, written: WrittenModel) -> Iterator[str]:
     """Yield a remark on where the weights are stored, if that was open."""
     if linked := len(written.plan.linked):
         yield (

@@ -28,33 +28,33 @@ from specc.weights.norm_folding import NarrowDtype
 from specc.weights.quantized_values import QuantizedValues
 
 
-def half_precision_parameters(
-    graph: Graph, plan: QuantizationPlan, half: HalfDtype | None
+def find_half_precision_parameters(
+    graph: Graph, plan: QuantizationPlan, half_dtype: HalfDtype | None
 ) -> dict[str, NarrowDtype]:
     """Return the float32 parameters that a graph converts to 16 bits to compute with.
 
     For weights quantized by `plan` these are the scales, with the largest integer they
-    are multiplied by as `size`.
+    are multiplied by as `max_code`.
     """
-    if half is None:
+    if half_dtype is None:
         return {}
     graph = pass_pipeline.apply_quantization_plan(
-        pass_pipeline.apply_half_precision(graph, half), plan
+        pass_pipeline.apply_half_precision(graph, half_dtype), plan
     )
-    rounded = {form.format_scales_name(name): name for name, form in plan.items()}
+    quantized_names = {form.format_scales_name(name): name for name, form in plan.items()}
     # int4 values are in -8..7
-    most = {4: 8.0, 8: 127.0}
+    max_codes = {4: 8.0, 8: 127.0}
     names = {value: name for name, value in graph.parameters.items()}
-    found: dict[str, NarrowDtype] = {}
+    narrow_dtypes: dict[str, NarrowDtype] = {}
     for node, _ in graph.nodes:
-        read = find_viewed_weight(node.args[0]) if node.op == ops.Cast(half) else None
+        read = find_viewed_weight(node.args[0]) if node.op == ops.Cast(half_dtype) else None
         name = names.get(read) if read else None
         if name is None:
             continue
-        weight = rounded.get(name, name)
-        size = most[plan[weight].bits] if name in rounded else 1.0
-        found[name] = NarrowDtype(half, weight, size)
-    return found
+        weight = quantized_names.get(name, name)
+        max_code = max_codes[plan[weight].bits] if name in quantized_names else 1.0
+        narrow_dtypes[name] = NarrowDtype(half_dtype, weight, max_code)
+    return narrow_dtypes
 
 
 MISREAD_OPERATORS = frozenset({"Attention"})
@@ -86,15 +86,15 @@ def plan_quantization(
 ) -> QuantizationDecision:
     """Choose the weight format of each parameter of `graph`.
 
-    `others` are the other graphs of the spec. Raise E0850 for a pattern without a match,
-    E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
+    `others` are the other graphs of the spec. Raise E0850 for a pattern without a
+    match, E0851 for a target without int4, E0852 if no weight can be quantized, E0853 for an
     invalid group size, E0963 if no layer can share activation scales.
     """
-    wish = request.wish
-    if wish is None:
+    weight_request = request.weight_request
+    if weight_request is None:
         return QuantizationDecision({}, {})
-    check_group_size(wish.block)
-    _check_target(wish, target, opset)
+    check_group_size(weight_request.block)
+    _check_target(weight_request, target, opset)
     layout: WeightLayout = "rows" if target.quantized_operators else "columns"
     rounds = target.quantized_operators == "rows"
     layers = INTEGER_LAYERS in target.recurrent_features
@@ -102,11 +102,11 @@ def plan_quantization(
     def choose_for_request(wish: QuantizationRequest) -> QuantizationDecision:
         return choose_weight_formats(graph, wish, layout, ties, rounds=rounds, layers=layers)
 
-    found = choose_for_request(wish)
-    check_patterns_match(found.unmatched, found.names, request.places, others)
-    if not found.plan:
-        _fail_nothing_to_quantize(graph, found)
-    if TENSOR_SCALED_KIND in wish.kinds and not has_shared_scales(found.plan):
+    decision = choose_for_request(weight_request)
+    check_patterns_match(decision.unmatched, decision.names, request.pattern_spans, others)
+    if not decision.plan:
+        _fail_nothing_to_quantize(graph, decision)
+    if TENSOR_SCALED_KIND in weight_request.kinds and not has_shared_scales(decision.plan):
         raise_error(
             "E0963",
             f"`{TENSOR_SCALED_KIND}` is for recurrent layers and loops, and no layer of "
@@ -115,9 +115,12 @@ def plan_quantization(
             helps=["compile with `--quantize int8`"],
         )
     lines = find_ineffective_options(
-        wish, request.said, found.plan, lambda other: choose_for_request(other).plan
+        weight_request,
+        request.option_labels,
+        decision.plan,
+        lambda other: choose_for_request(other).plan,
     )
-    return replace(found, without_effect=tuple(lines))
+    return replace(decision, without_effect=tuple(lines))
 
 
 def plan_stored_codes(
@@ -138,7 +141,7 @@ def check_unquantized_export(target: Target, request: QuantizeRequest) -> Target
             f"`{target.name}` uses contrib operators of ONNX Runtime",
             helps=["add `--target onnx`"],
         )
-    if request.wish is not None:
+    if request.weight_request is not None:
         raise_error(
             "E0753",
             "weights are quantized here or by another tool, not by both",
@@ -152,38 +155,38 @@ def has_shared_scales(plan: QuantizationPlan) -> bool:
     return any(form.rounding in ("tensor", "layer") for form in plan.values())
 
 
-def quantization_notes(
-    found: QuantizationDecision,
-    folds: Sequence[NormFold],
+def describe_quantization(
+    decision: QuantizationDecision,
+    norm_folds: Sequence[NormFold],
     request: QuantizeRequest,
     target: Target,
-    parts: Sequence[str],
+    graph_names: Sequence[str],
 ) -> tuple[str, ...]:
     """Return the remarks about a quantization plan, about folded norms, and about a `generate`
     graph that dequantizes group-wise weights at run time, because the target has only the
     standard operators.
     """
     remarks = [
-        *found.without_effect,
-        *([TENSOR_SCALE_WARNING] if has_shared_scales(found.plan) else []),
+        *decision.without_effect,
+        *([TENSOR_SCALE_WARNING] if has_shared_scales(decision.plan) else []),
     ]
-    if request.fold:
-        maps = sum(len(fold.linear_weights) for fold in folds)
-        moved = f"folded the weights of {len(folds)} norms into {maps} linear layers"
+    if request.folds_norms:
+        layer_count = sum(len(fold.linear_weights) for fold in norm_folds)
+        folded = f"folded the weights of {len(norm_folds)} norms into {layer_count} linear layers"
         reason = (
             "no norm was folded: none is read only by quantized linear layers, or it is in a "
             "loop, where norms are not folded"
         )
-        remarks.append(moved if folds else reason)
-    has_groups = any(form.group_size for form in found.plan.values())
-    if has_groups and "generate" in parts and not target.quantized_operators:
+        remarks.append(folded if norm_folds else reason)
+    has_groups = any(form.group_size for form in decision.plan.values())
+    if has_groups and "generate" in graph_names and not target.quantized_operators:
         remarks.append(DEQUANTIZED_AT_RUN_TIME)
     return tuple(remarks)
 
 
-def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None:
+def _check_target(weight_request: QuantizationRequest, target: Target, opset: int) -> None:
     """Raise E0851 for int4 before opset 21, E0964 for per-tensor scales on other devices."""
-    if TENSOR_SCALED_KIND in wish.kinds and target.provider != "cpu":
+    if TENSOR_SCALED_KIND in weight_request.kinds and target.provider != "cpu":
         raise_error(
             "E0964",
             f"`{target.name}` has no operator with per-tensor activation scales",
@@ -192,7 +195,7 @@ def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None
                 f"or `{TENSOR_SCALED_KIND}` with `--target ort-cpu` or `onnx`",
             ],
         )
-    if "int4" in wish.kinds and not target.quantized_operators and opset < INT4_SINCE:
+    if "int4" in weight_request.kinds and not target.quantized_operators and opset < INT4_SINCE:
         raise_error(
             "E0851",
             f"opset {opset} has no int4",
@@ -203,9 +206,11 @@ def _check_target(wish: QuantizationRequest, target: Target, opset: int) -> None
         )
 
 
-def _fail_nothing_to_quantize(graph: Graph, found: QuantizationDecision) -> NoReturn:
+def _fail_nothing_to_quantize(graph: Graph, decision: QuantizationDecision) -> NoReturn:
     """Raise E0852."""
-    reasons = [f"`{escape_text(n)}`: {escape_text(reason)}" for n, reason in found.kept.items()][:8]
+    reasons = [f"`{escape_text(n)}`: {escape_text(reason)}" for n, reason in decision.kept.items()][
+        :8
+    ]
     raise_error(
         "E0852",
         f"`{graph.name}` has no weight that can be quantized",
@@ -232,24 +237,24 @@ def quantize_source(source: ModelSource, plan: QuantizationPlan) -> ModelSource:
     return quantize_graph(source)
 
 
-def precision_facts(
+def describe_weight_precision(
     graph: Graph,
     values: QuantizedValues,
-    kept: Mapping[str, str],
+    kept_reasons: Mapping[str, str],
     emitted: EmittedModel,
-    recipe: str,
+    int4_method: str,
 ) -> dict[str, object]:
     """Return the manifest's facts about each quantized weight, and why others are kept.
 
-    `recipe` says how int4 weights are quantized. `error` and `worst` are relative errors.
+    `int4_method` says how int4 weights are quantized. `error` and `worst` are relative errors.
     """
     facts: dict[str, object] = {}
     for name in graph.parameters:
         form = values.plan.get(name)
         if form is None:
             continue
-        made = values.streams[values.base.get_tied_source(name) or name]
-        loss = made.error
+        quantized = values.streams[values.base.get_tied_source(name) or name]
+        loss = quantized.error
         facts[name] = {
             "bits": form.bits,
             "block": form.group_size,
@@ -257,21 +262,21 @@ def precision_facts(
             "rounding": form.rounding,
             "turned": form.is_transposed,
             "scales": emitted.initializer_names[form.format_scales_name(name)],
-            "recipe": made.recipe,
+            "recipe": quantized.recipe,
             "error": float(f"{loss.relative_error:.4g}"),
             "worst": float(f"{loss.max_error:.4g}"),
         }
     return {
         "rounded": facts,
-        "recipe": recipe,
-        "kept": {n: reason for n, reason in kept.items() if n in graph.parameters},
+        "recipe": int4_method,
+        "kept": {n: reason for n, reason in kept_reasons.items() if n in graph.parameters},
     }
 
 
 def describe_attention_forms(graph: str, emitted: EmittedModel) -> Iterator[str]:
     """Yield how each attention of a graph is lowered; consecutive equal ones share a line."""
     lowered = ((a["how"], a["scope"]) for a in emitted.attention_notes if "how" in a)
-    for how, alike in groupby(lowered, key=lambda one: one[0]):
-        scopes = [scope for _, scope in alike]
-        few = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
-        yield f"{graph}: {' '.join(few)}: {how}"
+    for how, entries in groupby(lowered, key=lambda one: one[0]):
+        scopes = [scope for _, scope in entries]
+        shown = scopes if len(scopes) < 3 else [scopes[0], "…", scopes[-1]]
+        yield f"{graph}: {' '.join(shown)}: {how}"

@@ -22,9 +22,9 @@ from specc.transforms.quantization_plan import (
 )
 
 
-def parse_choice(words: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]) -> str:
+def parse_choice(entries: Mapping[str, ast.QuantizeEntry], name: str, known: Iterable[str]) -> str:
     """Return the value of an entry, empty if it is not given. Raise E0858 if it is invalid."""
-    entry = words.get(name)
+    entry = entries.get(name)
     if entry is None:
         return ""
     known = tuple(known)
@@ -61,32 +61,32 @@ LAYER_INDEX = re.compile(r"(?<=\.)[0-9]+(?=\.|$)")
 def check_patterns_match(
     missing: Iterable[str],
     names: tuple[str, ...],
-    places: Mapping[str, Span],
-    others: Callable[[], Iterable[Graph]],
+    spans: Mapping[str, Span],
+    iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
     """Raise E0850 for patterns in `missing`, which match none of the `names` of a graph.
 
-    A pattern of the spec (with a span in `places`) may match in another graph of the spec.
+    A pattern of the spec (with a span in `spans`) may match in another graph of the spec.
     """
     missing = tuple(missing)
-    spec_s = [pattern for pattern in missing if pattern in places]
-    for other in others() if spec_s else ():
+    spec_patterns = [pattern for pattern in missing if pattern in spans]
+    for other in iterate_other_graphs() if spec_patterns else ():
         elsewhere = list_quantizable_names(pass_pipeline.simplify_graph(other, fused=False))
-        spec_s = list(find_unmatched_patterns(spec_s, elsewhere))
-    wrong = [p for p in missing if p in spec_s or p not in places]
-    if wrong:
-        raise Failed(*(_build_no_match(p, names, places.get(p)) for p in wrong))
+        spec_patterns = list(find_unmatched_patterns(spec_patterns, elsewhere))
+    unmatched = [p for p in missing if p in spec_patterns or p not in spans]
+    if unmatched:
+        raise Failed(*(_make_no_match_error(p, names, spans.get(p)) for p in unmatched))
 
 
-def _build_no_match(pattern: str, names: tuple[str, ...], at: Span | None) -> Diagnostic:
+def _make_no_match_error(pattern: str, names: tuple[str, ...], span: Span | None) -> Diagnostic:
     known = f"names are {', '.join(names[:8])} …"
     # patterns usually cover all layers: suggest `h.*.attn` where `h.0.attn` is not similar
-    near = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
+    suggestions = dict.fromkeys((*names, *(LAYER_INDEX.sub("*", name) for name in names)))
     return Diagnostic(
         "E0850",
         f"`{escape_text(pattern)}` matches no weight and no module of the model",
-        Label.at(at, "this pattern"),
-        helps=tuple(suggest_similar_name(pattern, near, known)),
+        Label.at(span, "this pattern"),
+        helps=tuple(suggest_similar_name(pattern, suggestions, known)),
     )
 
 
@@ -111,58 +111,59 @@ NO_EFFECT_REASONS = {
 """Why an entry has no effect on a model."""
 
 
-def requested_options(
-    words: Mapping[str, ast.QuantizeEntry], options: Mapping[str, str]
+def describe_requested_options(
+    entries: Mapping[str, ast.QuantizeEntry], flags: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the entries given by the spec or by options, each with its name in messages."""
-    spec = {w: f"`{w}` in the spec" for w in OPTIONAL_ENTRIES if w in words}
+    labels = {w: f"`{w}` in the spec" for w in OPTIONAL_ENTRIES if w in entries}
     # the default value is not a request
-    if ALL_WORD in spec and words[ALL_WORD].values[0].value == "false":
-        del spec[ALL_WORD]
-    return spec | {word: f"`{option}`" for word, option in options.items()}
+    if ALL_WORD in labels and entries[ALL_WORD].values[0].value == "false":
+        del labels[ALL_WORD]
+    return labels | {word: f"`{option}`" for word, option in flags.items()}
 
 
-def check_known_options(wish: QuantizationRequest, options: Mapping[str, str]) -> None:
-    """Raise E0753 for the first of the `options`, keyed by entry, that has no effect for
+def check_known_options(weight_request: QuantizationRequest, flags: Mapping[str, str]) -> None:
+    """Raise E0753 for the first of the `flags`, keyed by entry, that has no effect for
     any of the requested kinds.
     """
     for word, kinds in KINDS_BY_ENTRY.items():
         # `all` applies to the default kind only, not to per-pattern kinds
-        asked = (wish.kind,) if word == ALL_WORD else wish.kinds
-        if word not in options or set(kinds) & set(asked):
+        requested_kinds = (weight_request.kind,) if word == ALL_WORD else weight_request.kinds
+        if word not in flags or set(kinds) & set(requested_kinds):
             continue
-        has = ", ".join(f"`{kind}`" for kind in dict.fromkeys(asked) if kind)
+        kind_names = ", ".join(f"`{kind}`" for kind in dict.fromkeys(requested_kinds) if kind)
         raise_error(
             "E0753",
-            f"`{options[word]}` is for {ENTRY_DESCRIPTIONS[word]}, "
-            f"which {has or 'this compile'} does not use",
+            f"`{flags[word]}` is for {ENTRY_DESCRIPTIONS[word]}, "
+            f"which {kind_names or 'this compile'} does not use",
             helps=[
-                f"leave out `{options[word]}`",
+                f"leave out `{flags[word]}`",
                 f"or quantize with {' or '.join(f'`--quantize {kind}`' for kind in kinds)}",
             ],
         )
 
 
 def find_ineffective_options(
-    wish: QuantizationRequest,
-    said: Mapping[str, str],
+    weight_request: QuantizationRequest,
+    option_labels: Mapping[str, str],
     plan: QuantizationPlan,
-    again: Callable[[QuantizationRequest], QuantizationPlan],
+    make_plan: Callable[[QuantizationRequest], QuantizationPlan],
 ) -> Iterator[str]:
     """Yield a line for each requested entry that does not change the plan.
 
-    `said` maps entries to their names in messages; `again` computes the plan of a request.
+    `option_labels` maps entries to their names in messages; `make_plan` computes the plan of a
+    request.
     """
-    for word, called in said.items():
+    for word, label in option_labels.items():
         if word == BLOCK_WORD:
-            changes = any(form.group_size for form in plan.values())
+            has_effect = any(form.group_size for form in plan.values())
         elif word == ALL_WORD:
-            changes = again(replace(wish, every=not wish.every)) != plan
+            has_effect = make_plan(replace(weight_request, every=not weight_request.every)) != plan
         else:
-            other: QuantizationKind | None = None if wish.head != "none" else "int8"
-            changes = again(replace(wish, head=other or "none")) != plan
-        if not changes:
-            yield f"{called} has no effect: {NO_EFFECT_REASONS[word]}"
+            other: QuantizationKind | None = None if weight_request.head != "none" else "int8"
+            has_effect = make_plan(replace(weight_request, head=other or "none")) != plan
+        if not has_effect:
+            yield f"{label} has no effect: {NO_EFFECT_REASONS[word]}"
 
 
 def fail_no_int8_cache(reason: str, span: Span | None) -> NoReturn:

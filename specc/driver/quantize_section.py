@@ -11,10 +11,10 @@ from specc.driver.quantize_option_checks import (
     OPTIONAL_ENTRIES,
     check_known_options,
     check_patterns_match,
+    describe_requested_options,
     fail_wrong_value,
     parse_choice,
     parse_integer,
-    requested_options,
 )
 from specc.driver.weights_section import resolve_spec_file
 from specc.frontend.context import SpecModule
@@ -69,7 +69,7 @@ KV_CACHE_TYPES = ("int8", UNQUANTIZED)
 """Storage types of the KV cache; `none`: not quantized."""
 
 
-def option_flag(name: str) -> str:
+def get_option_flag(name: str) -> str:
     """Return the command-line flag of a setting: `group_size` is `--group-size`."""
     if name == "default":
         return "--quantize"
@@ -93,9 +93,9 @@ class QuantizeOptions:
     kv_cache: str = ""
     fold_norms: bool | None = None
 
-    def given(self, setting: str) -> bool:
+    def is_given(self, setting: str) -> bool:
         """Return whether the option of a setting of the `quantize` section is given."""
-        name = option_flag(setting).removeprefix("--").replace("-", "_")
+        name = get_option_flag(setting).removeprefix("--").replace("-", "_")
         value: object = vars(self).get(name)
         return value is not None and value not in ("", ())
 
@@ -103,13 +103,13 @@ class QuantizeOptions:
 @dataclass(frozen=True)
 class CalibrationSource:
     """Where calibration inputs come from: `samples` self-generated sequences, or the file
-    `data`; with neither the default applies. `option` is the flag that set it, empty if
+    `data_file`; with neither the default applies. `flag` is the flag that set it, empty if
     the spec did, at `span`.
     """
 
     samples: int | None = None
-    data: str = ""
-    option: str = ""
+    data_file: str = ""
+    flag: str = ""
     span: Span | None = None
 
 
@@ -119,7 +119,7 @@ class CacheOption:
     spec, None if an option set it.
     """
 
-    kind: str = ""
+    dtype: str = ""
     span: Span | None = None
 
 
@@ -127,21 +127,21 @@ class CacheOption:
 class QuantizeRequest:
     """Merged quantization request.
 
-    `wish` is None if no weight is quantized. `places` are the spans of the spec's patterns,
-    `remarks` say which entries options override, `by` is the calibration data, `cache` the
-    KV cache dtype, `fold` whether norms are folded into linear layers. `said` maps entries
-    that may have no effect to their names in messages. `dequantizes`: codes that a quantized
-    checkpoint holds are not stored either.
+    `weight_request` is None if no weight is quantized. `pattern_spans` are the spans of the spec's
+    patterns, `remarks` say which entries options override, `calibration` is the calibration data,
+    `kv_cache` the KV cache dtype, `folds_norms` whether norms are folded into linear layers.
+    `option_labels` maps entries that may have no effect to their names in messages.
+    `dequantizes_checkpoint`: codes that a quantized checkpoint holds are not stored either.
     """
 
-    wish: QuantizationRequest | None = None
-    said: Mapping[str, str] = field(default_factory=dict)
-    places: Mapping[str, Span] = field(default_factory=dict)
+    weight_request: QuantizationRequest | None = None
+    option_labels: Mapping[str, str] = field(default_factory=dict)
+    pattern_spans: Mapping[str, Span] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-    by: CalibrationSource = CalibrationSource()
-    cache: CacheOption = CacheOption()
-    fold: bool = False
-    dequantizes: bool = False
+    calibration: CalibrationSource = CalibrationSource()
+    kv_cache: CacheOption = CacheOption()
+    folds_norms: bool = False
+    dequantizes_checkpoint: bool = False
 
 
 def merge_quantize_options(program: Program, options: QuantizeOptions) -> QuantizeRequest:
@@ -150,43 +150,47 @@ def merge_quantize_options(program: Program, options: QuantizeOptions) -> Quanti
     Raise E0201, E0858, E0950 and file errors for the section, E0753 for options without
     effect.
     """
-    words = _list_entries(program)
-    wish, places = _read_section(words)
-    by = _choose_calibration(program, options)
-    cache = _choose_cache(words, options)
-    remarks = tuple(_override_remarks(words, options))
-    wish = None if options.quantize == UNQUANTIZED else _apply_options(wish, options)
-    flags = {w: option_flag(w) for w in OPTIONAL_ENTRIES if options.given(w)}
-    if wish is None:
-        _check_quantizes(options, cache)
+    entries = _list_entries(program)
+    weight_request, pattern_spans = _read_section(entries)
+    calibration = _choose_calibration(program, options)
+    cache = _choose_cache(entries, options)
+    remarks = tuple(_describe_overrides(entries, options))
+    weight_request = (
+        None if options.quantize == UNQUANTIZED else _apply_options(weight_request, options)
+    )
+    flags = {w: get_option_flag(w) for w in OPTIONAL_ENTRIES if options.is_given(w)}
+    if weight_request is None:
+        _check_quantization_requested(options, cache)
     else:
-        check_known_options(wish, flags)
-    fold = parse_choice(words, "fold_norms", BOOLEAN_WORDS) == "true"
-    fold = wish is not None and (fold if options.fold_norms is None else options.fold_norms)
+        check_known_options(weight_request, flags)
+    fold = parse_choice(entries, "fold_norms", BOOLEAN_WORDS) == "true"
+    fold = weight_request is not None and (
+        fold if options.fold_norms is None else options.fold_norms
+    )
     return QuantizeRequest(
-        wish=wish,
-        said=requested_options(words, flags),
-        places=places,
+        weight_request=weight_request,
+        option_labels=describe_requested_options(entries, flags),
+        pattern_spans=pattern_spans,
         remarks=remarks,
-        by=by,
-        cache=cache,
-        fold=fold,
-        dequantizes=options.quantize == UNQUANTIZED,
+        calibration=calibration,
+        kv_cache=cache,
+        folds_norms=fold,
+        dequantizes_checkpoint=options.quantize == UNQUANTIZED,
     )
 
 
 def check_quantize_request(
-    program: Program, graph: Graph, others: Callable[[], Iterable[Graph]]
+    program: Program, graph: Graph, iterate_other_graphs: Callable[[], Iterable[Graph]]
 ) -> None:
     """Raise the errors of `merge_quantize_options`, and E0850 for patterns of the spec that
     match nothing in this graph or the others.
     """
     request = merge_quantize_options(program, QuantizeOptions())
-    if request.wish is None:
+    if request.weight_request is None:
         return
     names = list_quantizable_names(pass_pipeline.simplify_graph(graph, fused=False))
-    missing = find_unmatched_patterns(request.wish.patterns, names)
-    check_patterns_match(missing, names, request.places, others)
+    missing = find_unmatched_patterns(request.weight_request.patterns, names)
+    check_patterns_match(missing, names, request.pattern_spans, iterate_other_graphs)
 
 
 def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
@@ -211,55 +215,59 @@ def _list_entries(program: Program) -> dict[str, ast.QuantizeEntry]:
 
 
 def _read_section(
-    words: Mapping[str, ast.QuantizeEntry],
+    entries: Mapping[str, ast.QuantizeEntry],
 ) -> tuple[QuantizationRequest | None, dict[str, Span]]:
     """Return the request of the spec's section, and the spans of its patterns."""
-    kind = parse_choice(words, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
-    head = parse_choice(words, "lm_head_bits", LM_HEAD_BITS)
-    every = parse_choice(words, "all", BOOLEAN_WORDS)
-    kept = words["exclude"].values if "exclude" in words else ()
+    kind = parse_choice(entries, "default", (*QUANTIZATION_KINDS, UNQUANTIZED))
+    head = parse_choice(entries, "lm_head_bits", LM_HEAD_BITS)
+    every = parse_choice(entries, "all", BOOLEAN_WORDS)
+    kept = entries["exclude"].values if "exclude" in entries else ()
     # in source order: the last matching pattern wins
     own = [
         (pattern, KINDS_BY_NAME[name])
-        for name, entry in words.items()
+        for name, entry in entries.items()
         if name in KINDS_BY_NAME
         for pattern in entry.values
     ]
     patterns = (*kept, *(pattern for pattern, _ in own))
-    places = {p.value: p.span for p in patterns if p.span is not None}
-    wish = QuantizationRequest(
+    pattern_spans = {p.value: p.span for p in patterns if p.span is not None}
+    weight_request = QuantizationRequest(
         kind=KINDS_BY_NAME.get(kind),
         keep=tuple(p.value for p in kept),
         own=tuple((pattern.value, name) for pattern, name in own),
-        block=_read_group_size(words),
+        block=_read_group_size(entries),
         head=HEAD_KIND[head],
         every=every == "true",
     )
     # `exclude` alone quantizes nothing
-    return (wish if wish.kind or wish.own else None), places
+    return (weight_request if weight_request.kind or weight_request.own else None), pattern_spans
 
 
-def _choose_cache(words: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions) -> CacheOption:
+def _choose_cache(
+    entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
+) -> CacheOption:
     """Return the KV cache dtype: that of the option, else that of the spec, unless
     `--quantize none` is given. Raise E0858.
     """
-    entry = parse_choice(words, "kv_cache", KV_CACHE_TYPES)
+    entry = parse_choice(entries, "kv_cache", KV_CACHE_TYPES)
     if options.kv_cache or options.quantize == UNQUANTIZED:
         return CacheOption("" if options.kv_cache == UNQUANTIZED else options.kv_cache)
-    return CacheOption(entry, words["kv_cache"].span) if entry == "int8" else CacheOption()
+    return CacheOption(entry, entries["kv_cache"].span) if entry == "int8" else CacheOption()
 
 
 def _choose_calibration(program: Program, options: QuantizeOptions) -> CalibrationSource:
     """Return the calibration data: that of the options, else of the nearest spec. Raise
     E0753 and E0950 if both kinds are given.
     """
-    if all(map(options.given, CALIBRATION_SETTINGS)):
+    if all(map(options.is_given, CALIBRATION_SETTINGS)):
         raise_error(
             "E0753",
             "calibration inputs are self-generated or read from a file, not both",
             helps=["leave out --calibration-samples or --calibration-data"],
         )
-    option = next((option_flag(name) for name in CALIBRATION_SETTINGS if options.given(name)), "")
+    option = next(
+        (get_option_flag(name) for name in CALIBRATION_SETTINGS if options.is_given(name)), ""
+    )
     chosen = CalibrationSource(options.calibration_samples, options.calibration_data, option)
     for item, module in program.iterate_items(ast.Quantize):
         entries = {e.name: e for e in item.entries if e.name in CALIBRATION_SETTINGS}
@@ -303,12 +311,12 @@ def _read_calibration_file(entry: ast.QuantizeEntry, module: SpecModule) -> Cali
     path = resolve_spec_file(
         module, entry.values[0], "the calibration inputs", "--calibration-data"
     )
-    return CalibrationSource(data=str(path), span=entry.span)
+    return CalibrationSource(data_file=str(path), span=entry.span)
 
 
-def _read_group_size(words: Mapping[str, ast.QuantizeEntry]) -> int:
+def _read_group_size(entries: Mapping[str, ast.QuantizeEntry]) -> int:
     """Return the group size. Raise E0858 if it is not an integer, E0853 if it is invalid."""
-    entry = words.get("group_size")
+    entry = entries.get("group_size")
     if entry is None:
         return DEFAULT_GROUP_SIZE
     number = parse_integer(entry)
@@ -333,51 +341,52 @@ def check_group_size(size: int, span: Span | None = None) -> None:
 
 
 def _apply_options(
-    wish: QuantizationRequest | None, options: QuantizeOptions
+    weight_request: QuantizationRequest | None, options: QuantizeOptions
 ) -> QuantizationRequest | None:
     """Return the request with the given options in place of its entries."""
-    if wish is None and not options.quantize:
+    if weight_request is None and not options.quantize:
         return None
-    wish = wish or QuantizationRequest(kind=None)
+    weight_request = weight_request or QuantizationRequest(kind=None)
     return replace(
-        wish,
-        kind=KINDS_BY_NAME[options.quantize] if options.quantize else wish.kind,
-        keep=options.quantize_exclude or wish.keep,
-        block=wish.block if options.group_size is None else options.group_size,
-        head=HEAD_KIND[options.lm_head_bits] if options.lm_head_bits else wish.head,
-        every=wish.every if options.quantize_all is None else options.quantize_all,
+        weight_request,
+        kind=KINDS_BY_NAME[options.quantize] if options.quantize else weight_request.kind,
+        keep=options.quantize_exclude or weight_request.keep,
+        block=weight_request.block if options.group_size is None else options.group_size,
+        head=HEAD_KIND[options.lm_head_bits] if options.lm_head_bits else weight_request.head,
+        every=weight_request.every if options.quantize_all is None else options.quantize_all,
     )
 
 
-def _override_remarks(
-    words: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
+def _describe_overrides(
+    entries: Mapping[str, ast.QuantizeEntry], options: QuantizeOptions
 ) -> Iterator[str]:
     """Yield a note for each setting of the spec that an option overrides."""
-    if options.quantize == UNQUANTIZED and words.keys() - {"kv_cache"}:
+    if options.quantize == UNQUANTIZED and entries.keys() - {"kv_cache"}:
         yield "`--quantize none`: no weight is quantized, although the spec has `quantize`"
-    for name, entry in words.items():
-        if flag := _overriding_flag(name, options):
+    for name, entry in entries.items():
+        if flag := _find_overriding_flag(name, options):
             values = escape_text(", ".join(v.value for v in entry.values)) or "no value"
             yield f"`{flag}` overrides `{name}` in the spec, which has {values}"
 
 
-def _overriding_flag(name: str, options: QuantizeOptions) -> str:
+def _find_overriding_flag(name: str, options: QuantizeOptions) -> str:
     """Return the flag that overrides a setting of the spec; empty if none does."""
     if options.quantize == UNQUANTIZED:
         none = "--quantize none" if name == "kv_cache" else ""
         return "--kv-cache" if none and options.kv_cache else none
     alike = CALIBRATION_SETTINGS if name in CALIBRATION_SETTINGS else (name,)
-    return next((option_flag(each) for each in alike if options.given(each)), "")
+    return next((get_option_flag(each) for each in alike if options.is_given(each)), "")
 
 
-def _check_quantizes(options: QuantizeOptions, cache: CacheOption) -> None:
+def _check_quantization_requested(options: QuantizeOptions, cache: CacheOption) -> None:
     """Raise E0753 if an option that needs quantized weights is given without any."""
     # the scales of an int8 KV cache are calibrated as well
-    useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.kind else ()))
+    useful = ("default", "kv_cache", *(CALIBRATION_SETTINGS if cache.dtype else ()))
     for name in QUANTIZE_SETTINGS:
-        if name not in useful and options.given(name):
+        if name not in useful and options.is_given(name):
             raise_error(
                 "E0753",
-                f"`{option_flag(name)}` needs quantized weights, and no quantization is requested",
+                f"`{get_option_flag(name)}` needs quantized weights, "
+                "and no quantization is requested",
                 helps=[f"add `--quantize {'int4' if name in CALIBRATION_SETTINGS else 'int8'}`"],
             )

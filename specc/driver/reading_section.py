@@ -54,7 +54,7 @@ from specc.syntax.parse import decode_spec
 
 MAX_SHOWN = 8
 """Maximum number of unreachable tokens that a warning lists."""
-LARGEST_VOCABULARY = 16 * 2**20
+MAX_VOCABULARY_BYTES = 16 * 2**20
 FILE_ERROR_CODES = frozenset({"E0802", "E0940"})
 """Codes for missing or unreadable files, and for missing packages."""
 FILE_READINGS = ("characters", "words", "tokenizer")
@@ -66,57 +66,57 @@ _NO_VOCABULARY = object()
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Context:
     """Location of a reading entry, and what is shared by all entries.
 
-    `directory` is the directory of the spec that relative paths start from, `given` are the
-    directories named at compile time, `language` is that of an adapter, `files` are the
+    `directory` is the directory of the spec that relative paths start from, `paths`
+    are the directories named at compile time, `language` is that of an adapter, `files` are the
     tokenizers found so far, by SHA-256.
     """
 
     directory: Path
     span: Span | None
-    given: tuple[Path, ...] = ()
+    paths: tuple[Path, ...] = ()
     language: str = ""
     files: dict[str, TokenizerFile] = field(default_factory=dict)
 
 
-def build_record(
-    program: Program, model: ModelDefinition, given: Sequence[Path] = (), language: str = ""
+def build_preprocessing_config(
+    program: Program, model: ModelDefinition, paths: Sequence[Path] = (), language: str = ""
 ) -> PreprocessingConfig:
     """Return how each input is preprocessed and each output displayed.
 
     Paths are relative to the spec file that names them. `language` selects a part of a
     multilingual vocabulary. `text(tokenizer())` uses the first tokenizer.json in the
-    directories `given`; without one the input takes token ids.
+    directories or GGUF files `paths`; without one the input takes token ids.
     """
     spans = _find_entry_spans(program)
-    directories = {m.path: m.directory for m in program.chain}
-    shared = _Place(Path(), None, tuple(given), language)
+    spec_directories = {m.path: m.directory for m in program.chain}
+    shared = _Context(Path(), None, tuple(paths), language)
 
-    def read_record(name: str, data: Any, make: Any) -> Any:
-        place = replace(shared, directory=directories[data["home"]], span=spans.get(name))
-        plain = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, place)
+    def read_record(name: str, data: Any, parse_record: Any) -> Any:
+        context = replace(shared, directory=spec_directories[data["home"]], span=spans.get(name))
+        record = _resolve_arguments({k: v for k, v in data.items() if k != "home"}, context)
 
         def raise_entry_error(path: tuple[str, ...], what: str) -> NoReturn:
             span = spans.get(name)
             if path == ("kind",):
                 known = what.removeprefix("is none of ").split(", ")
-                kind = plain["kind"]
+                kind = record["kind"]
                 helps = suggest_similar_name(kind, known, f"readings are {', '.join(known)}")
                 raise_error("E0203", f"unknown reading `{escape_text(kind)}`", span, helps=helps)
             raise_error("E0203", f"`{'.'.join(path) or name}` {what}", span)
 
-        if plain.get("absent") is _NO_VOCABULARY:
+        if record.get("absent") is _NO_VOCABULARY:
             return None
-        return make(plain, (), raise_entry_error, place.files)
+        return parse_record(record, (), raise_entry_error, context.files)
 
     inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.reading.items()]
-    shows = [(n, read_record(n, d, _output_reading)) for n, d in model.showing.items()]
+    outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in model.showing.items()]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(i for i in inputs if i[1] is not None),
-        tuple((n, adapt_labels_to_rank(r, ranks.get(n, 0))) for n, r in shows if r is not None),
+        tuple((n, adapt_labels_to_rank(r, ranks.get(n, 0))) for n, r in outputs if r is not None),
     )
 
 
@@ -133,13 +133,13 @@ def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     for entry in entries:
         try:
-            build_record(program, entry)
+            build_preprocessing_config(program, entry)
         except Failed as failed:
             found += [d for d in failed.diagnostics if d.code not in FILE_ERROR_CODES]
     return found
 
 
-def tokenizer_directories(*paths: str) -> tuple[Path, ...]:
+def find_tokenizer_directories(*paths: str) -> tuple[Path, ...]:
     """Return the paths that are directories or GGUF files, which may hold a tokenizer."""
     found = []
     for path in dict.fromkeys(filter(None, paths)):
@@ -151,63 +151,63 @@ def tokenizer_directories(*paths: str) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def reading_notes(model: ModelDefinition, given: Sequence[Path]) -> tuple[str, ...]:
-    """Return remarks on the tokenizer, the vocabulary and the feature extractor settings
-    that were found in the directories `given`.
-    """
-    if not given:
+def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tuple[str, ...]:
+    """Return remarks on the tokenizer, vocabulary and audio settings found in `paths`."""
+    if not paths:
         return ()
     kinds = [e["kind"] for e in model.reading.values() if isinstance(e, dict)]
     return (
-        *_describe_audio_settings(model, given),
-        *(describe_image_config(given) if "image" in kinds else ()),
+        *_describe_audio_settings(model, paths),
+        *(describe_image_config(paths) if "image" in kinds else ()),
         *_describe_text_files(
-            model, given, "tokenizer", find_tokenizer_file(given), TOKENIZER_FILE
+            model, paths, "tokenizer", find_tokenizer_file(paths), TOKENIZER_FILE
         ),
-        *_describe_text_files(model, given, "words", read_word_vocabulary(given), "vocabulary"),
+        *_describe_text_files(model, paths, "words", read_word_vocabulary(paths), "vocabulary"),
     )
 
 
 def _describe_text_files(
-    model: ModelDefinition, given: Sequence[Path], kind: str, path: Path | None, what: str
+    model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
     """Yield which tokenizer or vocabulary is used, if the spec leaves that open."""
     entries = (*model.reading.items(), *model.showing.items())
-    asked = [name for name, data in entries if _needs_given_file(data, kind)]
-    if asked and path is not None:
+    names = [name for name, data in entries if _needs_directory_file(data, kind)]
+    if names and path is not None:
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
         if kind == "tokenizer" and not is_gguf_path(path):
             file = read_tokenizer_file(path, str(path), None)
             yield from describe_ignored_settings(path.parent, file.text)
-    elif asked:
-        what = "tokenizer that specc reads" if is_gguf_path(given[0]) else what
-        ids = f"`{asked[0]}` takes token ids, not text"
-        yield f"`{escape_text(given[0])}` has no {what}: {ids}"
+    elif names:
+        noun = "tokenizer that specc reads" if is_gguf_path(paths[0]) else noun
+        ids = f"`{names[0]}` takes token ids, not text"
+        yield f"`{escape_text(paths[0])}` has no {noun}: {ids}"
 
 
-def _describe_audio_settings(model: ModelDefinition, given: Sequence[Path]) -> Iterator[str]:
+def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
     """Yield which audio settings are used, and which of their keys are ignored."""
     entries: list[Any] = [*model.reading.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
-    path, _ = read_preprocessor_config(given) if kinds else (None, {})
+    path, _ = read_preprocessor_config(paths) if kinds else (None, {})
     if path is None:
         return
     yield f"audio settings are from `{escape_text(path)}`"
-    for key in list_unused_preprocessor_keys(kinds[0], given):
+    for key in list_unused_preprocessor_keys(kinds[0], paths):
         yield f"`{escape_text(key)[:60]}` in `{escape_text(path)}` is ignored"
 
 
-def reading_files(program: Program, model: ModelDefinition, given: Sequence[Path]) -> list[Path]:
+def list_reading_files(
+    program: Program, model: ModelDefinition, paths: Sequence[Path]
+) -> list[Path]:
     """Return the files that readings use: vocabularies, tokenizers, preprocessor settings."""
-    directories = {m.path: m.directory for m in program.chain}
-    found = [find_tokenizer_file(given), find_preprocessor_config(given)]
+    spec_directories = {m.path: m.directory for m in program.chain}
+    found = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if found[0] is not None:
         found += list_chat_template_files(found[0].parent)
     entries: list[Any] = [*model.reading.values(), *model.showing.values()]
     for data in entries:
-        found += list_audio_reading_files(data.get("kind", ""), given)
-        found += [read_word_vocabulary(given)] if _needs_given_file(data, "words") else []
-        found += [directories[data["home"]] / name for name in _iterate_named_files(data)]
+        found += list_audio_reading_files(data.get("kind", ""), paths)
+        found += [read_word_vocabulary(paths)] if _needs_directory_file(data, "words") else []
+        found += [spec_directories[data["home"]] / name for name in _iterate_named_files(data)]
     return [*filter(None, found)]
 
 
@@ -222,159 +222,159 @@ def _iterate_named_files(data: Any) -> Iterator[str]:
             yield from _iterate_named_files(argument)
 
 
-def _needs_given_file(data: object, kind: str) -> bool:
+def _needs_directory_file(data: object, kind: str) -> bool:
     """Return whether a reading needs a tokenizer or vocabulary given at compile time."""
     if isinstance(data, dict) and data.get("kind") == "text" and data.get("args"):
         data = data["args"][0]
     return isinstance(data, dict) and data.get("kind") == kind and not data.get("args")
 
 
-def _output_reading(
-    value: dict[str, Any], path: tuple[str, ...], complain: RaiseFieldError, files: Files
+def _parse_output_reading(
+    value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
 ) -> OutputReading:
     """Return the record of an output. `text(…)` decodes ids with the vocabulary that an
     input would encode text with.
     """
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
-    return parse_output_record(value, path, complain, files)
+    return parse_output_record(value, path, raise_error_at, files)
 
 
-def _resolve_arguments(data: Mapping[str, Any], place: _Place) -> dict[str, Any]:
+def _resolve_arguments(data: Mapping[str, Any], context: _Context) -> dict[str, Any]:
     """Return a reading with its positional arguments as fields, for example of
     `text(characters("x.vocab"))` or `choice(labels)`.
     """
-    made = {k: v for k, v in data.items() if k != "args"}
-    args, kind = list(data.get("args", ())), made["kind"]
+    record = {k: v for k, v in data.items() if k != "args"}
+    args, kind = list(data.get("args", ())), record["kind"]
     if args and kind in OPTIONS_ONLY:
         example = f"{kind}({OPTIONS_ONLY[kind]})"
-        raise_error("E0211", f"`{kind}` takes options only: {example}", place.span)
+        raise_error("E0211", f"`{kind}` takes options only: {example}", context.span)
     match kind:
         case "choice" | "class_map" | "boxes" if args:
-            made["labels"] = _check_labels(args[0], kind, place.span)
+            record["labels"] = _check_labels(args[0], kind, context.span)
         case "text" if args:
-            return _resolve_text(args[0], made, place)
+            return _resolve_text(args[0], record, context)
         case "characters" if args:
-            made["vocab"] = _resolve_vocabulary(args[0], place)
+            record["vocab"] = _resolve_vocabulary(args[0], context)
         case "words":
-            made |= _resolve_words(args, place)
+            record |= _resolve_words(args, context)
         case "tokenizer":
-            made |= _resolve_tokenizer(args, place)
+            record |= _resolve_tokenizer(args, context)
         case "transcript":
-            return _resolve_transcript(args, made, place)
+            return _resolve_transcript(args, record, context)
         case "picture" if args:
             if not isinstance(args[0], dict):
                 title = "`picture` needs the `image(…)` whose normalization it inverts"
-                raise_error("E0203", title, place.span)
-            made["image"] = _resolve_arguments(args[0], place)
+                raise_error("E0203", title, context.span)
+            record["image"] = _resolve_arguments(args[0], context)
         case "image":
-            made = read_image_options(made, place.given, place.span)
+            record = read_image_options(record, context.paths, context.span)
         case _ if kind in AUDIO_TAGS:
-            return read_audio_options(kind, made, place.given, place.span)
-    return made
+            return read_audio_options(kind, record, context.paths, context.span)
+    return record
 
 
-def _check_labels(given: object, kind: str, span: Span | None) -> list[str]:
-    if not isinstance(given, list):
+def _check_labels(labels: object, kind: str, span: Span | None) -> list[str]:
+    if not isinstance(labels, list):
         helps = [f'write `{kind}(["cat", "dog"])`, or name a config list']
         raise_error("E0203", f"the labels of `{kind}` must be a list", span, helps=helps)
-    return [*map(str, given)]
+    return [*map(str, labels)]
 
 
-def _resolve_text(vocabulary: Any, options: dict[str, Any], place: _Place) -> dict[str, Any]:
+def _resolve_text(vocabulary: Any, options: dict[str, Any], context: _Context) -> dict[str, Any]:
     if not isinstance(vocabulary, dict):
         title = (
             '`text` needs a vocabulary or tokenizer: text(characters("x.vocab")), '
             'text(words("x.vocab")), text(bytes()), text(tokenizer("x.json"))'
         )
-        raise_error("E0203", title, place.span)
-    inner = _resolve_arguments(vocabulary, place)
+        raise_error("E0203", title, context.span)
+    record = _resolve_arguments(vocabulary, context)
     rest = {k: v for k, v in options.items() if k != "kind"}
-    return {**inner, **rest}
+    return {**record, **rest}
 
 
-def _resolve_vocabulary(given: object, place: _Place) -> list[str]:
-    if isinstance(given, list):
-        return _check_vocabulary_texts(given, place.span)
-    return _read_vocabulary_file(_resolve_path(str(given), place), str(given), place.span)
+def _resolve_vocabulary(source: object, context: _Context) -> list[str]:
+    if isinstance(source, list):
+        return _check_vocabulary_texts(source, context.span)
+    return _read_vocabulary_file(_resolve_path(str(source), context), str(source), context.span)
 
 
-def _check_vocabulary_texts(given: Sequence[object], span: Span | None) -> list[str]:
+def _check_vocabulary_texts(tokens: Sequence[object], span: Span | None) -> list[str]:
     """Return the entries of a vocabulary list in a spec. Raise E0985 if one is not a string."""
-    for token in given:
+    for token in tokens:
         if not isinstance(token, str):
             shown = escape_text(json.dumps(token, default=str))[:60]
             helps = ['write a list of strings: ["one", "two"]']
             if isinstance(token, int | float):
                 helps = [f'quote a token that is a number: "{shown}"']
             raise_error("E0985", f"`{shown}` in a vocabulary is not a string", span, helps=helps)
-    return [token for token in given if isinstance(token, str)]
+    return [token for token in tokens if isinstance(token, str)]
 
 
 def _read_vocabulary_file(path: Path, name: str, span: Span | None) -> list[str]:
     """Return the tokens of a vocabulary file; `name` is its name in messages."""
     what = f"the vocabulary `{escape_text(name)}`"
-    data = read_required_file(path, LARGEST_VOCABULARY, what, span)
+    data = read_required_file(path, MAX_VOCABULARY_BYTES, what, span)
     return list(read_vocabulary(decode_spec(data, name)))
 
 
-def _resolve_words(args: list[Any], place: _Place) -> dict[str, Any]:
+def _resolve_words(args: list[Any], context: _Context) -> dict[str, Any]:
     """Return the vocabulary of a file or list, or the one next to the weights; `absent` if
     there is none or the list is empty, as a spec may leave it to the user.
     """
     if args == [[]]:
         return {"absent": _NO_VOCABULARY}
     if args:
-        return {"vocab": _resolve_vocabulary(args[0], place)}
-    path = read_word_vocabulary(place.given, place.span)
+        return {"vocab": _resolve_vocabulary(args[0], context)}
+    path = read_word_vocabulary(context.paths, context.span)
     if path is None:
         return {"absent": _NO_VOCABULARY}
-    return {"vocab": _read_vocabulary_file(path, path.name, place.span)}
+    return {"vocab": _read_vocabulary_file(path, path.name, context.span)}
 
 
-def _resolve_transcript(args: list[Any], options: dict[str, Any], place: _Place) -> dict[str, Any]:
-    """Return the fields of a transcript: its tokens from a list, a file, or the vocab.json
-    given at compile time; `absent` if there are none.
-    """
+def _resolve_transcript(
+    args: list[Any], options: dict[str, Any], context: _Context
+) -> dict[str, Any]:
+    """Return the fields of a transcript with its tokens; `absent` if there are none."""
     if args:
-        return {**options, "vocab": _resolve_vocabulary(args[0], place)}
+        return {**options, "vocab": _resolve_vocabulary(args[0], context)}
     # the padding token of the tokenizer is the CTC blank
-    found = read_ctc_transcript_options(place.given, place.span, place.language)
+    found = read_ctc_transcript_options(context.paths, context.span, context.language)
     return {**options, **({"absent": _NO_VOCABULARY} if found is None else found)}
 
 
-def _resolve_tokenizer(args: list[Any], place: _Place) -> dict[str, Any]:
+def _resolve_tokenizer(args: list[Any], context: _Context) -> dict[str, Any]:
     """Return the fields of a tokenizer; `absent` if none is named or given."""
     if len(args) > 1 or not all(isinstance(a, str) for a in args):
         fix = (
             'write `tokenizer("tokenizer.json")`, or `tokenizer()` for the one next to the weights'
         )
-        raise_error("E0203", "`tokenizer` takes one file name", place.span, helps=[fix])
-    path = _resolve_path(args[0], place) if args else find_tokenizer_file(place.given)
+        raise_error("E0203", "`tokenizer` takes one file name", context.span, helps=[fix])
+    path = _resolve_path(args[0], context) if args else find_tokenizer_file(context.paths)
     if path is None:
         return {"absent": _NO_VOCABULARY}
     if args:
-        file, chat = read_tokenizer_file(path, args[0], place.span), None
+        file, chat = read_tokenizer_file(path, args[0], context.span), None
     else:
-        file, chat = read_checkpoint_tokenizer(path, place.span)
-    place.files[file.sha256] = file
+        file, chat = read_checkpoint_tokenizer(path, context.span)
+    context.files[file.sha256] = file
     return {"file": file.sha256, **({"chat": to_json_value(chat)} if chat else {})}
 
 
-def _resolve_path(given: str, place: _Place) -> Path:
+def _resolve_path(name: str, context: _Context) -> Path:
     """Return a path in or below the directory of the spec. Raise E0803 for any other."""
     try:
-        path = (place.directory / given).resolve()
+        path = (context.directory / name).resolve()
     except (OSError, ValueError, RuntimeError):  # RuntimeError: a symlink loop
-        raise_error("E0802", f"`{escape_text(given)[:200]}` is not a file name", place.span)
-    if not path.is_relative_to(place.directory.resolve()):
-        title = f"`{escape_text(given)}` is outside the directory of the spec"
+        raise_error("E0802", f"`{escape_text(name)[:200]}` is not a file name", context.span)
+    if not path.is_relative_to(context.directory.resolve()):
+        title = f"`{escape_text(name)}` is outside the directory of the spec"
         helps = ["put it into that directory or below it"]
-        raise_error("E0803", title, place.span, helps=helps)
+        raise_error("E0803", title, context.span, helps=helps)
     return path
 
 
-def warn_unreachable_words(program: Program, reading: PreprocessingConfig) -> Iterator[Diagnostic]:
+def warn_unreachable_tokens(program: Program, reading: PreprocessingConfig) -> Iterator[Diagnostic]:
     """Yield W0756 for each input whose vocabulary has tokens that no text can produce."""
     spans = _find_entry_spans(program)
     for name, record in reading.inputs:

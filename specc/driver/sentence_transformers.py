@@ -62,23 +62,23 @@ class WrappedEncoder:
     """
 
     source: Source
-    encoder: str
-    weights: Mapping[str, str]
+    encoder_directory: str
+    weight_directories: Mapping[str, str]
     remarks: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
-class _Body:
+class _GraphBody:
     """Graph under construction: its statements, the blocks that they call, and the width of
     the vector `v`.
     """
 
-    where: Path
+    root: Path
     lines: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)
     weights: dict[str, str] = field(default_factory=dict)
-    width: int = 0
-    prompt_left_out: bool = False
+    vector_size: int = 0
+    excludes_prompt: bool = False
 
 
 def find_encoder_directory(directory: str) -> str:
@@ -90,7 +90,7 @@ def find_encoder_directory(directory: str) -> str:
         return directory
     listed = _read_modules(path)
     has_path = bool(listed) and listed[0].get("path")
-    return str(_module_directory(path, listed[0])) if has_path else directory
+    return str(_resolve_module_directory(path, listed[0])) if has_path else directory
 
 
 def has_file(directory: Path, name: str) -> bool:
@@ -98,7 +98,7 @@ def has_file(directory: Path, name: str) -> bool:
     return os.path.lexists(directory / name)
 
 
-def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> WrappedEncoder | None:
+def wrap_encoder(directory: str, open_program: Callable[[str], Program]) -> WrappedEncoder | None:
     """Return the spec of a sentence-transformers directory, or None for any other directory
     and for cross-encoders, which are checkpoints with a classification head. Raise E0427.
     """
@@ -106,15 +106,15 @@ def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> Wrappe
     if not directory or not has_file(root, MODULES_FILE):
         return None
     modules = _read_modules(root)
-    kinds = [_module_kind(root, str(m.get("type", ""))) for m in modules]
+    kinds = [_get_module_class(root, str(m.get("type", ""))) for m in modules]
     if not kinds or kinds[0] != "Transformer":
         _fail_unsupported(root / MODULES_FILE, "the first module is not a Transformer")
-    encoder = _module_directory(root, modules[0])
+    encoder = _resolve_module_directory(root, modules[0])
     if _is_cross_encoder(encoder, kinds):
         return None
     base = find_spec_for_checkpoint(str(encoder))
-    block = _find_encoder_graph(program_of(base), encoder)
-    body = _Body(where=root)
+    block = _find_encoder_graph(open_program(base), encoder)
+    body = _GraphBody(root=root)
     for number, (module, kind) in enumerate(zip(modules[1:], kinds[1:], strict=True), 1):
         add = MODULE_BUILDERS.get(kind)
         if add is None:
@@ -122,24 +122,24 @@ def wrapped_spec(directory: str, program_of: Callable[[str], Program]) -> Wrappe
             _fail_unsupported(
                 root / MODULES_FILE, f"`{kind}` is not supported", [f"supported: {known}"]
             )
-        add(body, _module_directory(root, module) / CONFIG_FILE, number)
-    if not body.width:
+        add(body, _resolve_module_directory(root, module) / CONFIG_FILE, number)
+    if not body.vector_size:
         _fail_unsupported(root / MODULES_FILE, "no module pools the tokens into one vector")
-    about = find_first_file([encoder], SENTENCE_CONFIGS)
+    config_path = find_first_file([encoder], SENTENCE_CONFIGS)
     text = _format_spec(base, block, body)
-    read = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
+    module_names = ", ".join([f"Transformer (the spec `{base}`)", *kinds[1:]])
     return WrappedEncoder(
         source=Source(f"<{escape_text(directory)}>", text),
-        encoder=str(encoder),
-        weights=body.weights,
+        encoder_directory=str(encoder),
+        weight_directories=body.weights,
         remarks=(
-            f"`{escape_text(directory)}` is read according to {MODULES_FILE}: {read}",
-            *list_ignored_settings(about, root / SENTENCE_TRANSFORMERS_FILE),
+            f"`{escape_text(directory)}` is read according to {MODULES_FILE}: {module_names}",
+            *list_ignored_settings(config_path, root / SENTENCE_TRANSFORMERS_FILE),
         ),
     )
 
 
-def _module_kind(root: Path, type: str) -> str:
+def _get_module_class(root: Path, type: str) -> str:
     """Return the class name of a module. Raise E0427 for a class of the repository."""
     library, _, kind = type.rpartition(".")
     if library.partition(".")[0] != "sentence_transformers":
@@ -148,7 +148,7 @@ def _module_kind(root: Path, type: str) -> str:
     return kind
 
 
-def encoder_config_table(data: JsonObject) -> JsonObject:
+def wrap_encoder_config(data: JsonObject) -> JsonObject:
     """Return the encoder's config as a table under the name of the encoder."""
     member = JsonMember(data.span, data)
     return JsonObject({ENCODER_PART: member}, data.span)
@@ -183,14 +183,14 @@ def _find_encoder_graph(program: Program, encoder: Path) -> ast.Block:
     _fail_unsupported(encoder / CONFIG_FILE, reason)
 
 
-def _format_spec(base: str, block: ast.Block, body: _Body) -> str:
+def _format_spec(base: str, block: ast.Block, body: _GraphBody) -> str:
     """Return the spec text: the encoder's inputs, its hidden states, and the other modules."""
     keep = next((p for p in block.params if p.type.name == "keep"), None)
     names = [p.name for p in block.params]
     params = [f"{p.name}: {_format_type(p)}{_format_default(p)}" for p in block.params]
     mask = keep.name if keep else "input_ids >= 0"
     kept = f"  kept = {mask}"
-    if body.prompt_left_out:
+    if body.excludes_prompt:
         params.append(f"pooling_mask: int[batch, seq] = cast({mask}, to=int)")
         kept = f"  kept = {mask} & (pooling_mask != 0)"
     results = [r.name if r.name == HIDDEN_OUTPUT else "_" for r in block.results]
@@ -232,7 +232,7 @@ def _format_default(param: ast.BlockParameter) -> str:
     return " = " + re.sub(r"\bpad\b", f"{ENCODER_PART}.pad", text)
 
 
-def _add_pooling(body: _Body, file: Path, number: int) -> None:
+def _add_pooling(body: _GraphBody, file: Path, number: int) -> None:
     """Add pooling: one mode, or several concatenated."""
     config = read_json_object(file)
     modes = config.get("pooling_mode")
@@ -250,14 +250,14 @@ def _add_pooling(body: _Body, file: Path, number: int) -> None:
         _fail_unsupported(file, "`embedding_dimension` is not an integer")
     _check_keys(config, file, {*LEGACY_POOLING_KEYS, "pooling_mode", "embedding_dimension",
                         "word_embedding_dimension", "include_prompt"})  # fmt: skip
-    body.prompt_left_out = config.get("include_prompt") is False
+    body.excludes_prompt = config.get("include_prompt") is False
     parts = ", ".join(POOLING_EQUATIONS[mode] for mode in listed)
-    one = len(listed) == 1
-    body.lines.append(f"  v = {parts}" if one else f"  v = concat([{parts}], axis=1)")
-    body.width = width * len(listed)
+    single_mode = len(listed) == 1
+    body.lines.append(f"  v = {parts}" if single_mode else f"  v = concat([{parts}], axis=1)")
+    body.vector_size = width * len(listed)
 
 
-def _add_dense(body: _Body, file: Path, number: int) -> None:
+def _add_dense(body: _GraphBody, file: Path, number: int) -> None:
     """Add a linear layer with its activation and optional residual."""
     config = read_json_object(file)
     _check_keys(config, file, {"in_features", "out_features", "bias", "activation_function",
@@ -277,7 +277,7 @@ def _add_dense(body: _Body, file: Path, number: int) -> None:
         return form.format(f"(linear({x}, out={out}, bias={bias}) @ {under})")
 
     line = f"{format_linear('v', str(width), f'{path}.linear')}"
-    if config.get("use_residual") and width == body.width:
+    if config.get("use_residual") and width == body.vector_size:
         # a block gives the width one name for input and output
         body.blocks.append(
             f"block {path}_of(x: float[b, d]) -> float[b, d] "
@@ -287,28 +287,28 @@ def _add_dense(body: _Body, file: Path, number: int) -> None:
     elif config.get("use_residual"):
         line += f" + (linear(v, out={width}, bias=false) @ {path}.residual)"
     body.lines.append(f"  v = {line}")
-    body.width = width
+    body.vector_size = width
 
 
-def _add_layer_norm(body: _Body, file: Path, number: int) -> None:
+def _add_layer_norm(body: _GraphBody, file: Path, number: int) -> None:
     """Add a LayerNorm over the vector."""
     _check_keys(read_json_object(file), file, {"dimension"})
     path = _record_weights(body, file, number)
     body.lines.append(f"  v = layer_norm(v, eps=1e-5) @ {path}.norm")
 
 
-def _add_normalize(body: _Body, file: Path, number: int) -> None:
+def _add_normalize(body: _GraphBody, file: Path, number: int) -> None:
     """Add L2 normalization."""
     if os.path.lexists(file):
         _check_keys(read_json_object(file), file, {"module_input_name", "module_output_name"})
     body.lines.append("  v = l2_normalize(v)")
 
 
-def _add_dropout(body: _Body, file: Path, number: int) -> None:
+def _add_dropout(body: _GraphBody, file: Path, number: int) -> None:
     """Add no ops: dropout has no effect at inference."""
 
 
-MODULE_BUILDERS: Mapping[str, Callable[[_Body, Path, int], None]] = {
+MODULE_BUILDERS: Mapping[str, Callable[[_GraphBody, Path, int], None]] = {
     "Pooling": _add_pooling,
     "Dense": _add_dense,
     "LayerNorm": _add_layer_norm,
@@ -318,7 +318,7 @@ MODULE_BUILDERS: Mapping[str, Callable[[_Body, Path, int], None]] = {
 """Supported modules after the Transformer."""
 
 
-def _record_weights(body: _Body, file: Path, number: int) -> str:
+def _record_weights(body: _GraphBody, file: Path, number: int) -> str:
     """Return the prefix of a module's weights in the spec, and record their directory."""
     path = f"module_{number}"
     body.weights[path] = str(file.parent)
@@ -352,7 +352,7 @@ def _read_modules(root: Path) -> list[dict[str, Json]]:
     return found
 
 
-def _module_directory(root: Path, module: Mapping[str, Json]) -> Path:
+def _resolve_module_directory(root: Path, module: Mapping[str, Json]) -> Path:
     """Return the directory of a module. Raise E0427 if it is outside the repository."""
     name = str(module.get("path", ""))
     path = Path(os.path.normpath(root / name))

@@ -20,7 +20,7 @@ SPEC_TEXT_NAME = "<spec>"
 
 
 @contextmanager
-def errors_in_spec_syntax() -> Iterator[None]:
+def translate_errors_to_spec_syntax() -> Iterator[None]:
     """Translate the advice of errors into the syntax of the spec's file, as the CLI does."""
     try:
         yield
@@ -32,31 +32,33 @@ def open_spec_argument(
     spec: str | Path,
     *,
     config: str | Path = "",
-    given: Mapping[str, object] | None = None,
+    config_values: Mapping[str, object] | None = None,
     weights: str = "",
-    longest: int = 0,
+    context_length: int = 0,
 ) -> OpenedSpec:
-    """Open a spec with the config values `given`.
+    """Open a spec with the config values `config_values`.
 
     A string of several lines is the text of a spec, whose paths are relative to the current
     directory; a `Path` is never the name of a built-in spec. Raise E0203 for values that
     have no literal in the language.
     """
     # a Path is never a name, even if it equals that of a built-in spec
-    named = spec if isinstance(spec, str) else make_explicit_path(str(spec))
+    spec_name = spec if isinstance(spec, str) else make_explicit_path(str(spec))
     # no real path contains a line break
-    text = isinstance(spec, str) and "\n" in spec
+    is_source_text = isinstance(spec, str) and "\n" in spec
     return open_spec(
-        Source(SPEC_TEXT_NAME, named) if text else named,
+        Source(SPEC_TEXT_NAME, spec_name) if is_source_text else spec_name,
         config=str(config) if config else "",
-        sets=[f"{name}={value}" for name, value in _config_literals("", given or {})],
+        config_settings=[
+            f"{name}={value}" for name, value in _iterate_config_literals("", config_values or {})
+        ],
         weights=weights,
-        longest=longest,
+        context_length=context_length,
     )
 
 
-def _config_literals(
-    prefix: str, given: Mapping[str, object], depth: int = 0
+def _iterate_config_literals(
+    prefix: str, config_values: Mapping[str, object], depth: int = 0
 ) -> Iterator[tuple[str, str]]:
     """Yield config values by dotted path, as literals of the language."""
     if depth > MAX_NESTING:
@@ -65,12 +67,12 @@ def _config_literals(
             f"values are nested more than {MAX_NESTING} deep",
             helps=["does a value contain itself?"],
         )
-    for key, value in given.items():
+    for key, value in config_values.items():
         path = f"{prefix}{key}"
         if "=" in path:
             raise_error("E0407", f"`{escape_text(path)}` is not the name of a config value")
         if isinstance(value, Mapping):
-            yield from _config_literals(f"{path}.", value, depth + 1)
+            yield from _iterate_config_literals(f"{path}.", value, depth + 1)
         else:
             yield path, _format_literal(value, path)
 

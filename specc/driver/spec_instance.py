@@ -28,73 +28,75 @@ class SpecInstance:
     name: str
     extends: str
     values: Mapping[str, str] = field(default_factory=dict)
-    above: tuple[str, ...] = ()
-    below: tuple[str, ...] = ()
-    only: bool = False
+    header_comments: tuple[str, ...] = ()
+    footer_comments: tuple[str, ...] = ()
+    omits_defaults: bool = False
     """Whether to write only `values`, without defaults."""
-    sign: str = ": "
+    comment_separator: str = ": "
     """Separator between a name and its value in a comment."""
 
 
-def write_instance(beginning: SpecInstance) -> ast.File:
+def write_instance(instance: SpecInstance) -> ast.File:
     """Return the spec as a tree with comments. Raise E0222 if the base is not built in."""
     library = SpecLibrary()
-    if beginning.extends not in list_builtin_specs():
+    if instance.extends not in list_builtin_specs():
         helps = suggest_similar_name(
-            beginning.extends, list_builtin_specs(), "`specc list specs` names them"
+            instance.extends, list_builtin_specs(), "`specc list specs` names them"
         )
-        raise_error("E0222", f"unknown built-in spec `{beginning.extends}`", helps=helps)
-    program = build_program(library.open(beginning.extends), library)
-    lines = list(_list_entries(program, beginning))
+        raise_error("E0222", f"unknown built-in spec `{instance.extends}`", helps=helps)
+    program = build_program(library.open(instance.extends), library)
+    lines = list(_list_entries(program, instance))
     return ast.File(
         version=1,
-        model=beginning.name,
+        model=instance.name,
         doc=program.doc,
-        extends=beginning.extends,
+        extends=instance.extends,
         items=(_make_config(lines),) if any(isinstance(x, ast.Assign) for x in lines) else (),
-        comments=ast.Comments(leading=beginning.above),
-        end=beginning.below,
+        comments=ast.Comments(leading=instance.header_comments),
+        end=instance.footer_comments,
     )
 
 
 def _make_config(lines: list["ast.Assign | str"]) -> ast.Config:
     """Return the config section; comments are attached to the next entry."""
     entries: list[ast.ConfigEntry] = []
-    waiting: list[str] = []
+    pending_comments: list[str] = []
     for line in lines:
         if isinstance(line, str):
-            waiting.append(line)
+            pending_comments.append(line)
         else:
-            remarks = ast.Comments(tuple(waiting), line.comments.trailing)
+            remarks = ast.Comments(tuple(pending_comments), line.comments.trailing)
             entries.append(ast.Assign(line.name, line.value, comments=remarks))
-            waiting = []
-    return ast.Config(tuple(entries), end=tuple(waiting))
+            pending_comments = []
+    return ast.Config(tuple(entries), end=tuple(pending_comments))
 
 
-def _list_entries(program: Program, beginning: SpecInstance) -> Iterator["ast.Assign | str"]:
+def _list_entries(program: Program, instance: SpecInstance) -> Iterator["ast.Assign | str"]:
     """Yield a value or a comment for each config field, in the spec's order, then values
     for the specs that it uses.
     """
     fields = {entry.name: entry for entry in program.iterate_fields()}
     for name, entry in fields.items():
-        live: dict[str, str] = {}
-        for path, one in _flatten_fields(entry, name):
-            text, stands = _format_value(program, beginning, path, one)
-            if not text or (beginning.only and path not in beginning.values):
+        written_values: dict[str, str] = {}
+        for path, config_field in _flatten_fields(entry, name):
+            text, is_written = _format_value(program, instance, path, config_field)
+            if not text or (instance.omits_defaults and path not in instance.values):
                 continue
-            if stands:
-                live[path] = text
+            if is_written:
+                written_values[path] = text
             else:
-                doc = f"  ({one.doc})" if one.doc else ""
-                yield f"{path}{beginning.sign}{text}{doc}"
-        if live:
+                doc = f"  ({config_field.doc})" if config_field.doc else ""
+                yield f"{path}{instance.comment_separator}{text}{doc}"
+        if written_values:
             yield ast.Assign(
-                name, _build_value(live, name), comments=ast.Comments(trailing=entry.doc)
+                name, _build_value(written_values, name), comments=ast.Comments(trailing=entry.doc)
             )
-    yield from _used_spec_values(beginning.values, fields)
+    yield from _iterate_used_spec_values(instance.values, fields)
 
 
-def _used_spec_values(values: Mapping[str, str], fields: Container[str]) -> Iterator[ast.Assign]:
+def _iterate_used_spec_values(
+    values: Mapping[str, str], fields: Container[str]
+) -> Iterator[ast.Assign]:
     """Yield values for the used specs: paths that are not fields of the spec itself."""
     others = {p: t for p, t in values.items() if p.split(".")[0] not in fields}
     for name in dict.fromkeys(path.split(".")[0] for path in others):
@@ -124,21 +126,21 @@ def _flatten_fields(entry: ast.Field, path: str) -> Iterator[tuple[str, ast.Fiel
 
 
 def _format_value(
-    program: Program, beginning: SpecInstance, path: str, entry: ast.Field
+    program: Program, instance: SpecInstance, path: str, entry: ast.Field
 ) -> tuple[str, bool]:
     """Return a field's value as text, and whether to write it. A default computed from
     other fields is returned with False: it becomes a comment.
     """
-    if path in beginning.values:
-        return beginning.values[path], True
+    if path in instance.values:
+        return instance.values[path], True
     if path in program.assignments:
         return print_expression(program.assignments[path].value), True
     if entry.default is None:
         sample = "" if entry.type.optional else SAMPLE_VALUES.get(entry.type.name, "")
         return sample, True
     names = {path.split(".")[0] for path in program.list_fields_by_path()}
-    follows = any(
+    depends_on_fields = any(
         isinstance(node, ast.Name) and node.path.split(".")[0] in names
         for node in walk_tree(entry.default)
     )
-    return print_expression(entry.default), not follows
+    return print_expression(entry.default), not depends_on_fields

@@ -17,9 +17,9 @@ from specc.driver.quantize_section import (
 )
 from specc.driver.sentence_transformers import (
     WrappedEncoder,
-    encoder_config_table,
     find_encoder_directory,
-    wrapped_spec,
+    wrap_encoder,
+    wrap_encoder_config,
 )
 from specc.driver.weights_section import check_rules, mark_ties
 from specc.frontend.config_json import JsonObject
@@ -71,7 +71,7 @@ class OpenedSpec:
     program: Program
     library: SpecLibrary
     reader: ConfigReader
-    named: str
+    spec_name: str
     config_file: str = ""
     remarks: tuple[str, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
@@ -79,7 +79,7 @@ class OpenedSpec:
     """The checkpoint directory, if one was given instead of a spec."""
     repository: str = ""
     """The directory that was given; `checkpoint` may be a subdirectory of it."""
-    modules: Mapping[str, str] = field(default_factory=dict)
+    module_weights: Mapping[str, str] = field(default_factory=dict)
     """Weights of further modules, by tensor name prefix."""
     quantization: "CheckpointQuantization | None" = None
     """The quantization of the checkpoint's weights, from its config."""
@@ -91,53 +91,55 @@ def open_spec(
     spec: str | Source,
     *,
     config: str = "",
-    sets: Sequence[str] = (),
+    config_settings: Sequence[str] = (),
     weights: str = "",
-    own: str = "",
-    longest: int = 0,
+    checkpoint_spec: str = "",
+    context_length: int = 0,
     library: SpecLibrary | None = None,
 ) -> OpenedSpec:
     """Read a spec, the specs that it extends, a config file and the values of `--set`.
 
     The config.json of a checkpoint directory `weights` is used if the spec reads one and no
     other is given. `spec` may itself be a checkpoint directory: its config.json then selects
-    the built-in spec, unless `own` names one. `longest` is the maximum sequence length, for
-    rotary embeddings that depend on it. A `Source` is the text of a spec. `library` finds
-    further specs.
+    the built-in spec, unless `checkpoint_spec` names one. `context_length` is the maximum sequence
+    length, for rotary embeddings that depend on it. A `Source` is the text of a spec. `library`
+    finds further specs.
     """
     library = library or SpecLibrary()
-    spec, fetched = (spec, ()) if isinstance(spec, Source) else download_model(spec)
-    directory = _checkpoint_directory(spec)
+    spec, download_remarks = (spec, ()) if isinstance(spec, Source) else download_model(spec)
+    directory = _find_checkpoint_directory(spec)
     encoder = find_encoder_directory(directory)
     remarks: tuple[str, ...]
-    named = _display_name(spec)
+    spec_name = _get_display_name(spec)
     wrapped = None
-    if not own:
-        wrapped = wrapped_spec(directory, lambda name: build_program(library.open(name), library))
+    if not checkpoint_spec:
+        wrapped = wrap_encoder(directory, lambda name: build_program(library.open(name), library))
     if directory:
         config = config or encoder
-        spec = wrapped.source if wrapped else own or model_family.find_spec_for_checkpoint(config)
-        reader_name = escape_text(_display_name(spec))
+        own = wrapped.source if wrapped else checkpoint_spec
+        spec = own or model_family.find_spec_for_checkpoint(config)
+        reader_name = escape_text(_get_display_name(spec))
         described = f"`{escape_text(directory)}` is read by the spec `{reader_name}`"
         remarks = wrapped.remarks if wrapped else (described,)
     else:
-        remarks = _describe_named_spec(named, own)
+        remarks = _describe_named_spec(spec_name, checkpoint_spec)
     program = build_program(library.open(spec), library)
     if not config and has_published_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
         remarks += (f"config values come from {model_family.describe_config(weights)}",)
     data = _load_config(config, wrapped)
     program = program if data is None else choose_used_specs(program, data)
-    program = assign_config_values(program, parse_config_settings(sets))
-    reader, remarks = ConfigReader(max_length=longest), fetched + remarks
-    opened = OpenedSpec(program, library, reader, named, config, remarks, checkpoint=encoder)
-    opened.repository, opened.modules = directory, wrapped.weights if wrapped else {}
+    program = assign_config_values(program, parse_config_settings(config_settings))
+    reader, remarks = ConfigReader(max_length=context_length), download_remarks + remarks
+    opened = OpenedSpec(program, library, reader, spec_name, config, remarks, checkpoint=encoder)
+    opened.repository = directory
+    opened.module_weights = wrapped.weight_directories if wrapped else {}
     return opened if data is None else _apply_config(opened, data)
 
 
-def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
-    """Return the notes on a spec that is not a directory. Raise E0222 if `own` is given."""
-    if own:
+def _describe_named_spec(name: str, checkpoint_spec: str) -> tuple[str, ...]:
+    """Return the notes on a spec given by name or file. Raise E0222 for a `checkpoint_spec`."""
+    if checkpoint_spec:
         path = escape_text(find_shadowed_path(name))
         known = f"`{name}` names the built-in spec; write `{path}` for the directory"
         raise_error(
@@ -148,18 +150,18 @@ def _describe_named_spec(name: str, own: str) -> tuple[str, ...]:
     return (note,) if (note := format_shadow_note(name)) else ()
 
 
-def _load_config(config: str, wrapped: WrappedEncoder | None) -> JsonObject | None:
+def _load_config(config: str, wrapped_encoder: WrappedEncoder | None) -> JsonObject | None:
     """Return the config file as the spec reads it; None if none is named."""
     data = model_family.load_checkpoint_config(config) if config else None
-    return encoder_config_table(data) if data is not None and wrapped else data
+    return wrap_encoder_config(data) if data is not None and wrapped_encoder else data
 
 
-def _display_name(spec: str | Source) -> str:
+def _get_display_name(spec: str | Source) -> str:
     """Return the name of a spec in messages."""
     return spec.name if isinstance(spec, Source) else spec
 
 
-def _checkpoint_directory(spec: str | Source) -> str:
+def _find_checkpoint_directory(spec: str | Source) -> str:
     """Return the checkpoint directory that is given in place of a spec; empty for any
     other path, and for the name of a built-in spec.
     """
@@ -190,36 +192,36 @@ def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     )
 
 
-def _check_model_type(program: Program, data: JsonObject, *, used: bool = False) -> bool:
+def _check_model_type(program: Program, data: JsonObject, *, is_used_spec: bool = False) -> bool:
     """Return whether a spec declares a model_type. Raise E0405 if that of the file, or of
     the part that a used spec reads, is another.
     """
     wanted = [e for e in list_config_entries(program) if isinstance(e, ast.Expect)]
     # a part without model_type is of the type that the spec expects
-    silent = used and data.find_non_null(MODEL_TYPE_KEY) is None
+    silent = is_used_spec and data.find_non_null(MODEL_TYPE_KEY) is None
     check_expected_keys([e for e in wanted if not silent or e.key != MODEL_TYPE_KEY], data)
     for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
             with show_use_in_errors(part.use):
-                _check_model_type(part.program, inner, used=True)
+                _check_model_type(part.program, inner, is_used_spec=True)
     return any(e.key == MODEL_TYPE_KEY for e in wanted)
 
 
 def warn_unread_keys(
-    program: Program, data: JsonObject, outer: tuple[str, ...] = ()
+    program: Program, data: JsonObject, outer_keys: tuple[str, ...] = ()
 ) -> Iterator[Diagnostic]:
-    """Yield W0418 for the keys that no entry of the spec reads, per part of the file; `outer` are
-    those that the spec around it reads.
+    """Yield W0418 for the keys that no entry of the spec reads, per part of the file; `outer_keys`
+    are those that the spec around it reads.
     """
     sources = {key for part in program.used_specs for key in part.use.sources}
-    entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer))]
+    entries = [*list_config_entries(program), ast.IgnoredKeys((*sources, *outer_keys))]
     yield from find_unread_keys(entries, data)
     known = set(iterate_known_keys(entries))
     for part in program.used_specs:
         if (inner := get_config_section(part, data)) is not None:
-            heads = [f"{key}." for key in part.use.sources]
-            read = [k.removeprefix(head) for k in known for head in heads if k.startswith(head)]
-            yield from warn_unread_keys(part.program, inner, tuple(read))
+            prefixes = [f"{key}." for key in part.use.sources]
+            read_keys = [k.removeprefix(p) for k in known for p in prefixes if k.startswith(p)]
+            yield from warn_unread_keys(part.program, inner, tuple(read_keys))
 
 
 def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagnostic]:
@@ -230,7 +232,7 @@ def _warn_limited_contexts(program: Program, data: JsonObject) -> Iterator[Diagn
             yield from _warn_limited_contexts(part.program, inner)
 
 
-def _default_graph(spec: OpenedSpec) -> str:
+def _choose_default_graph(spec: OpenedSpec) -> str:
     """Return the graph that the config's `architectures` selects; empty for the first."""
     file = spec.reader.config_file
     return model_family.find_graph_for_architecture(spec.program, file) if file else ""
@@ -249,15 +251,15 @@ class CheckedSpec:
     remarks: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return format_repr(f"check: {self._found}, {self._counted}")
+        return format_repr(f"check: {self._model_text}, {self._trial_text}")
 
     def _repr_html_(self) -> str:
         """Return an HTML table of the result, for notebooks."""
         return render_html_table(
             "specc check",
             [
-                ("model", self._found),
-                ("tried", self._counted),
+                ("model", self._model_text),
+                ("tried", self._trial_text),
                 *(("missing", d.title) for d in self.missing),
                 *(("remark", remark) for remark in self.remarks),
                 *(("warning", f"{d.code}: {d.title}") for d in self.warnings),
@@ -265,21 +267,21 @@ class CheckedSpec:
         )
 
     @property
-    def _found(self) -> str:
+    def _model_text(self) -> str:
         if self.model is None:
             # a config file would supply the missing values
             return f"valid for every size, {len(self.missing)} config values are missing"
         return f"{self.model.name}, {self.model.graph.format_signature()}"
 
     @property
-    def _counted(self) -> str:
+    def _trial_text(self) -> str:
         warnings = f", {len(self.warnings)} warnings" if self.warnings else ""
         return f"{len(self.trials)} symbolic trials{warnings}"
 
 
 def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
     """Check a spec with symbolic sizes, then with its config if that is complete."""
-    graph = graph or _default_graph(spec)
+    graph = graph or _choose_default_graph(spec)
     trials = _check_symbolically(spec, graph)
     # entries of `quantize` do not depend on the config, its patterns do
     merge_quantize_options(spec.program, QuantizeOptions())
@@ -297,7 +299,7 @@ def check_spec(spec: OpenedSpec, graph: str = "") -> CheckedSpec:
     )
     _check_context_used(spec, model)
     unneeded = (*_check_shares(spec, trials, model), *find_unused_names(spec.program))
-    unreachable = _unreachable_word_warnings(spec, model)
+    unreachable = _warn_unreachable_tokens(spec, model)
     warnings = (*spec.warnings, *unneeded, *model.warnings, *unreachable)
     return CheckedSpec(trials, model, (), warnings, spec.remarks)
 
@@ -308,15 +310,15 @@ def _check_symbolically(spec: OpenedSpec, graph: str) -> list[SymbolicTrial]:
     return check_spec_symbolically(spec.program, spec.library, graph, has_config_file=has_file)
 
 
-def _unreachable_word_warnings(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
+def _warn_unreachable_tokens(spec: OpenedSpec, model: ModelDefinition) -> tuple[Diagnostic, ...]:
     """Return W0756 for vocabularies that the spec names. Vocabularies next to weights are
     exempt: they are general word lists with many unused entries.
     """
     try:
-        reading = readings.build_record(spec.program, model)
+        reading = readings.build_preprocessing_config(spec.program, model)
     except Failed:
         return ()
-    return tuple(readings.warn_unreachable_words(spec.program, reading))
+    return tuple(readings.warn_unreachable_tokens(spec.program, reading))
 
 
 def _check_sections(spec: OpenedSpec, model: ModelDefinition) -> None:
@@ -360,7 +362,7 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
 
     Tests check the built-in specs with symbolic sizes; here that only explains an invalid config.
     """
-    graph = graph or _default_graph(spec)
+    graph = graph or _choose_default_graph(spec)
     trials = [] if spec.program.is_builtin else _check_symbolically(spec, graph)
     try:
         model = elaborate_model(spec.program, spec.library, spec.reader, graph)
@@ -372,7 +374,7 @@ def elaborate_spec(spec: OpenedSpec, graph: str = "") -> ModelDefinition:
     _check_context_used(spec, model)
     if trials:
         _check_shares(spec, trials, model)
-    warnings_of_model = (*model.warnings, *_unreachable_word_warnings(spec, model))
+    warnings_of_model = (*model.warnings, *_warn_unreachable_tokens(spec, model))
     model = replace(model, warnings=(*find_unused_names(spec.program), *warnings_of_model))
     return mark_ties(spec.program, spec.library, spec.reader, model)
 
@@ -381,8 +383,8 @@ def _check_shares(
     spec: OpenedSpec, trials: Sequence[SymbolicTrial], *models: ModelDefinition
 ) -> tuple[Diagnostic, ...]:
     """Return warnings about unnecessary `share` rules. Raise E0527 for one without a match."""
-    every = [*(trial.model for trial in trials), *models]
-    found = check_share_rules(spec.program, spec.library, every)
+    all_models = [*(trial.model for trial in trials), *models]
+    found = check_share_rules(spec.program, spec.library, all_models)
     if errors := [d for d in found if d.severity == "error"]:
         raise Failed(*errors)
     return tuple(found)

@@ -33,7 +33,7 @@ def refuse_uncompiled(model: str | Path) -> None:
             _fail_uncompiled(
                 "E0802",
                 f"no compiled model `{name}`; it is the name of a built-in spec",
-                _compile_arguments(name, get_specs_directory() / "models"),
+                _format_compile_arguments(name, get_specs_directory() / "models"),
             )
         return
     out = f"{escape_text(path.resolve().stem)}.onnx"
@@ -50,7 +50,7 @@ def refuse_uncompiled(model: str | Path) -> None:
         )
 
 
-def _compile_arguments(spec: str, directory: Path) -> str:
+def _format_compile_arguments(spec: str, directory: Path) -> str:
     """Return the arguments that compile a built-in spec, with its own weights if it has any."""
     if (directory / f"{spec}.safetensors").is_file():
         return f"{spec} -o {spec}.onnx"

@@ -10,10 +10,10 @@ from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.driver import reading_section as readings
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, elaborate_spec
 from specc.driver.weights_section import (
+    find_own_weights,
+    list_required_parameters,
     merge_required_parameters,
-    own_weights_path,
     read_configured_rules,
-    required_parameters,
 )
 from specc.frontend.elaboration_state import extend_recursion_limit
 from specc.huggingface.adapter_config import open_adapter
@@ -56,24 +56,27 @@ from specc.weights.weight_rules import (
 )
 
 
-def check_memory(stored: ParameterValues, numbers: int) -> tuple[str, ...]:
+def describe_memory_shortage(stored: ParameterValues, parameter_count: int) -> tuple[str, ...]:
     """Return a remark if the weights do not fit in the free memory of this machine."""
-    held, taken, free = 0, 0, get_free_memory()
-    for name, wanted in stored.parameters.items():
+    memory_bytes, stored_bytes, free_bytes = 0, 0, get_free_memory()
+    for name, parameter in stored.parameters.items():
         if stored.get_tied_source(name) is None:
             dtype = stored.get_stored_dtype(name)
-            taken += count_tensor_bytes(wanted.shape, dtype)
+            stored_bytes += count_tensor_bytes(parameter.shape, dtype)
             # floats are computed in float32 whatever they are stored in; integers stay
-            held += count_tensor_bytes(wanted.shape, "f32" if dtype in FLOAT_DTYPES else dtype)
-    if free is None or held <= free:
+            memory_bytes += count_tensor_bytes(
+                parameter.shape, "f32" if dtype in FLOAT_DTYPES else dtype
+            )
+    if free_bytes is None or memory_bytes <= free_bytes:
         return ()
     return (
-        f"{describe_weight_memory(held, taken, numbers)}; {format_gigabytes(free)} of memory are "
-        f"free here: {describe_fitting_model(numbers, free)}",
+        f"{describe_weight_memory(memory_bytes, stored_bytes, parameter_count)}; "
+        f"{format_gigabytes(free_bytes)} of memory are free here: "
+        f"{describe_fitting_model(parameter_count, free_bytes)}",
     )
 
 
-def count_values(values: CheckpointBinding | SeededValues) -> int:
+def count_parameters(values: CheckpointBinding | SeededValues) -> int:
     """Return the number of parameters; tied ones count once."""
     return sum(
         prod(wanted.shape)
@@ -84,13 +87,13 @@ def count_values(values: CheckpointBinding | SeededValues) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSources:
-    """Sources of the parameter values: a checkpoint at `path`, with the `adapter` merged
-    into it and a missing head initialized from the seed `missing`; or a seed `init` for all.
+    """Sources of the parameter values: a checkpoint at `checkpoint`, with the `adapter` merged
+    into it and a missing head initialized from the seed `init_missing`; or a seed `init` for all.
     """
 
-    path: str = ""
+    checkpoint: str = ""
     init: int | None = None
-    missing: int | None = None
+    init_missing: int | None = None
     adapter: str = ""
 
 
@@ -103,7 +106,7 @@ def load_parameter_values(
     """
     with extend_recursion_limit(spec.program.module.file.span):
         rules, config = read_configured_rules(spec.program, spec.library, spec.reader)
-    wanted = required_parameters(graph, config)
+    wanted = list_required_parameters(graph, config)
     rules = select_graph_rules(
         rules,
         {w.name: w for w in wanted},
@@ -112,14 +115,16 @@ def load_parameter_values(
     _check_seeds(sources)
     if sources.init is not None:
         _check_only_seed(sources)
-        return random_values(graph, wanted, rules, sources.init)
-    path = sources.path or spec.checkpoint
-    path = path or own_weights_path(spec.program, needed=True)
+        return initialize_parameters(graph, wanted, rules, sources.init)
+    path = sources.checkpoint or spec.checkpoint
+    path = path or find_own_weights(spec.program, needed=True)
     if path:
         fresh = HeadInitialization(
-            sources.missing, _list_initializers(graph), lambda: _shared_parameters(spec, graph)
+            sources.init_missing,
+            _list_initializers(graph),
+            lambda: _find_shared_parameters(spec, graph),
         )
-        modules = spec.modules if path == spec.checkpoint else {}
+        modules = spec.module_weights if path == spec.checkpoint else {}
         return bind_checkpoint(
             wanted, rules, path, fresh, sources.adapter, modules, quantization=spec.quantization
         )
@@ -134,11 +139,11 @@ def load_parameter_values(
             ],
         )
     # a model without parameters needs no values, whatever the seed
-    return random_values(graph, wanted, rules, 0)
+    return initialize_parameters(graph, wanted, rules, 0)
 
 
 def _check_seeds(sources: WeightSources) -> None:
-    for seed in (sources.init, sources.missing):
+    for seed in (sources.init, sources.init_missing):
         if seed is not None and not 0 <= seed < 2**64:
             raise_error("E0525", f"the seed {seed} is not an integer from 0 to 2^64 - 1")
 
@@ -152,12 +157,12 @@ def _check_only_seed(sources: WeightSources) -> None:
             "leave out --init, or --adapter",
         ),
         (
-            sources.path,
+            sources.checkpoint,
             "weights come from a file or from a seed, not from both",
             "leave out --weights or --init",
         ),
         (
-            sources.missing is not None,
+            sources.init_missing is not None,
             "`--init` initializes every weight, so none is missing",
             "leave out --init-missing, or --init and name a checkpoint",
         ),
@@ -172,7 +177,7 @@ def _list_initializers(graph: Graph) -> dict[str, str]:
     return {name: facts.initial for name, facts in graph.parameter_facts.items()}
 
 
-def _shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
+def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
     """Return the parameters that all graphs of a spec with several graphs share."""
     names = [frozenset(other.parameters) for other in elaborate_other_graphs(spec, graph.name)]
     if not names:
@@ -180,7 +185,7 @@ def _shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:
     return frozenset(graph.parameters).intersection(*names)
 
 
-def random_values(
+def initialize_parameters(
     graph: Graph, wanted: list[RequiredParameter], rules: WeightRules, seed: int
 ) -> SeededValues:
     """Return every parameter from its initializer and the seed."""
@@ -192,18 +197,18 @@ def bind_checkpoint(
     wanted: list[RequiredParameter],
     rules: WeightRules,
     path: str,
-    fresh: HeadInitialization | None = None,
+    fresh_init: HeadInitialization | None = None,
     adapter: str = "",
-    modules: Mapping[str, str] = {},
+    module_weights: Mapping[str, str] = {},
     quantization: CheckpointQuantization | None = None,
 ) -> CheckpointBinding:
     """Bind every parameter to tensors of a file or directory.
 
-    An `adapter` directory is merged in; `fresh` initializes a missing head. `modules` are
-    further directories, by the prefix that their tensor names get. Weights quantized by
+    An `adapter` directory is merged in; `fresh_init` initializes a missing head. `module_weights`
+    are further directories, by the prefix that their tensor names get. Weights quantized by
     `quantization` are decoded.
     """
-    checkpoint = open_weights(path, modules)
+    checkpoint = open_weights(path, module_weights)
     try:
         quantization = GGUF_QUANTIZATION if is_gguf_path(checkpoint.path) else quantization
         if quantization:
@@ -212,7 +217,7 @@ def bind_checkpoint(
             )
         if adapter:
             checkpoint = AdaptedCheckpoint(checkpoint, open_adapter(adapter))
-        binding = bind_parameters(wanted, rules, checkpoint, fresh)
+        binding = bind_parameters(wanted, rules, checkpoint, fresh_init)
         return check_adapter_use(binding) if isinstance(checkpoint, AdaptedCheckpoint) else binding
     except BaseException:
         checkpoint.close()
@@ -227,38 +232,45 @@ def keep_stored_order(
     """
     if isinstance(values, SeededValues):
         return graph, values
-    made, names = pass_pipeline.transpose_linear_weights(graph, find_transposed_parameters(values))
-    return made, keep_transposed(values, names)
+    transposed_graph, names = pass_pipeline.transpose_linear_weights(
+        graph, find_transposed_parameters(values)
+    )
+    return transposed_graph, keep_transposed(values, names)
 
 
-def weight_source_facts(
+def describe_weight_sources(
     values: ParameterValues,
     seed: int | None,
-    beside: Mapping[str, WeightFileFacts],
+    weight_files: Mapping[str, WeightFileFacts],
     *,
-    contents: bool,
+    hash_contents: bool,
 ) -> dict[str, object]:
     """Return the manifest's facts about the origin and location of the weights.
 
-    With `contents` whole files are hashed, now and at every load of the model.
+    With `hash_contents` whole files are hashed, now and at every load of the model.
     """
-    facts = {**_weight_origin(values, seed, contents), "beside": to_json_value(beside)}
-    return {**facts, "every_load": True} if contents else facts
+    facts = {
+        **_describe_weight_origin(values, seed, hash_contents),
+        "beside": to_json_value(weight_files),
+    }
+    return {**facts, "every_load": True} if hash_contents else facts
 
 
-def _weight_origin(values: ParameterValues, seed: int | None, contents: bool) -> dict[str, object]:
+def _describe_weight_origin(
+    values: ParameterValues, seed: int | None, hash_contents: bool
+) -> dict[str, object]:
     """Return the seed, or the size and header hash of each file."""
     if not isinstance(values, CheckpointBinding):
         return {} if seed is None else {"seed": seed}
     facts: list[dict[str, object]] = []
     for file in values.checkpoint.all_files:
         fact = {"name": file.path.name, "bytes": file.size, "header": file.header_hash}
-        facts.append({**fact, "sha256": compute_file_sha256(file.path)} if contents else fact)
+        facts.append({**fact, "sha256": compute_file_sha256(file.path)} if hash_contents else fact)
     origin: dict[str, object] = {"files": sorted(facts, key=lambda fact: str(fact["name"]))}
     if isinstance(values.checkpoint, AdaptedCheckpoint):
         origin["adapted"] = sorted(values.checkpoint.computed)
-    if (drawn := values.head_values) is not None:
-        origin["drawn"] = {"seed": drawn.seed, "weights": sorted(drawn.parameters)}
+    if (initialized := values.head_values) is not None:
+        origin["drawn"] = {"seed": initialized.seed, "weights": sorted(initialized.parameters)}
     return origin
 
 
@@ -282,26 +294,26 @@ def open_training_spec(spec: OpenedSpec, sources: WeightSources, graph: str = ""
 
     Raise the errors of `compile`.
     """
-    weights = sources.path or spec.checkpoint
-    directories = readings.tokenizer_directories(weights, spec.config_file)
+    weights = sources.checkpoint or spec.checkpoint
+    directories = readings.find_tokenizer_directories(weights, spec.config_file)
     spec = replace(spec, reader=replace(spec.reader, is_training=True))
     model = apply_generation_config(elaborate_spec(spec, graph), directories).model
-    if sources.init is None and not weights and not own_weights_path(spec.program):
+    if sources.init is None and not weights and not find_own_weights(spec.program):
         # training may start from random weights
         sources = replace(sources, init=0)
     with closing(_load_for_training(spec, model.graph, sources)) as values:
-        partners = {name: values.get_tied_source(name) for name in model.graph.parameters}
-        ties = {name: other for name, other in partners.items() if other is not None}
-        own = [name for name in partners if name not in ties]
-        numbers = {name: read_parameter(values, name, "f32") for name in own}
+        tie_sources = {name: values.get_tied_source(name) for name in model.graph.parameters}
+        ties = {name: other for name, other in tie_sources.items() if other is not None}
+        untied_names = [name for name in tie_sources if name not in ties]
+        arrays = {name: read_parameter(values, name, "f32") for name in untied_names}
         warnings = values.warnings if isinstance(values, CheckpointBinding) else ()
     return TrainingSpec(
         # loop-invariant code is hoisted, as in a compiled model
         graph=pass_pipeline.simplify_graph(model.graph, fused=False),
-        values=numbers,
+        values=arrays,
         ties=ties,
         defaults=model.defaults,
-        reading=readings.build_record(spec.program, model, directories),
+        reading=readings.build_preprocessing_config(spec.program, model, directories),
         generation=model.generation,
         warnings=(*spec.warnings, *warnings, *model.warnings),
     )
@@ -317,7 +329,7 @@ def _load_for_training(
         return load_parameter_values(spec, graph, sources)
     except Failed as failed:
         first, *others = failed.diagnostics
-        if first.code != "E0802" or sources.path or spec.checkpoint:
+        if first.code != "E0802" or sources.checkpoint or spec.checkpoint:
             raise
         fix = "to train from scratch, pass a seed: module(…, init=0)"
         helps = (fix, *first.helps)

@@ -40,11 +40,11 @@ def read_weight_rules(context: Context, program: Program, env: Env) -> WeightRul
     """Return every tie, load and ignore rule: those of an instance before those of the spec
     that it extends, then those of the specs that it uses.
     """
-    rules = _own_rules(context, program, env)
+    rules = _read_own_rules(context, program, env)
     for used, use, used_env in iterate_used_specs(program, env.config):
         with show_use_in_errors(use):
             rules = rules.add_fallback_rules(
-                _own_rules(context, used, used_env).add_prefix(used_env.scope)
+                _read_own_rules(context, used, used_env).add_prefix(used_env.scope)
             )
     return rules
 
@@ -58,7 +58,7 @@ def read_configured_rules(
     return read_weight_rules(context, program, Env(module=program.module, config=config)), config
 
 
-def _own_rules(context: Context, program: Program, env: Env) -> WeightRules:
+def _read_own_rules(context: Context, program: Program, env: Env) -> WeightRules:
     """Return the rules of a spec and of the specs that it extends."""
     ties: list[TieRule] = []
     loads: list[LoadRule] = []
@@ -87,7 +87,7 @@ def _is_condition_true(condition: ast.Expr | None, context: Context, env: Env) -
     return take_first_result(context.evaluator.evaluate(context, condition, env)) is True
 
 
-def required_parameters(
+def list_required_parameters(
     graph: Graph, config: Mapping[str, SpecValue] = EMPTY_NAMES
 ) -> list[RequiredParameter]:
     """Return the parameters of a graph with their sizes, and the config values that these
@@ -100,11 +100,11 @@ def required_parameters(
             number = dim.number
             # a checkpoint cannot hold a weight of size 0 or of a dynamic size
             if number is None or number < 1:
-                at = dim.origin.span if dim.origin and dim.origin.span else facts.span
+                span = dim.origin.span if dim.origin and dim.origin.span else facts.span
                 raise_error(
                     "E0308",
                     f"the weight `{name}` would have size {dim}",
-                    at,
+                    span,
                     "the size is from here",
                 )
             sizes.append(number)
@@ -131,34 +131,38 @@ def _find_config_name(dim: Dim, config: Mapping[str, SpecValue]) -> str:
 def merge_required_parameters(graphs: Iterable[Graph]) -> Iterator[RequiredParameter]:
     """Yield the parameters of several graphs."""
     for graph in graphs:
-        yield from required_parameters(graph)
+        yield from list_required_parameters(graph)
 
 
-def resolve_spec_file(module: SpecModule, name: ast.TextLiteral, what: str, option: str) -> Path:
+def resolve_spec_file(
+    module: SpecModule, name: ast.TextLiteral, description: str, option: str
+) -> Path:
     """Return the path of a file that a spec names, in or below the directory of the spec.
 
-    Raise E0802 if it cannot be read, E0803 if it is outside. `what` describes the content,
+    Raise E0802 if it cannot be read, E0803 if it is outside. `description` describes the content,
     `option` is the option that accepts other locations.
     """
     try:
-        inside = resolve_links(module.directory / name.value)
+        path = resolve_links(module.directory / name.value)
     except UnreadableFile as error:
         raise_error(
-            "E0802", f"{what} `{escape_text(name.value)}` cannot be read: {error.reason}", name.span
+            "E0802",
+            f"{description} `{escape_text(name.value)}` cannot be read: {error.reason}",
+            name.span,
         )
     # specs are shared: the location of their files must not depend on the machine
     absolute = Path(name.value).is_absolute()
-    if absolute or not inside.is_relative_to(module.directory):
+    if absolute or not path.is_relative_to(module.directory):
         raise_error(
             "E0803",
             f"`{escape_text(name.value)}` is outside the directory of the spec",
             name.span,
             helps=[f"name it with {option} instead"],
         )
-    return inside
+    return path
 
 
-def own_weights_path(program: Program, *, needed: bool = False) -> str:
+def find_own_weights(program: Program, *, needed: bool = False) -> str:
     """Return the path of the weights file that a spec names; empty if it names none.
 
     Raise E0802 if it is `needed` and does not exist, e.g. because it is not trained yet.
@@ -282,39 +286,39 @@ def _read_load(context: Context, env: Env, expr: Any) -> t.Expr:
     raise_error("E0522", "expected the name of a checkpoint tensor", expr.span, "not a tensor name")
 
 
-def _read_split(c: _TransformCall) -> t.Expr:
-    is_list = isinstance(c.find_option("into"), tuple)
-    into: int | tuple[int, ...] = c.read_ints("into") if is_list else c.read_int("into")
+def _read_split(call: _TransformCall) -> t.Expr:
+    is_list = isinstance(call.find_option("into"), tuple)
+    into: int | tuple[int, ...] = call.read_ints("into") if is_list else call.read_int("into")
     count = into if isinstance(into, int) else len(into)
-    part = c.read_int("part")
+    part = call.read_int("part")
     if not 0 <= part < count:
         title = f"`part` of `split` must be from 0 to {count - 1}, as there are {count} parts"
-        raise_error("E0522", title, c.call.span)
-    return t.PartExpr(c.tensor, c.read_int("axis", 0), part, into)
+        raise_error("E0522", title, call.call.span)
+    return t.PartExpr(call.tensor, call.read_int("axis", 0), part, into)
 
 
-def _read_rearrange(c: _TransformCall) -> t.Expr:
-    names = [option.name for option in c.call.options if option.name != "pattern"]
-    sizes = tuple((name, c.read_int(name)) for name in names)
-    return t.RearrangeExpr(c.tensor, c.read_word("pattern"), sizes)
+def _read_rearrange(call: _TransformCall) -> t.Expr:
+    names = [option.name for option in call.call.options if option.name != "pattern"]
+    sizes = tuple((name, call.read_int(name)) for name in names)
+    return t.RearrangeExpr(call.tensor, call.read_word("pattern"), sizes)
 
 
-def _read_stack(c: _TransformCall) -> t.Expr:
+def _read_stack(call: _TransformCall) -> t.Expr:
     """Return the expression of `stack("experts.{e}.w", e=8)`, which expands the placeholder
     `{e}` to 0..7, or of a list of tensors.
     """
-    parts = c.tensors
-    if not c.call.options:
+    parts = call.tensors
+    if not call.call.options:
         return t.StackExpr(parts)
-    (name, *more) = [option.name for option in c.call.options]
-    placeholder, count = "{" + name + "}", c.read_int(name)
+    (name, *more) = [option.name for option in call.call.options]
+    placeholder, count = "{" + name + "}", call.read_int(name)
     named = [name for part in parts for name in t.list_tensors(part)]
     if more or len(parts) != 1 or not all(placeholder in name for name in named):
         title = f"`stack` needs one placeholder, `{placeholder}`, in the tensor name"
-        raise_error("E0522", title, c.call.span, helps=["""write `stack("w.{e}", e=8)`"""])
+        raise_error("E0522", title, call.call.span, helps=["""write `stack("w.{e}", e=8)`"""])
     if not 1 <= count <= MAX_STACKED:
         title = f"`stack` joins 1 to {MAX_STACKED} tensors, not {count}"
-        raise_error("E0522", title, c.call.span)
+        raise_error("E0522", title, call.call.span)
 
     def fill_placeholder(number: int) -> t.Expr:
         return t.rename_tensors(parts[0], lambda name: name.replace(placeholder, str(number)))
@@ -351,19 +355,21 @@ def check_rules(
     library: Library,
     reader: ConfigReader,
     graph: Graph,
-    others: Callable[[], Iterable[Graph]],
+    iterate_other_graphs: Callable[[], Iterable[Graph]],
 ) -> None:
     """Raise the errors of `weights { … }` that can be found without any file.
 
-    A rule for weights that this graph does not have may apply to one of the `others` of the
-    spec, which are built on demand.
+    A rule for weights that this graph does not have may apply to one of the `iterate_other_graphs`
+    of the spec, which are built on demand.
     """
-    wanted = {w.name: w for w in required_parameters(graph)}
+    wanted = {w.name: w for w in list_required_parameters(graph)}
     rules, _ = read_configured_rules(program, library, reader)
-    rules = select_graph_rules(rules, wanted, lambda: merge_required_parameters(others()))
+    rules = select_graph_rules(
+        rules, wanted, lambda: merge_required_parameters(iterate_other_graphs())
+    )
     find_tied_pairs(wanted, rules)
     check_loads_used(wanted, rules)
-    own_weights_path(program)
+    find_own_weights(program)
     for facts in graph.parameter_facts.values():
         parse_initializer(facts.initial, facts.span)
 

@@ -28,15 +28,15 @@ CLASS_TOKENS = ("[CLS]", "[DIST]")
 
 @dataclass(frozen=True, kw_only=True)
 class AttendedInputs:
-    """A model with its prepared inputs; `written` i64[batch, target] are the generated tokens, if
-    the model is generative.
+    """A model with its prepared inputs; `generated_tokens` i64[batch, target] are the generated
+    tokens, if the model is generative.
     """
 
     model: LoadedModel
     arrays: Arrays
-    written: Array | None = None
+    generated_tokens: Array | None = None
 
-    def axis(self, length: Dim | None, count: int) -> MapAxis:
+    def label_axis(self, length: Dim | None, count: int) -> MapAxis:
         """Return the labels of an axis with `count` positions whose length in the graph is
         `length`.
         """
@@ -47,18 +47,20 @@ class AttendedInputs:
             or MapAxis(role="unnamed", labels=tuple(map(str, range(count))))
         )
 
-    def axes(
+    def label_axes(
         self, lengths: tuple[Dim | None, Dim | None], shape: tuple[int, ...]
     ) -> tuple[MapAxis, MapAxis]:
         """Return the axes of a map of `shape` [… query, key] with these symbolic lengths."""
         queries, keys = lengths
-        down, across = self.axis(queries, shape[-2]), self.axis(keys, shape[-1])
-        is_generated = self.written is not None and self.written.shape[1] == shape[-2]
+        down, across = self.label_axis(queries, shape[-2]), self.label_axis(keys, shape[-1])
+        is_generated = (
+            self.generated_tokens is not None and self.generated_tokens.shape[1] == shape[-2]
+        )
         if is_generated and queries != keys:
             down = self._label_generated_tokens() or down
         return down, across
 
-    def image(self) -> Bytes | None:
+    def get_image(self) -> Bytes | None:
         """Return the first input image, denormalized, or None."""
         found = self._find_image()
         if found is None:
@@ -77,27 +79,33 @@ class AttendedInputs:
     def _describe_axis(self, name: str, array: Array) -> str:
         record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS) and array.ndim == 2 and len(array):
-            return "".join(token_labels(array[0], record)) if name != self._growing else ""
+            return (
+                "".join(make_token_labels(array[0], record))
+                if name != self._generated_input
+                else ""
+            )
         if isinstance(record, ImageRecord):
             return f"an image of {record.size[0]} × {record.size[1]} pixels"
         if isinstance(record, Waveform | LogMel):
-            return f"audio of {_count_seconds(array, record):.3g} s"
+            return f"audio of {_compute_duration(array, record):.3g} s"
         return ""
 
     @property
-    def _growing(self) -> str:
-        return self.model.input_signature.growing if self.written is not None else ""
+    def _generated_input(self) -> str:
+        return (
+            self.model.input_signature.sequence_input if self.generated_tokens is not None else ""
+        )
 
     def _label_text(self, length: Dim | None, count: int) -> MapAxis | None:
         """Label the `count` tokens of the text input whose length is `length`."""
-        growing = self.model.input_signature.growing
+        sequence_input = self.model.input_signature.sequence_input
         for name, array in self.arrays.items():
             record = self._find_tokenizer(name)
             if record is None or array.shape[1:] != (count,):
                 continue
             if self.model.manifest.graph.inputs[name].type.shape[1] == length:
-                role: Role = "generated" if name == growing else "input"
-                return MapAxis(role=role, labels=tuple(token_labels(array[0], record)))
+                role: Role = "generated" if name == sequence_input else "input"
+                return MapAxis(role=role, labels=tuple(make_token_labels(array[0], record)))
         return None
 
     def _find_tokenizer(self, name: str) -> TextReading | None:
@@ -105,7 +113,11 @@ class AttendedInputs:
         record = self.model.manifest.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS):
             return record
-        return self._find_output_tokenizer() if name == self.model.input_signature.growing else None
+        return (
+            self._find_output_tokenizer()
+            if name == self.model.input_signature.sequence_input
+            else None
+        )
 
     def _find_output_tokenizer(self) -> TextReading | None:
         """Return the tokenizer of the generated text, if the model has one."""
@@ -118,15 +130,15 @@ class AttendedInputs:
         for name, array in self.arrays.items():
             record = self.model.manifest.reading.get_input_reading(name)
             if isinstance(record, Waveform | LogMel) and count:
-                lasts = _count_seconds(array, record)
-                labels = tuple(f"{n * lasts / count:.2f} s" for n in range(count))
-                return MapAxis(role="audio", labels=labels, seconds=lasts)
+                duration = _compute_duration(array, record)
+                labels = tuple(f"{n * duration / count:.2f} s" for n in range(count))
+                return MapAxis(role="audio", labels=labels, seconds=duration)
         return None
 
     def _find_patches(self, count: int) -> MapAxis | None:
-        found = self._find_image()
-        rows, columns = self.arrays[found[0]].shape[-2:] if found else (0, 0)
-        grid = patch_grid(count, (rows, columns)) if found else None
+        image_input = self._find_image()
+        rows, columns = self.arrays[image_input[0]].shape[-2:] if image_input else (0, 0)
+        grid = infer_patch_grid(count, (rows, columns)) if image_input else None
         if grid is None:
             return None
         patches = (f"{r + 1}, {c + 1}" for r in range(grid.rows) for c in range(grid.columns))
@@ -148,37 +160,39 @@ class AttendedInputs:
     def _label_generated_tokens(self) -> MapAxis | None:
         """Label the tokens generated for the first batch element, if they decode to text."""
         record = self._find_output_tokenizer()
-        if record is None or self.written is None:
+        if record is None or self.generated_tokens is None:
             return None
-        return MapAxis(role="generated", labels=tuple(token_labels(self.written[0], record)))
+        return MapAxis(
+            role="generated", labels=tuple(make_token_labels(self.generated_tokens[0], record))
+        )
 
-    def answer(self) -> str:
+    def decode_generated_text(self) -> str:
         """Return the generated text, or "" if there is none."""
         record = self._find_output_tokenizer()
-        if record is None or self.written is None:
+        if record is None or self.generated_tokens is None:
             return ""
-        return escape_text(decode_text(self.written[0], record))
+        return escape_text(decode_text(self.generated_tokens[0], record))
 
 
-def patch_grid(keys: int, size: tuple[int, int]) -> PatchGrid | None:
-    """Return rows, columns and leading tokens of `keys` patches of an image of `size`."""
-    for lead in (1, 0, 2):
-        patches = keys - lead
+def infer_patch_grid(key_count: int, image_size: tuple[int, int]) -> PatchGrid | None:
+    """Return the patch grid of an image of `image_size` with `key_count` keys, or None."""
+    for prefix_tokens in (1, 0, 2):
+        patches = key_count - prefix_tokens
         if patches < 1:
             continue
-        side = math.sqrt(size[0] * size[1] / patches)
-        rows, columns = size[0] / side, size[1] / side
+        patch_side = math.sqrt(image_size[0] * image_size[1] / patches)
+        rows, columns = image_size[0] / patch_side, image_size[1] / patch_side
         if rows.is_integer() and columns.is_integer():
-            return PatchGrid(rows=int(rows), columns=int(columns), prefix_tokens=lead)
+            return PatchGrid(rows=int(rows), columns=int(columns), prefix_tokens=prefix_tokens)
     return None
 
 
-def token_labels(ids: Array, record: TextReading) -> list[str]:
+def make_token_labels(ids: Array, record: TextReading) -> list[str]:
     """Return one label per id; special tokens, which have no text, are dots."""
     return [get_token_label(int(i), record) for i in ids]
 
 
-def _count_seconds(array: Array, record: Waveform | LogMel) -> float:
+def _compute_duration(array: Array, record: Waveform | LogMel) -> float:
     """Return the duration of the batch in seconds, padding included."""
     samples = record.samples if isinstance(record, LogMel) else array.shape[-1]
     return samples / record.rate

@@ -70,18 +70,18 @@ def select_scopes(scopes: Sequence[str], pattern: str) -> list[str]:
 
 
 def select_maps(
-    maps: Sequence[AttentionMap], choice: AttentionSelection
+    maps: Sequence[AttentionMap], selection: AttentionSelection
 ) -> tuple[AttentionMap, ...]:
-    """Return the maps and heads that `choice` picks. Raise E0931 or E0954 if there are none."""
-    fits = select_scopes([m.scope for m in maps], choice.scope)
-    picked = [m for m in maps if m.scope in fits]
-    if choice.layers:
-        _check_known("layer", choice.layers, picked, {m.layer for m in picked} - {None})
-        picked = [m for m in picked if m.layer in choice.layers]
-    if choice.heads:
-        _check_known("head", choice.heads, picked, {n for m in picked for n in m.heads})
-        picked = [_select_heads(m, choice.heads) for m in picked]
-    return tuple(m for m in picked if m.heads)
+    """Return the maps and heads that `selection` picks. Raise E0931 or E0954 if there are none."""
+    scopes = select_scopes([m.scope for m in maps], selection.scope)
+    selected = [m for m in maps if m.scope in scopes]
+    if selection.layers:
+        _check_known("layer", selection.layers, selected, {m.layer for m in selected} - {None})
+        selected = [m for m in selected if m.layer in selection.layers]
+    if selection.heads:
+        _check_known("head", selection.heads, selected, {n for m in selected for n in m.heads})
+        selected = [_select_heads(m, selection.heads) for m in selected]
+    return tuple(m for m in selected if m.heads)
 
 
 def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap:
@@ -93,21 +93,21 @@ def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap
 
 
 def _check_known(
-    what: str, selected: Sequence[int], maps: Sequence[AttentionMap], known: Set[int | None]
+    noun: str, selected: Sequence[int], maps: Sequence[AttentionMap], known_indices: Set[int | None]
 ) -> None:
     """Raise E0954 for an index that no map has."""
-    indices = {n for n in known if n is not None}
-    strange = [n for n in selected if n not in indices]
-    if not strange:
+    indices = {n for n in known_indices if n is not None}
+    unknown = [n for n in selected if n not in indices]
+    if not unknown:
         return
     names = escape_text(", ".join(m.scope for m in maps[:6]))
     more = f" and {len(maps) - 6} more" if len(maps) > 6 else ""
-    has = f"no scope has a {what}: leave it out"
+    has = f"no scope has a {noun}: leave it out"
     if indices:
-        has = f"the {what}s are {_format_number_list(indices)}"
+        has = f"the {noun}s are {_format_number_list(indices)}"
     raise_error(
         "E0954",
-        f"`--{what}s` selects {what} {strange[0]}, which does not exist",
+        f"`--{noun}s` selects {noun} {unknown[0]}, which does not exist",
         notes=[f"searched in {names}{more}"],
         helps=[has],
     )
@@ -115,10 +115,10 @@ def _check_known(
 
 def _format_number_list(indices: set[int]) -> str:
     """Format indices as `0 to 5`, or as a list if some are missing."""
-    every = sorted(indices)
-    if every == list(range(every[0], every[-1] + 1)) and len(every) > 2:
-        return f"{every[0]} to {every[-1]}"
-    return ", ".join(map(str, every[:24]))
+    ordered = sorted(indices)
+    if ordered == list(range(ordered[0], ordered[-1] + 1)) and len(ordered) > 2:
+        return f"{ordered[0]} to {ordered[-1]}"
+    return ", ".join(map(str, ordered[:24]))
 
 
 ALIGNMENT_OUTPUT = "alignment"
@@ -130,57 +130,63 @@ MAX_PANELS = 256
 
 @dataclass(frozen=True)
 class AttentionRun:
-    """Attention maps and `results` of one run on `rows` batch elements; the first is plotted."""
+    """Attention maps of the first batch element of a run, its `results` and its batch size."""
 
-    looks: AttentionMaps
+    attention_maps: AttentionMaps
     results: dict[str, Array]
-    rows: int = 1
+    batch_size: int = 1
 
-    def select_maps(self, choice: AttentionSelection, *, every: bool) -> tuple[AttentionMaps, str]:
-        """Return the maps to plot and a note on those left out. With `every`, all that `choice`
-        selects; otherwise the last attention if `choice` is empty.
+    def select_maps(
+        self, selection: AttentionSelection, *, select_all: bool
+    ) -> tuple[AttentionMaps, str]:
+        """Return the maps to plot and a note on those left out. With `select_all`, all that
+        `selection` selects; otherwise the last attention if `selection` is empty.
         """
-        maps = select_maps(self.looks.maps, choice)
-        if not every:
-            maps = maps if choice.layers or "*" in choice.scope else maps[-1:]
+        maps = select_maps(self.attention_maps.maps, selection)
+        if not select_all:
+            maps = maps if selection.layers or "*" in selection.scope else maps[-1:]
             maps = _select_first(maps)
-        return replace(self.looks, maps=maps), self._left_out(maps)
+        return replace(self.attention_maps, maps=maps), self._describe_omitted(maps)
 
-    def _left_out(self, maps: tuple[AttentionMap, ...]) -> str:
+    def _describe_omitted(self, maps: tuple[AttentionMap, ...]) -> str:
         """Describe the attentions and heads that a plot leaves out."""
-        every = {m.scope: m for m in self.looks.maps}
-        some = len(maps) < len(every)
-        is_, its = ("is", "its") if len(maps) == 1 else ("are", "their")
+        maps_by_scope = {m.scope: m for m in self.attention_maps.maps}
+        has_omitted = len(maps) < len(maps_by_scope)
+        verb_form, possessive = ("is", "its") if len(maps) == 1 else ("are", "their")
         parts = []
-        if some:
+        if has_omitted:
             names = escape_text(", ".join(m.scope for m in maps[:12]))
-            parts.append(f"plotted {is_} `{names}`")
-        heads = sum(len(every[m.scope].heads) for m in maps)
-        if (drawn := sum(len(m.heads) for m in maps)) < heads:
-            parts.append(f"{drawn} of {its} {heads} heads")
-        if self.rows > 1:
-            verb = "" if some else "plotted is "
-            parts.append(f"{verb}the first of {self.rows} batch elements")
-        if some:
+            parts.append(f"plotted {verb_form} `{names}`")
+        heads = sum(len(maps_by_scope[m.scope].heads) for m in maps)
+        if (plotted_heads := sum(len(m.heads) for m in maps)) < heads:
+            parts.append(f"{plotted_heads} of {possessive} {heads} heads")
+        if self.batch_size > 1:
+            verb = "" if has_omitted else "plotted is "
+            parts.append(f"{verb}the first of {self.batch_size} batch elements")
+        if has_omitted:
             plotted = {m.scope for m in maps}
-            left = [scope for scope in every if scope not in plotted]
-            more = f" and {len(left) - 12} more" if len(left) > 12 else ""
-            names = escape_text(", ".join(left[:12]))
+            omitted = [scope for scope in maps_by_scope if scope not in plotted]
+            more = f" and {len(omitted) - 12} more" if len(omitted) > 12 else ""
+            names = escape_text(", ".join(omitted[:12]))
             parts.append(f"--scope and --layers plot others: {names}{more}")
         return "; ".join(parts)
 
 
 def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
     """Return the maps that fit in one plot, at least one."""
-    room, kept = MAX_PANELS, []
-    for each in maps:
-        if room <= 0:
+    remaining, selected = MAX_PANELS, []
+    for attention_map in maps:
+        if remaining <= 0:
             break
-        heads = len(each.heads)
-        fits = each.with_heads(each.weights[:room], each.masked[:room], each.heads[:room])
-        kept.append(fits)
-        room -= heads
-    return tuple(kept)
+        heads = len(attention_map.heads)
+        clipped = attention_map.with_heads(
+            attention_map.weights[:remaining],
+            attention_map.masked[:remaining],
+            attention_map.heads[:remaining],
+        )
+        selected.append(clipped)
+        remaining -= heads
+    return tuple(selected)
 
 
 def run_with_attention(
@@ -188,62 +194,69 @@ def run_with_attention(
     inputs: Mapping[str, object],
     *,
     scope: str = "",
-    written: Array | None = None,
+    generated_tokens: Array | None = None,
 ) -> AttentionRun:
     """Run a model and keep every attention, one of which must match `scope`; or the model's own
     `alignment` output, if it has one and no `scope` is given.
 
-    `written` i64[batch, target] are the generated tokens of a generative model. E0931 if there are
-    no attention weights.
+    `generated_tokens` i64[batch, target] are the generated tokens of a generative model. E0931 if
+    there are no attention weights.
     """
-    given = AttendedInputs(model=model, arrays=model.prepared(inputs), written=written)
+    attended = AttendedInputs(
+        model=model, arrays=model.prepare_inputs(inputs), generated_tokens=generated_tokens
+    )
     if ALIGNMENT_OUTPUT in model.manifest.graph.outputs and not scope:
         results = model.run(**inputs)
-        maps = [_read_alignment(given, results[ALIGNMENT_OUTPUT])]
+        maps = [_read_alignment(attended, results[ALIGNMENT_OUTPUT])]
         rows = len(results[ALIGNMENT_OUTPUT])
     else:
         results, weights = model.attention(**inputs)
         if not weights:
             raise_error("E0931", "this model has no readable attention weights")
-        maps, rows = _make_maps(given, weights, scope), len(next(iter(weights.values())))
-    answer = given.answer()
-    text = f"{given.describe_inputs()} → {answer}" if answer else given.describe_inputs()
-    looks = AttentionMaps(
-        model=model.manifest.name, input_text=text, maps=tuple(maps), image=given.image()
+        maps, rows = (
+            _make_attention_maps(attended, weights, scope),
+            len(next(iter(weights.values()))),
+        )
+    answer = attended.decode_generated_text()
+    text = f"{attended.describe_inputs()} → {answer}" if answer else attended.describe_inputs()
+    attention_maps = AttentionMaps(
+        model=model.manifest.name, input_text=text, maps=tuple(maps), image=attended.get_image()
     )
-    return AttentionRun(looks, results, rows)
+    return AttentionRun(attention_maps, results, rows)
 
 
-def attention_of_generation(
-    model: LoadedModel, writing: GenerationStream, best: GenerationResult, scope: str = ""
+def compute_generation_attention(
+    model: LoadedModel, stream: GenerationStream, result: GenerationResult, scope: str = ""
 ) -> AttentionRun:
     """Return attention maps of a generation: one full forward over the prompt and the generated
     tokens of the first sequence. The last token was never fed, so it has no query.
     """
-    signature = writing.writer.input_signature
-    growing, inputs = signature.growing, signature.graph.inputs
-    tokens = np.array([best.tokens], np.int64)
+    signature = stream.model.input_signature
+    sequence_input, inputs = signature.sequence_input, signature.graph.inputs
+    tokens = np.array([result.tokens], np.int64)
     # values along the sequence are recomputed for the longer sequence
-    fixed = [
+    static_names = [
         name
-        for name in writing.prepared
-        if signature.length not in model.manifest.graph.inputs[name].type.shape
+        for name in stream.prepared_inputs
+        if signature.sequence_length not in model.manifest.graph.inputs[name].type.shape
     ]
-    first: dict[str, object] = {
-        name: writing.prepared[name][:1]
-        if inputs[name].type.shape[:1] == (signature.batch,)
-        else writing.prepared[name]
-        for name in fixed
+    inputs_of_first: dict[str, object] = {
+        name: stream.prepared_inputs[name][:1]
+        if inputs[name].type.shape[:1] == (signature.batch_size,)
+        else stream.prepared_inputs[name]
+        for name in static_names
     }
-    first[growing] = np.concatenate([writing.prompt[:1], tokens[:, :-1]], axis=1)
-    return run_with_attention(model, first, scope=scope, written=tokens)
+    inputs_of_first[sequence_input] = np.concatenate([stream.prompt[:1], tokens[:, :-1]], axis=1)
+    return run_with_attention(model, inputs_of_first, scope=scope, generated_tokens=tokens)
 
 
-def _make_maps(given: AttendedInputs, weights: Arrays, scope: str) -> list[AttentionMap]:
+def _make_attention_maps(
+    attended: AttendedInputs, weights: Arrays, scope: str
+) -> list[AttentionMap]:
     """Return every attention of the first batch element as a map. E0931 if none matches `scope`, or
     its weights are not [batch, heads, query, key].
     """
-    graph, model = given.model.manifest.graph, given.model
+    graph, model = attended.model.manifest.graph, attended.model
     selected = select_scopes(list(weights), scope)
     all_shapes = {n: np.shape(w) for n, w in weights.items()}
     # four axes can be plotted, none of them empty
@@ -251,20 +264,24 @@ def _make_maps(given: AttendedInputs, weights: Arrays, scope: str) -> list[Atten
     if not shapes.keys() & {*selected}:
         title = f"the attention `{escape_text(selected[-1])}` has weights that cannot be plotted"
         raise_error("E0931", title, notes=[f"{list(np.shape(weights[selected[-1]]))}"])
-    hidden = find_masked_positions(graph, given.arrays, shapes, model.weights)
-    places = find_attentions(graph)
+    masked_positions = find_masked_positions(graph, attended.arrays, shapes, model.weights)
+    locations = find_attentions(graph)
     maps = []
     for name, shape in shapes.items():
-        place = places.get(name.partition(ITERATION_SEPARATOR)[0])
-        lengths = (place.queries, place.keys) if place else (None, None)
-        queries, keys = given.axes(lengths, shape)
+        location = locations.get(name.partition(ITERATION_SEPARATOR)[0])
+        lengths = (location.queries, location.keys) if location else (None, None)
+        queries, keys = attended.label_axes(lengths, shape)
         values = np.asarray(weights[name][0], np.float64)
-        behind = hidden[name][0] if name in hidden else np.zeros(values.shape, np.bool_)
+        masked = (
+            masked_positions[name][0]
+            if name in masked_positions
+            else np.zeros(values.shape, np.bool_)
+        )
         maps.append(
             AttentionMap(
                 scope=name,
                 weights=values,
-                masked=behind,
+                masked=masked,
                 heads=tuple(range(len(values))),
                 queries=queries,
                 keys=keys,
@@ -273,7 +290,7 @@ def _make_maps(given: AttendedInputs, weights: Arrays, scope: str) -> list[Atten
     return maps
 
 
-def _read_alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
+def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
     """Return the model's own alignment [batch, target, source] as a map; heads may precede
     target.
     """
@@ -281,8 +298,8 @@ def _read_alignment(given: AttendedInputs, weights: Array) -> AttentionMap:
     if maps.ndim not in (3, 4) or not maps.size:
         notes = [f"its shape is {list(weights.shape)}"]
         raise_error("E0931", f"the output `{ALIGNMENT_OUTPUT}` has no weights to plot", notes=notes)
-    shape = given.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
-    queries, keys = given.axes((shape[-2], shape[-1]), maps.shape)
+    shape = attended.model.manifest.graph.outputs[ALIGNMENT_OUTPUT].type.shape
+    queries, keys = attended.label_axes((shape[-2], shape[-1]), maps.shape)
     first = maps[0].reshape((-1, *maps.shape[-2:]))
     return AttentionMap(
         scope=ALIGNMENT_OUTPUT,
@@ -303,25 +320,33 @@ class AttentionImage:
 
 
 def render_attention(
-    seen: AttentionRun, form: str, choice: AttentionSelection | None = None, *, log: bool = False
+    run: AttentionRun,
+    suffix: str,
+    selection: AttentionSelection | None = None,
+    *,
+    log_scale: bool = False,
 ) -> AttentionImage:
-    """Render what `choice` selects as `.html`, `.svg` or `.png`: HTML shows everything, an image
+    """Render what `selection` selects as `.html`, `.svg` or `.png`: HTML shows everything, an image
     the last attention if nothing is selected.
 
     E0931 and E0954 if there is no such attention, E0902 and E0953 if the PNG cannot be rendered.
     """
-    looks, left_out = seen.select_maps(choice or AttentionSelection(), every=form == ".html")
-    remarks = (left_out,) if left_out else ()
-    if form == ".html":
-        return AttentionImage(render_attention_html(looks, log=log).encode("utf-8"), remarks)
-    drawing = draw_attention_maps(looks, log=log)
-    if form == ".svg":
+    attention_maps, omitted = run.select_maps(
+        selection or AttentionSelection(), select_all=suffix == ".html"
+    )
+    remarks = (omitted,) if omitted else ()
+    if suffix == ".html":
+        return AttentionImage(
+            render_attention_html(attention_maps, log=log_scale).encode("utf-8"), remarks
+        )
+    drawing = draw_attention_maps(attention_maps, log=log_scale)
+    if suffix == ".svg":
         return AttentionImage(render_svg(drawing).encode("utf-8"), remarks)
     content = render_png(drawing)
-    if strange := find_missing_glyphs(drawing.marks):
+    if missing_glyphs := find_missing_glyphs(drawing.marks):
         remarks = (
             *remarks,
-            f"no installed font has {escape_text(strange[:20])}: the PNG shows code points; "
+            f"no installed font has {escape_text(missing_glyphs[:20])}: the PNG shows code points; "
             ".svg and .html show them",
         )
     return AttentionImage(content, remarks)

@@ -30,12 +30,12 @@ class AttentionLocation:
 def find_attentions(graph: Graph) -> dict[str, AttentionLocation]:
     """Return every attention by scope, in graph order; repeated scopes are numbered."""
     found: dict[str, AttentionLocation] = {}
-    for scope, place in _find_places(graph, ()):
+    for scope, location in _iterate_locations(graph, ()):
         name, n = scope, 1
         while name in found:
             n += 1
             name = f"{scope} {n}"
-        found[name] = place
+        found[name] = location
     return found
 
 
@@ -53,10 +53,12 @@ def _get_weights_and_mask(
     return node.first, softmax.op.mask(softmax)
 
 
-def _find_places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, AttentionLocation]]:
+def _iterate_locations(
+    graph: Graph, loops: tuple[Node, ...]
+) -> Iterator[tuple[str, AttentionLocation]]:
     for node, results in graph.nodes:
         if isinstance(node.op, ops.Scan):
-            yield from _find_places(node.op.body, (*loops, node))
+            yield from _iterate_locations(node.op.body, (*loops, node))
             continue
         value, mask = _get_weights_and_mask(node, results)
         if value is None:
@@ -64,13 +66,13 @@ def _find_places(graph: Graph, loops: tuple[Node, ...]) -> Iterator[tuple[str, A
         queries, keys = value.type.shape[-2:]
         # One query per iteration: over all iterations there are as many as the loop has.
         if loops and queries.number == 1:
-            queries = _get_length(loops[-1])
+            queries = _get_iteration_count(loops[-1])
         made = graph.node_origins.get(node)
         for scope in (made.scopes if made else ()) or ("attention",):
             yield scope, AttentionLocation(value, queries, keys, loops, mask)
 
 
-def _get_length(loop: Node) -> Dim:
+def _get_iteration_count(loop: Node) -> Dim:
     """Return the number of iterations of a loop, as a symbolic dimension."""
     op = loop.op
     assert isinstance(op, ops.Scan)
@@ -80,35 +82,37 @@ def _get_length(loop: Node) -> Dim:
 
 
 def compute_attention_weights(
-    graph: Graph, given: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
+    graph: Graph, inputs: Arrays, returned: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Compute the weights of every attention by scope, [batch, heads, query, key], for prepared
     inputs. `returned` are those that the compiled model returns; `parameters` loads its weights if
     the rest need them.
     """
-    places = find_attentions(graph)
-    found = {n: returned[n] for n, p in places.items() if _is_returned(n, p, returned, places)}
-    rest = {n: (p.loops, p.value) for n, p in places.items() if n not in found}
-    computed = _evaluate_values(graph, rest, given, parameters)
+    locations = find_attentions(graph)
+    found = {
+        n: returned[n] for n, p in locations.items() if _is_returned(n, p, returned, locations)
+    }
+    rest = {n: (p.loops, p.value) for n, p in locations.items() if n not in found}
+    computed = _evaluate_values(graph, rest, inputs, parameters)
     found |= {n: np.asarray(weights, np.float32) for n, weights in computed.items()}
-    shaped = {name: _reshape_weights(found[name], place) for name, place in places.items()}
+    shaped = {name: _reshape_weights(found[name], location) for name, location in locations.items()}
     return {n: w for name, each in shaped.items() for n, w in _split_iterations(name, each)}
 
 
 def find_masked_positions(
     graph: Graph,
-    given: Arrays,
+    inputs: Arrays,
     shapes: Mapping[str, tuple[int, ...]],
     parameters: Callable[[], Arrays],
 ) -> Arrays:
     """Compute the masked-out positions, bool[batch, heads, query, key] by scope, for attentions
     whose weights have these `shapes`. Attentions without a mask are left out.
     """
-    places = find_attentions(graph)
-    masks = {n: (p.loops, p.mask) for n, p in places.items() if p.mask is not None}
+    locations = find_attentions(graph)
+    masks = {n: (p.loops, p.mask) for n, p in locations.items() if p.mask is not None}
     found: dict[str, Array] = {}
-    for name, mask in _evaluate_values(graph, masks, given, parameters).items():
-        hidden = _reshape_weights(~np.asarray(mask, np.bool_), places[name])
+    for name, mask in _evaluate_values(graph, masks, inputs, parameters).items():
+        hidden = _reshape_weights(~np.asarray(mask, np.bool_), locations[name])
         for iteration, each in _split_iterations(name, hidden):
             if iteration in shapes:
                 found[iteration] = np.broadcast_to(each, shapes[iteration])
@@ -128,10 +132,10 @@ def _split_iterations(name: str, weights: Array) -> Iterator[tuple[str, Array]]:
         yield f"{name}{ITERATION_SEPARATOR}{number + 1}", weights[:, :, number]
 
 
-def _reshape_weights(weights: Array, place: AttentionLocation) -> Array:
+def _reshape_weights(weights: Array, location: AttentionLocation) -> Array:
     """Move loop axes to the query axis and add a heads axis after the batch if there is none."""
-    iterations = len(place.loops)
-    for at, loop in enumerate(place.loops):  # the outermost stacked last
+    iterations = len(location.loops)
+    for at, loop in enumerate(location.loops):  # the outermost stacked last
         assert isinstance(loop.op, ops.Scan)
         weights = np.moveaxis(weights, at + loop.op.axis, at)
     for _ in range(iterations):
@@ -146,53 +150,56 @@ NestedValues: TypeAlias = Mapping[str, tuple[tuple[Node, ...], Value]]
 
 
 def _evaluate_values(
-    graph: Graph, wanted: NestedValues, given: Arrays, parameters: Callable[[], Arrays]
+    graph: Graph, wanted: NestedValues, inputs: Arrays, parameters: Callable[[], Arrays]
 ) -> Arrays:
     """Compute values, stacked by their loops; `parameters` is called if they need any."""
     if not wanted:
         return {}
-    tapped, taps = _with_outputs(graph, wanted)
+    tapped, taps = _add_outputs(graph, wanted)
     read = {a for node in collect_needed_nodes(taps.values()) for a in node.args} | {*taps.values()}
     needed = {n: v for n, v in tapped.parameters.items() if v in read}
     tapped = replace(tapped, parameters=needed, outputs=taps, names={})
-    return backend.load_reference().evaluate_graph(tapped, given, parameters() if needed else {})
+    return backend.load_reference().evaluate_graph(tapped, inputs, parameters() if needed else {})
 
 
 def _is_returned(
-    name: str, place: AttentionLocation, returned: Arrays, places: Mapping[str, AttentionLocation]
+    name: str,
+    location: AttentionLocation,
+    returned: Arrays,
+    locations: Mapping[str, AttentionLocation],
 ) -> bool:
     """Return whether the model's output under a name is this attention's weights."""
     # A loop returns a slice per iteration, and of two attentions of one scope a model compiled by
     # another version may mean either.
-    if place.loops or name not in returned or {f"{name} 2"} & {*returned, *places}:
+    if location.loops or name not in returned or {f"{name} 2"} & {*returned, *locations}:
         return False
-    return np.ndim(returned[name]) == place.value.type.rank
+    return np.ndim(returned[name]) == location.value.type.rank
 
 
-def _with_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
+def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
     """Return a copy of the graph whose loops output the wanted values, and these values in it."""
     builder = Builder()
-    now = builder.copy_ports(graph)
+    copied = builder.copy_ports(graph)
     taps: dict[str, Value] = {}
     for node, results in graph.nodes:
         inner = {
             n: (loops[1:], v) for n, (loops, v) in wanted.items() if loops and loops[0] is node
         }
-        op, names = _collect_values(node.op, inner) if inner else (node.op, ())
-        made = builder.copy_node(graph, node, now, op)
-        now.update(zip(results, made, strict=False))
-        taps.update(zip(names, made[len(results) :], strict=True))
-    taps.update({n: now[value] for n, (loops, value) in wanted.items() if not loops})
-    outputs = {n: now[v] for n, v in graph.outputs.items()}
-    return builder.finish_copy(graph, now, {**outputs, **taps}), taps
+        op, names = _add_loop_outputs(node.op, inner) if inner else (node.op, ())
+        results_of_copy = builder.copy_node(graph, node, copied, op)
+        copied.update(zip(results, results_of_copy, strict=False))
+        taps.update(zip(names, results_of_copy[len(results) :], strict=True))
+    taps.update({n: copied[value] for n, (loops, value) in wanted.items() if not loops})
+    outputs = {n: copied[v] for n, v in graph.outputs.items()}
+    return builder.finish_copy(graph, copied, {**outputs, **taps}), taps
 
 
-def _collect_values(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]:
+def _add_loop_outputs(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]:
     """Return the loop that also stacks wanted values of its body, and their names in order. A loop
     with early exit then runs all iterations, which changes no result.
     """
     assert isinstance(op, ops.Scan)
-    body, taps = _with_outputs(op.body, inner)
+    body, taps = _add_outputs(op.body, inner)
     outputs = {n: v for n, v in body.outputs.items() if n in op.body.outputs}
     return replace(
         op,

@@ -14,8 +14,8 @@ from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
 from specc.runtime.standalone_generator import (
     iterate_standalone_steps,
+    list_standalone_hypotheses,
     run_standalone,
-    standalone_hypotheses,
 )
 
 
@@ -35,10 +35,10 @@ class GenerationResult:
     log_probs: tuple[float, ...] | None = None
 
     def __repr__(self) -> str:
-        said = repr(self.tokens) if self.text is None else repr(self.text)
+        content = repr(self.tokens) if self.text is None else repr(self.text)
         end = "" if self.complete else ", truncated"
         count = f"{len(self.tokens)} token{'s' * (len(self.tokens) != 1)}"
-        return format_repr(f"text of {count}{end}: {said}")
+        return format_repr(f"text of {count}{end}: {content}")
 
 
 @dataclass(kw_only=True)
@@ -46,41 +46,41 @@ class GenerationStream(GenerationRequest):
     """A batch of sequences during generation: iterate it for tokens, `pieces` for text, `results`
     for the final sequences.
 
-    Steps are cached in `log`: a second iteration starts from the beginning. `found` are the
-    sequences of a beam search when it has ended.
+    Steps are cached in `logged_steps`: a second iteration starts from the beginning. `hypotheses`
+    are the sequences of a beam search when it has ended.
     """
 
-    log: list[DecodeStep] = field(default_factory=list)
-    found: list[list[BeamHypothesis]] | None = None
-    steps: Iterator[DecodeStep] | None = field(default=None, repr=False)
-    fault: Failed | None = None
+    logged_steps: list[DecodeStep] = field(default_factory=list)
+    hypotheses: list[list[BeamHypothesis]] | None = None
+    step_iterator: Iterator[DecodeStep] | None = field(default=None, repr=False)
+    error: Failed | None = None
 
     def __repr__(self) -> str:
         rows = len(self.prompt)
         return format_repr(
-            f"generating {self.writer.generation.name}: {rows} "
-            f"{'text' if rows == 1 else 'texts'}, {len(self.log)} tokens each so far"
+            f"generating {self.model.generation.name}: {rows} "
+            f"{'text' if rows == 1 else 'texts'}, {len(self.logged_steps)} tokens each so far"
         )
 
     def __iter__(self) -> Iterator[DecodeStep]:
         """Yield tokens i64[batch] as they are generated; beam search finds whole sequences
         first.
         """
-        place = 0
-        while place < len(self.log) or self._one_more():
-            yield self.log[place]
-            place += 1
+        index = 0
+        while index < len(self.logged_steps) or self._log_next_step():
+            yield self.logged_steps[index]
+            index += 1
 
     def pieces(self) -> Iterator[list[str]]:
         """Yield the new text of each sequence as soon as it is final."""
-        texts = _texts(self)
+        detokenizer = _make_detokenizer(self)
         stopped = np.zeros(len(self.prompt), np.bool_)
-        for made in self:
+        for step in self:
             # A stop string ends the text and is not part of it, so it must be detected at once.
-            stopped = stopped | np.isin(made.tokens, self.settings.stop)
-            texts.take(made.tokens, stopped.copy())
-            yield texts.fresh()
-        yield texts.close()
+            stopped = stopped | np.isin(step.tokens, self.settings.stop)
+            detokenizer.feed(step.tokens, stopped.copy())
+            yield detokenizer.pop_new_text()
+        yield detokenizer.close()
 
     def results(self) -> list[list[GenerationResult]]:
         """Generate to the end and return the sequences of each prompt, best first.
@@ -89,50 +89,57 @@ class GenerationStream(GenerationRequest):
         """
         for _ in self:
             pass
-        if self.found is None:
+        if self.hypotheses is None:
             return [[self._make_result(row)] for row in range(len(self.prompt))]
-        return [[_convert_hypothesis(self, text) for text in row] for row in self.found]
+        return [
+            [_convert_hypothesis_to_result(self, text) for text in row] for row in self.hypotheses
+        ]
 
-    def cut_off(self, result: GenerationResult) -> str:
+    def explain_truncation(self, result: GenerationResult) -> str:
         """Return why a sequence was cut off; empty if it ended, or nothing can end one."""
         # Without stop tokens every sequence ends at its length limit, which needs no note.
         if result.complete or not self.settings.stop:
             return ""
-        full = self.room < self.settings.max_tokens and len(result.tokens) >= self.room
+        full = (
+            self.max_new_tokens < self.settings.max_tokens
+            and len(result.tokens) >= self.max_new_tokens
+        )
         return "the maximum context length" if full else "at which it had not ended"
 
-    def _one_more(self) -> bool:
+    def _log_next_step(self) -> bool:
         """Log the next step; return whether there was one. An error is raised again each time."""
-        if self.fault is not None:
-            raise self.fault
-        if self.steps is None:
-            beam = self.settings.strategy == "beam"
-            self.steps = _iterate_beams(self) if beam else _tokens(self)
+        if self.error is not None:
+            raise self.error
+        if self.step_iterator is None:
+            is_beam_search = self.settings.strategy == "beam"
+            self.step_iterator = (
+                _iterate_beams(self) if is_beam_search else _iterate_decode_steps(self)
+            )
         try:
-            made = next(self.steps, None)
-        except Failed as fault:
-            self.fault = fault
+            step = next(self.step_iterator, None)
+        except Failed as error:
+            self.error = error
             raise
         except BaseException:
             # Ctrl-C within a step: the caches are inconsistent, and nothing computed from them
             # could be trusted
             title = "this text was broken off while it was written"
             helps = ("call `generate` again",)
-            self.fault = Failed(Diagnostic("E0962", title, helps=helps))
+            self.error = Failed(Diagnostic("E0962", title, helps=helps))
             raise
-        self.log += [made] if made else []
-        return made is not None
+        self.logged_steps += [step] if step else []
+        return step is not None
 
-    def _make_result(self, row: int) -> GenerationResult:
+    def _make_result(self, batch_index: int) -> GenerationResult:
         """Return the logged tokens of one batch element, up to its end."""
         tokens, scores, ended = list[int](), list[float](), False
-        for made in self.log:
+        for step in self.logged_steps:
             if ended:
                 break
-            tokens.append(int(made.tokens[row]))
-            if made.log_probs is not None:
-                scores.append(float(made.log_probs[row]))
-            ended = bool(made.ended[row])
+            tokens.append(int(step.tokens[batch_index]))
+            if step.log_probs is not None:
+                scores.append(float(step.log_probs[batch_index]))
+            ended = bool(step.ended[batch_index])
         return GenerationResult(
             tokens=tuple(tokens),
             text=decode_tokens(self, tokens),
@@ -141,100 +148,110 @@ class GenerationStream(GenerationRequest):
         )
 
 
-def _convert_hypothesis(writing: GenerationStream, text: BeamHypothesis) -> GenerationResult:
+def _convert_hypothesis_to_result(
+    stream: GenerationStream, hypothesis: BeamHypothesis
+) -> GenerationResult:
     """Convert a beam hypothesis to a result."""
     return GenerationResult(
-        tokens=text.tokens,
-        text=decode_tokens(writing, text.tokens),
-        complete=text.ended,
-        score=text.score,
-        log_probs=text.log_probs,
+        tokens=hypothesis.tokens,
+        text=decode_tokens(stream, hypothesis.tokens),
+        complete=hypothesis.ended,
+        score=hypothesis.score,
+        log_probs=hypothesis.log_probs,
     )
 
 
 def decode_tokens(request: GenerationRequest, tokens: Sequence[int]) -> str | None:
     """Decode tokens to text up to a stop; None if the model has no detokenizer."""
-    if request.writer.decode is None:
+    if request.model.decode is None:
         return None
     stop, strings = request.settings.stop, request.settings.stop_strings
     # The stop token is among the tokens, where callers expect it, and not in the text.
     shown = tokens[:-1] if tokens and tokens[-1] in stop else tokens
-    return cut_at_stop(request.writer.decode(shown), strings)
+    return cut_at_stop(request.model.decode(shown), strings)
 
 
-def _texts(request: GenerationRequest) -> BatchDetokenizer:
+def _make_detokenizer(request: GenerationRequest) -> BatchDetokenizer:
     return BatchDetokenizer(request.decode, len(request.prompt), request.settings.stop_strings)
 
 
-def _tokens(request: GenerationRequest) -> Iterator[DecodeStep]:
+def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
     """Yield the steps of greedy decoding or sampling, also of a standalone generator."""
-    texts = _texts(request) if request.settings.stop_strings else None
-    watch = texts.take if texts else None
-    if request.writer.itself is not None:
+    detokenizer = _make_detokenizer(request) if request.settings.stop_strings else None
+    observer = detokenizer.feed if detokenizer else None
+    if request.model.standalone_session is not None:
         # run lazily: it may take minutes, and Ctrl-C must find a generation that has begun
         yield from iterate_standalone_steps(
-            run_standalone(request.writer.itself, request), request, watch
+            run_standalone(request.model.standalone_session, request), request, observer
         )
         return
-    stepper = request.writer.stepper(request.prepared)
+    stepper = request.model.create_stepper(request.prepared_inputs)
     yield from decode_steps(
         stepper,
         request.prompt,
         request.limited_settings,
-        keep=request.keep,
-        watch=watch,
-        numbers=request.numbers,
+        padding_mask=request.padding_mask,
+        observer=observer,
+        sample_indices=request.sample_indices,
     )
 
 
-def _iterate_beams(writing: GenerationStream) -> Iterator[DecodeStep]:
+def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
     """Yield the steps of the best hypothesis of each batch element once beam search ends."""
-    writing.found = _search_beams(writing)
-    best = [row[0] for row in writing.found]
+    stream.hypotheses = _search_beams(stream)
+    best = [hypotheses[0] for hypotheses in stream.hypotheses]
     for step in range(max((len(h.tokens) for h in best), default=0)):
-        tokens = [h.tokens[step] if step < len(h.tokens) else writing.settings.filler for h in best]
+        tokens = [
+            h.tokens[step] if step < len(h.tokens) else stream.settings.padding_token for h in best
+        ]
         # Shorter sequences are padded until the longest has ended.
         ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
         yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
 
 
 def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:
-    strings = request.settings.stop_strings
-    ends = make_stop_check(request.decode, strings) if strings else None
-    if request.writer.itself is not None:
-        return standalone_hypotheses(
-            run_standalone(request.writer.itself, request), request.settings.stop
+    stop_strings = request.settings.stop_strings
+    ends_sequence = make_stop_check(request.decode, stop_strings) if stop_strings else None
+    if request.model.standalone_session is not None:
+        return list_standalone_hypotheses(
+            run_standalone(request.model.standalone_session, request), request.settings.stop
         )
-    stepper = request.writer.stepper(request.prepared)
+    stepper = request.model.create_stepper(request.prepared_inputs)
     return search_beams(
-        stepper, request.prompt, request.limited_settings, keep=request.keep, ends=ends
+        stepper,
+        request.prompt,
+        request.limited_settings,
+        padding_mask=request.padding_mask,
+        ends_sequence=ends_sequence,
     )
 
 
-def results_as_arrays(writing: GenerationStream, results: list[list[GenerationResult]]) -> Arrays:
+def convert_results_to_arrays(
+    stream: GenerationStream, results: list[list[GenerationResult]]
+) -> Arrays:
     """Return the tokens i64[batch, num_return_sequences, longest], i64[batch, longest] if
     one sequence per prompt was requested, and the scores if there are any.
     """
     # every prompt has as many sequences, so that they are in one array
-    texts = [result for row in results for result in row]
-    longest = max((len(text.tokens) for text in texts), default=0)
-    best = slice(None) if writing.settings.num_return_sequences > 1 else 0
+    sequences = [result for row in results for result in row]
+    longest = max((len(text.tokens) for text in sequences), default=0)
+    sequence_axis_index = slice(None) if stream.settings.num_return_sequences > 1 else 0
     shape = (len(results), len(results[0]))
 
     def pad_sequences(rows: Iterable[Sequence[float]], fill: float) -> Array:
         """Pad to [batch, num_return_sequences, longest], or [batch, longest] for one sequence."""
         values = [[*row, *[fill] * (longest - len(row))] for row in rows]
-        return np.array(values).reshape(*shape, longest)[:, best]
+        return np.array(values).reshape(*shape, longest)[:, sequence_axis_index]
 
-    tokens = pad_sequences([text.tokens for text in texts], writing.settings.filler)
-    name = writing.writer.generation.name
-    found: dict[str, Array] = {name: tokens.astype(np.int64)}
+    tokens = pad_sequences([text.tokens for text in sequences], stream.settings.padding_token)
+    name = stream.model.generation.name
+    arrays: dict[str, Array] = {name: tokens.astype(np.int64)}
     # All sequences of one generation have scores or none has: the strategy decides.
-    scores = [text.score for text in texts if text.score is not None]
-    if len(scores) == len(texts):
-        found["scores"] = np.array(scores, np.float32).reshape(shape)
-    chances = [text.log_probs for text in texts if text.log_probs is not None]
-    if len(chances) == len(texts):
-        chosen = pad_sequences(chances, 0.0)
-        found["log_probs"] = chosen.astype(np.float32)
-    return found
+    scores = [text.score for text in sequences if text.score is not None]
+    if len(scores) == len(sequences):
+        arrays["scores"] = np.array(scores, np.float32).reshape(shape)
+    log_probs = [text.log_probs for text in sequences if text.log_probs is not None]
+    if len(log_probs) == len(sequences):
+        chosen = pad_sequences(log_probs, 0.0)
+        arrays["log_probs"] = chosen.astype(np.float32)
+    return arrays

@@ -44,25 +44,26 @@ def find_text_tokenizer(
 
 @dataclass(kw_only=True)
 class GenerativeModel:
-    """The parts of a generative model. `input_signature` describes its inputs, `context` its
-    maximum length, bounded by `table`. `stepper` begins a decode loop in Python; `itself` runs a
-    standalone decode graph with the settings `compiled`. Tokens are `drawn` from so many logits.
-    `begins`: the first token is sampled from prefix positions, without a prompt. `apart` are the
-    facts of a step whose batch may hold sequences of different lengths.
+    """The parts of a generative model. `input_signature` describes its inputs, `max_context` its
+    maximum length, bounded by `limiting_table`. `create_stepper` begins a decode loop in Python;
+    `standalone_session` runs a standalone decode graph with the settings `compiled_settings`.
+    Tokens are `sampled_vocabulary_size` from so many logits. `allows_empty_prompt`: the first token
+    is sampled from prefix positions, without a prompt. `mixed_length_facts` are the facts of a step
+    whose batch may hold sequences of different lengths.
     """
 
     input_signature: ModelInputs
     generation: GenerateSection
     reading: PreprocessingConfig
-    context: int | None
-    stepper: CreateStepper = field(repr=False)
-    table: str = ""
+    max_context: int | None
+    create_stepper: CreateStepper = field(repr=False)
+    limiting_table: str = ""
     random_init: RandomWeights | None = None
-    itself: Session | None = field(default=None, repr=False)
-    compiled: Mapping[str, object] = field(default_factory=dict)
-    drawn: int | None = None
-    begins: bool = False
-    apart: GenerationFacts | None = None
+    standalone_session: Session | None = field(default=None, repr=False)
+    compiled_settings: Mapping[str, object] = field(default_factory=dict)
+    sampled_vocabulary_size: int | None = None
+    allows_empty_prompt: bool = False
+    mixed_length_facts: GenerationFacts | None = None
 
     @cached_property
     def decode(self) -> Callable[[Sequence[int]], str] | None:
@@ -71,38 +72,41 @@ class GenerativeModel:
         return partial(decode_text, record=record) if record else None
 
     @property
-    def vocabulary(self) -> VocabularySizes:
+    def vocabulary_sizes(self) -> VocabularySizes:
         """Vocabulary sizes of the input and of the logits."""
-        below = self.input_signature.graph.input_facts[self.input_signature.growing].below
-        return VocabularySizes(below.number if below is not None else None, self.drawn)
+        below = self.input_signature.graph.input_facts[self.input_signature.sequence_input].below
+        return VocabularySizes(
+            below.number if below is not None else None, self.sampled_vocabulary_size
+        )
 
 
 @dataclass(kw_only=True)
 class GenerationRequest:
-    """A request to generate a batch after `prompt`, with `keep` as its padding mask and `room` for
-    so many tokens. `begun`: no prompt was given, so the first token is the start token, or there is
-    none. Sequences are sampled by their `numbers`, by default their batch indices.
+    """A request to generate a batch after `prompt`, with `padding_mask` as its padding mask and
+    `max_new_tokens` for so many tokens. `starts_without_prompt`: no prompt was given, so the first
+    token is the start token, or there is none. Sequences are sampled by their `sample_indices`, by
+    default their batch indices.
     """
 
-    writer: GenerativeModel
+    model: GenerativeModel
     settings: GenerationSettings
-    prepared: Arrays
+    prepared_inputs: Arrays
     prompt: Ints
-    keep: Bools | None
-    room: int
-    begun: bool = False
-    numbers: Sequence[int] = ()
+    padding_mask: Bools | None
+    max_new_tokens: int
+    starts_without_prompt: bool = False
+    sample_indices: Sequence[int] = ()
 
     @property
     def limited_settings(self) -> GenerationSettings:
         """The settings, with max_tokens limited to the positions left."""
-        most = min(self.settings.max_tokens, self.room)
-        return replace(self.settings, max_tokens=most)
+        max_tokens = min(self.settings.max_tokens, self.max_new_tokens)
+        return replace(self.settings, max_tokens=max_tokens)
 
     @property
     def decode(self) -> Callable[[Sequence[int]], str]:
         """Detokenizer. E0945 if the model has none."""
-        if self.writer.decode is None:
+        if self.model.decode is None:
             raise_error(
                 "E0945",
                 "this model's tokens have no text form",
@@ -112,15 +116,15 @@ class GenerationRequest:
                     "add `show logits = text(…)` to the spec's `reading`",
                 ],
             )
-        return self.writer.decode
+        return self.model.decode
 
 
 def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
     """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. E0424 if the
     model has no chat template, else as in `specc.preprocessing.chat_template`.
     """
-    growing = input_signature.growing
-    record = input_signature.reading.get_input_reading(growing) if growing else None
+    sequence_input = input_signature.sequence_input
+    record = input_signature.reading.get_input_reading(sequence_input) if sequence_input else None
     if not isinstance(record, TextTokenizer) or record.chat is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
     text = render_chat_template(record.chat, parse_messages(messages))
@@ -132,71 +136,91 @@ def prepare_prompts(
     input_signature: ModelInputs,
     inputs: Mapping[str, object],
     start: Sequence[int],
-    begins: bool = False,
+    allows_empty_prompt: bool = False,
 ) -> Arrays:
     """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
-    given; none if the sequence `begins` from prefix positions.
+    given; none if the sequence `allows_empty_prompt` from prefix positions.
     """
-    growing = input_signature.growing
-    if growing not in inputs:
-        return input_signature.prepared(_add_start_tokens(input_signature, inputs, start, begins))
-    others = {name: value for name, value in inputs.items() if name != growing}
-    prompts = _pad_prompts(input_signature, inputs[growing])
+    sequence_input = input_signature.sequence_input
+    if sequence_input not in inputs:
+        return input_signature.prepare(
+            _add_start_tokens(input_signature, inputs, start, allows_empty_prompt)
+        )
+    others = {name: value for name, value in inputs.items() if name != sequence_input}
+    prompts = _pad_prompts(input_signature, inputs[sequence_input])
     # a mask from the caller takes precedence over the computed one
-    prepared = input_signature.prepared({**prompts, **others})
-    padded = next((n for n in prompts if n not in (growing, *others)), "")
-    return _as_alone(input_signature, prepared, padded) if padded else prepared
+    prepared = input_signature.prepare({**prompts, **others})
+    computed_mask = next((n for n in prompts if n not in (sequence_input, *others)), "")
+    return (
+        _recompute_padding_mask(input_signature, prepared, computed_mask)
+        if computed_mask
+        else prepared
+    )
 
 
 def _add_start_tokens(
-    input_signature: ModelInputs, inputs: Mapping[str, object], start: Sequence[int], begins: bool
+    input_signature: ModelInputs,
+    inputs: Mapping[str, object],
+    start: Sequence[int],
+    allows_empty_prompt: bool,
 ) -> dict[str, object]:
-    """Return the inputs with the start tokens of each sequence, or none if it `begins` without."""
-    if not start and not begins:
+    """Return the inputs with the start tokens of each sequence, or none if it `allows_empty_prompt`
+    without.
+    """
+    if not start and not allows_empty_prompt:
         return dict(inputs)
-    first = np.tile(np.array(start, np.int64), (_count_rows(input_signature, inputs), 1))
+    start_tokens = np.tile(
+        np.array(start, np.int64), (_infer_batch_size(input_signature, inputs), 1)
+    )
     # they are valid, even one with the padding id
-    keep = input_signature.mask
-    exists = {keep: np.ones(first.shape, np.bool_)} if keep else {}
-    return {**exists, **inputs, input_signature.growing: first}
+    mask_input = input_signature.mask_input
+    mask = {mask_input: np.ones(start_tokens.shape, np.bool_)} if mask_input else {}
+    return {**mask, **inputs, input_signature.sequence_input: start_tokens}
 
 
-def _as_alone(input_signature: ModelInputs, prepared: dict[str, Array], keep: str) -> Arrays:
+def _recompute_padding_mask(
+    input_signature: ModelInputs, prepared: dict[str, Array], mask_input: str
+) -> Arrays:
     """Compute the padding mask of batched prompts as if each stood in a batch of one."""
-    defaults, growing = input_signature.defaults, input_signature.growing
-    if defaults is None or keep not in defaults.outputs:
+    defaults, sequence_input = input_signature.defaults, input_signature.sequence_input
+    if defaults is None or mask_input not in defaults.outputs:
         return prepared
-    if find_default_sources(defaults, keep) != {growing}:
-        title = f"the prompts are of different length, and `{keep}` hangs on more"
-        raise_error("E0912", title, helps=[f"pass `{keep}` with the prompts"])
-    alone, exist = resolve_absent_inputs(defaults, (keep,)), prepared[keep].copy()
-    for row, tokens in enumerate(prepared[growing]):
-        begin = len(tokens) - int(exist[row].sum())
-        given = {growing: tokens[None, begin:]}
-        exist[row, begin:] = backend.load_reference().evaluate_graph(alone, given, {})[keep][0]
-    return {**prepared, keep: exist}
+    if find_default_sources(defaults, mask_input) != {sequence_input}:
+        title = f"the prompts are of different length, and `{mask_input}` hangs on more"
+        raise_error("E0912", title, helps=[f"pass `{mask_input}` with the prompts"])
+    mask_defaults, mask = (
+        resolve_absent_inputs(defaults, (mask_input,)),
+        prepared[mask_input].copy(),
+    )
+    for row, tokens in enumerate(prepared[sequence_input]):
+        start = len(tokens) - int(mask[row].sum())
+        inputs = {sequence_input: tokens[None, start:]}
+        mask[row, start:] = backend.load_reference().evaluate_graph(mask_defaults, inputs, {})[
+            mask_input
+        ][0]
+    return {**prepared, mask_input: mask}
 
 
-def _pad_prompts(input_signature: ModelInputs, given: object) -> dict[str, object]:
+def _pad_prompts(input_signature: ModelInputs, prompts: object) -> dict[str, object]:
     """Left-pad prompts of different lengths (lists of ids) and add their padding mask."""
-    growing = input_signature.growing
-    rows = _list_prompts(given)
-    if not rows:
-        return {growing: given}
-    keep = input_signature.mask
-    longest = max(map(len, rows))
+    sequence_input = input_signature.sequence_input
+    sequences = _list_prompts(prompts)
+    if not sequences:
+        return {sequence_input: prompts}
+    mask_input = input_signature.mask_input
+    longest = max(map(len, sequences))
     if not longest:
-        given = np.zeros((len(rows), 0), np.int64)
+        prompts = np.zeros((len(sequences), 0), np.int64)
     # Nothing is padded, but the model may require the mask anyway; a default provides it.
-    if min(map(len, rows)) == longest:
-        absent = input_signature.defaults.outputs if input_signature.defaults else ()
-        if not keep or keep in absent:
-            return {growing: given}
-        return {growing: given, keep: np.ones((len(rows), longest), np.bool_)}
-    if not keep:
+    if min(map(len, sequences)) == longest:
+        default_inputs = input_signature.defaults.outputs if input_signature.defaults else ()
+        if not mask_input or mask_input in default_inputs:
+            return {sequence_input: prompts}
+        return {sequence_input: prompts, mask_input: np.ones((len(sequences), longest), np.bool_)}
+    if not mask_input:
         raise_error(
             "E0912",
-            f"the prompts have {min(map(len, rows))} to {longest} tokens, "
+            f"the prompts have {min(map(len, sequences))} to {longest} tokens, "
             "and the model cannot tell padding",
             notes=["it has no `keep` input with the same axes"],
             helps=[
@@ -205,24 +229,24 @@ def _pad_prompts(input_signature: ModelInputs, given: object) -> dict[str, objec
         )
     # On the left, so that the newest token of every sequence is in one column. Its id does not
     # matter: `keep` marks it as padding.
-    padded = [[0] * (longest - len(row)) + list(row) for row in rows]
-    exist = [[False] * (longest - len(row)) + [True] * len(row) for row in rows]
-    return {growing: padded, keep: exist}
+    padded = [[0] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[False] * (longest - len(sequence)) + [True] * len(sequence) for sequence in sequences]
+    return {sequence_input: padded, mask_input: mask}
 
 
-def _list_prompts(given: object) -> list[Sequence[object]]:
+def _list_prompts(value: object) -> list[Sequence[object]]:
     """Return prompts that are lists of ids; empty for any other value."""
-    if not isinstance(given, list | tuple):
+    if not isinstance(value, list | tuple):
         return []
-    rows: list[Sequence[object]] = [r for r in given if isinstance(r, list | tuple)]
-    return rows if len(rows) == len(given) else []
+    prompts: list[Sequence[object]] = [r for r in value if isinstance(r, list | tuple)]
+    return prompts if len(prompts) == len(value) else []
 
 
-def _count_rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
+def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]) -> int:
     """Return the batch size of the given inputs."""
     for name, value in inputs.items():
         known = input_signature.graph.inputs.get(name)
-        if known is None or input_signature.batch not in known.type.shape[:1]:
+        if known is None or input_signature.batch_size not in known.type.shape[:1]:
             continue
         # A text is one batch element, however many characters it has, and so is an image.
         if isinstance(value, str) or is_pil_image(value):
@@ -233,56 +257,60 @@ def _count_rows(input_signature: ModelInputs, inputs: Mapping[str, object]) -> i
     return 1
 
 
-def check_generation_settings(source: GenerativeModel, settings: GenerationSettings) -> None:
+def check_generation_settings(model: GenerativeModel, settings: GenerationSettings) -> None:
     """Raise E0732 or E0733 for settings that this model does not support."""
-    growing, batch = source.input_signature.growing, source.input_signature.batch
-    named = {
+    sequence_input, batch = model.input_signature.sequence_input, model.input_signature.batch_size
+    token_settings = {
         "pad": settings.pad,
         "start": settings.start,
         "begin": settings.begin,
         "forced_eos_token_id": settings.forced_eos_token_id,
     }
-    for name, token in named.items():
-        if fault := source.vocabulary.check_token_id(name, token):
-            raise Failed(fault)
+    for name, token in token_settings.items():
+        if error := model.vocabulary_sizes.check_token_id(name, token):
+            raise Failed(error)
     if settings.strategy == "beam" and batch.number is not None:
         raise_error(
             "E0733",
             f"beam search needs a dynamic batch size, this model has one of {batch}",
             helps=[
-                f"give `{growing}` a run-time length as its first axis",
+                f"give `{sequence_input}` a run-time length as its first axis",
                 "or use greedy decoding",
             ],
         )
 
 
-def check_context(source: GenerativeModel, prompt: Ints) -> None:
+def check_context(model: GenerativeModel, prompt: Ints) -> None:
     """Raise E0943 if the prompt is longer than the context."""
-    if source.context is None or prompt.shape[1] <= source.context:
+    if model.max_context is None or prompt.shape[1] <= model.max_context:
         return
     raise_error(
         "E0943",
-        f"the prompt has {prompt.shape[1]} tokens, the model can see {source.context}",
-        notes=[format_limit_reason(source.table, source.context)] if source.table else [],
+        f"the prompt has {prompt.shape[1]} tokens, the model can see {model.max_context}",
+        notes=[format_limit_reason(model.limiting_table, model.max_context)]
+        if model.limiting_table
+        else [],
         helps=["use a shorter prompt"],
     )
 
 
-def max_new_tokens(source: GenerativeModel, settings: GenerationSettings, length: int) -> int:
+def compute_max_new_tokens(
+    model: GenerativeModel, settings: GenerationSettings, prompt_length: int
+) -> int:
     """Return how many tokens may follow a prompt of this length. E0733 if `max_length`
     leaves none.
     """
-    room = settings.max_tokens
-    if source.context is not None:
+    max_tokens = settings.max_tokens
+    if model.max_context is not None:
         # the last generated token is never fed back, so it needs no position
-        room = source.context - length + 1
+        max_tokens = model.max_context - prompt_length + 1
     if settings.max_length is None:
-        return room
-    left = settings.max_length - length
-    if left < 1:
+        return max_tokens
+    remaining = settings.max_length - prompt_length
+    if remaining < 1:
         raise_error(
             "E0733",
-            f"the prompt has {length} tokens, and `max_length` is {settings.max_length}",
+            f"the prompt has {prompt_length} tokens, and `max_length` is {settings.max_length}",
             helps=["use `max_tokens`, which does not count the prompt"],
         )
-    return min(room, left)
+    return min(max_tokens, remaining)

@@ -28,7 +28,7 @@ from specc.runtime.generation_request import (
     GenerativeModel,
     check_context,
     check_generation_settings,
-    max_new_tokens,
+    compute_max_new_tokens,
     prepare_prompts,
 )
 from specc.runtime.loaded_model import LoadedModel
@@ -49,10 +49,12 @@ class Generator(GenerativeModel):
     """A generative model: `generate` starts a sequence."""
 
     def __repr__(self) -> str:
-        made = self.generation
-        return format_repr(f"writer of {made.name}: {made.growing} from {made.source}")
+        generation = self.generation
+        return format_repr(
+            f"writer of {generation.name}: {generation.growing} from {generation.source}"
+        )
 
-    def generate(self, *given: object, **settings: object) -> GenerationStream:
+    def generate(self, *values: object, **settings: object) -> GenerationStream:
         """Start generation from inputs by name, or in the order of the spec.
 
         An input is an array, a nested list, a text or a list of texts. Other names are settings
@@ -63,27 +65,27 @@ class Generator(GenerativeModel):
         """
         names = [n for n in settings if n in self.input_signature.graph.inputs]
         inputs = {name: settings.pop(name) for name in names}
-        free = [name for name in self.input_signature.asked if name not in inputs]
-        if len(given) > len(free):
+        unassigned = [name for name in self.input_signature.required_inputs if name not in inputs]
+        if len(values) > len(unassigned):
             raise_error(
                 "E0910",
-                f"got {len(given)} inputs, expected {len(free)}",
-                helps=[f"they are {', '.join(free)}"],
+                f"got {len(values)} inputs, expected {len(unassigned)}",
+                helps=[f"they are {', '.join(unassigned)}"],
             )
-        inputs |= dict(zip(free, given, strict=False))
-        return self.begin(inputs, self.chosen(settings))
+        inputs |= dict(zip(unassigned, values, strict=False))
+        return self.begin(inputs, self.resolve_settings(settings))
 
-    def chosen(self, given: Mapping[str, object]) -> GenerationSettings:
+    def resolve_settings(self, caller_settings: Mapping[str, object]) -> GenerationSettings:
         """Merge and check settings: the caller's, then the compiled ones, then the spec's."""
-        settled = self._read_compiled_settings(given.get("strategy"))
-        chosen = merge_settings(self.generation.settings, **{**settled, **given})
+        compiled = self._read_compiled_settings(caller_settings.get("strategy"))
+        chosen = merge_settings(self.generation.settings, **{**compiled, **caller_settings})
         # stop tokens of the spec were checked by `check`; suppressed tokens of a published file are
         # often those of a whole family
-        for word in ("stop", *SUPPRESSING_SETTINGS):
-            if fault := self.vocabulary.check_token_id(word, given.get(word)):
-                raise Failed(fault)
-        if self.itself is not None:
-            check_compiled_settings(chosen, self.compiled)
+        for name in ("stop", *SUPPRESSING_SETTINGS):
+            if error := self.vocabulary_sizes.check_token_id(name, caller_settings.get(name)):
+                raise Failed(error)
+        if self.standalone_session is not None:
+            check_compiled_settings(chosen, self.compiled_settings)
             if chosen.log_probs and chosen.strategy == "beam":
                 raise_error(
                     "E0733",
@@ -91,63 +93,73 @@ class Generator(GenerativeModel):
                 )
         return chosen
 
-    def _read_compiled_settings(self, asked: object) -> dict[str, object]:
+    def _read_compiled_settings(self, requested_strategy: object) -> dict[str, object]:
         """Return the compiled settings, which apply unless the caller overrides the strategy."""
-        kind = self.compiled.get("strategy")
-        own = asked is None or (isinstance(asked, str) and asked == kind)
+        strategy = self.compiled_settings.get("strategy")
+        is_compiled_strategy = requested_strategy is None or (
+            isinstance(requested_strategy, str) and requested_strategy == strategy
+        )
         options = [
-            o for o in GENERATION_OPTIONS if not o.strategies or (own and kind in o.strategies)
+            o
+            for o in GENERATION_OPTIONS
+            if not o.strategies or (is_compiled_strategy and strategy in o.strategies)
         ]
         return {
-            o.name: self.compiled[RECORDED_SETTINGS[o.name]]
+            o.name: self.compiled_settings[RECORDED_SETTINGS[o.name]]
             for o in options
-            if RECORDED_SETTINGS.get(o.name) in self.compiled
+            if RECORDED_SETTINGS.get(o.name) in self.compiled_settings
         }
 
     def begin(self, inputs: Mapping[str, object], settings: GenerationSettings) -> GenerationStream:
         """Begin with inputs by name and settings that are checked."""
-        growing = self.input_signature.growing
-        begun = growing not in inputs and (bool(settings.start) or self.begins)
-        prepared = prepare_prompts(self.input_signature, inputs, settings.start, self.begins)
-        prompt = prepared[growing]
-        seeing = self._with_context(prepared)
-        check_context(seeing, prompt)
+        sequence_input = self.input_signature.sequence_input
+        starts_without_prompt = sequence_input not in inputs and (
+            bool(settings.start) or self.allows_empty_prompt
+        )
+        prepared = prepare_prompts(
+            self.input_signature, inputs, settings.start, self.allows_empty_prompt
+        )
+        prompt = prepared[sequence_input]
+        limited = self._limit_context(prepared)
+        check_context(limited, prompt)
         check_generation_settings(self, settings)
-        if not prompt.shape[1] and not self.begins:
-            raise_error("E0912", f"`{growing}` is empty: a prompt needs at least one token")
+        if not prompt.shape[1] and not self.allows_empty_prompt:
+            raise_error("E0912", f"`{sequence_input}` is empty: a prompt needs at least one token")
         length = prompt.shape[1] if len(prompt) else 0
-        room = max_new_tokens(seeing, settings, length)
+        max_tokens = compute_max_new_tokens(limited, settings, length)
         return GenerationStream(
-            writer=seeing,
+            model=limited,
             settings=settings,
-            prepared=prepared,
+            prepared_inputs=prepared,
             prompt=prompt,
-            keep=prepared.get(self.input_signature.mask),
-            room=room,
-            begun=begun,
+            padding_mask=prepared.get(self.input_signature.mask_input),
+            max_new_tokens=max_tokens,
+            starts_without_prompt=starts_without_prompt,
         )
 
-    def _with_context(self, prepared: Arrays) -> "Generator":
+    def _limit_context(self, prepared: Arrays) -> "Generator":
         """Return the generator with the context that these inputs leave in a position table."""
-        rows = str(self.input_signature.length)
+        time_symbol = str(self.input_signature.sequence_length)
         lengths = infer_lengths(self.input_signature.graph, prepared)
-        others = {name: length for name, length in lengths.items() if name != rows}
-        context = compute_max_context_length(self.input_signature.bounds, rows, others)
-        if context is None or context == self.context:
+        other_lengths = {name: length for name, length in lengths.items() if name != time_symbol}
+        max_context = compute_max_context_length(
+            self.input_signature.length_bounds, time_symbol, other_lengths
+        )
+        if max_context is None or max_context == self.max_context:
             return self
-        return replace(self, context=min(context, self.context or context))
+        return replace(self, max_context=min(max_context, self.max_context or max_context))
 
 
-def standalone_generator_of(model: LoadedModel) -> Generator | None:
+def make_generator(model: LoadedModel) -> Generator | None:
     """Return the generator of a single-graph model; None if the model is not generative."""
     generation, graph = model.manifest.generate_section, model.manifest.graph
     if generation is None:
         return None
-    grows = graph.inputs.get(generation.growing)
-    if grows is None or grows.type.rank != 2:
+    sequence_value = graph.inputs.get(generation.growing)
+    if sequence_value is None or sequence_value.type.rank != 2:
         return None
     if model.manifest.decoding is not None:
-        return _by_itself(model, generation, model.manifest.decoding)
+        return _make_standalone_generator(model, generation, model.manifest.decoding)
     source = graph.outputs.get(generation.source)
     if source is None or source.type.rank not in (2, 3):
         return None
@@ -155,21 +167,23 @@ def standalone_generator_of(model: LoadedModel) -> Generator | None:
     def make_stepper(prepared: Arrays) -> FullForwardStepper:
         return FullForwardStepper(model.session, model.input_signature, generation.source, prepared)
 
-    bound = model.input_signature.bounds.get(grows.type.shape[1].name or "", LengthBound())
+    bound = model.input_signature.length_bounds.get(
+        sequence_value.type.shape[1].name or "", LengthBound()
+    )
     return Generator(
         input_signature=model.input_signature,
         generation=generation,
         reading=model.manifest.reading,
-        context=bound.high,
+        max_context=bound.high,
         random_init=model.manifest.random_init,
-        stepper=make_stepper,
-        drawn=sampled_vocabulary_size(graph, generation),
-        begins=_begins(graph, generation),
+        create_stepper=make_stepper,
+        sampled_vocabulary_size=get_sampled_vocabulary_size(graph, generation),
+        allows_empty_prompt=_can_sample_first_token(graph, generation),
     )
 
 
-def _by_itself(
-    model: LoadedModel, generation: GenerateSection, decodes: Mapping[str, object]
+def _make_standalone_generator(
+    model: LoadedModel, generation: GenerateSection, decode_settings: Mapping[str, object]
 ) -> Generator:
     """Return the generator of a standalone file, whose lengths and vocabulary are metadata."""
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
@@ -178,55 +192,58 @@ def _by_itself(
     return Generator(
         input_signature=replace(
             input_signature,
-            bounds={**input_signature.bounds, **parse_bounds(decodes.get("bounds"))},
-            unread=find_unread_inputs(manifest.graph, None, read),
-            strides=_parse_strides(decodes.get("strides")),
+            length_bounds={
+                **input_signature.length_bounds,
+                **parse_bounds(decode_settings.get("bounds")),
+            },
+            unread_inputs=find_unread_inputs(manifest.graph, None, read),
+            padding_strides=_parse_strides(decode_settings.get("strides")),
         ),
         generation=generation,
         reading=manifest.reading,
-        context=as_exact_integer(decodes.get("context")),
+        max_context=as_exact_integer(decode_settings.get("context")),
         random_init=manifest.random_init,
-        stepper=_no_stepper,
-        itself=session,
-        compiled=decodes,
-        drawn=as_exact_integer(decodes.get("vocabulary")),
-        begins=decodes.get("begins") is True,
+        create_stepper=_fail_no_step_graph,
+        standalone_session=session,
+        compiled_settings=decode_settings,
+        sampled_vocabulary_size=as_exact_integer(decode_settings.get("vocabulary")),
+        allows_empty_prompt=decode_settings.get("begins") is True,
     )
 
 
-def _begins(graph: Graph, generation: GenerateSection) -> bool:
+def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return whether the full forward gives logits before any token."""
-    grows = graph.inputs[generation.growing].type.shape[1].name
-    made = graph.outputs[generation.source].type
+    time_symbol = graph.inputs[generation.growing].type.shape[1].name
+    logits_type = graph.outputs[generation.source].type
     # Inputs that require positions are not run with none.
-    if grows is None or graph.min_lengths.get(grows) or made.rank != 3:
+    if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank != 3:
         return False
-    return find_time_axis(graph, grows).has_prefix(made.shape[1])
+    return find_time_axis(graph, time_symbol).has_prefix(logits_type.shape[1])
 
 
-def sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
+def get_sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
     """Return the size of the logits' vocabulary axis."""
     return graph.outputs[generation.source].type.shape[-1].number
 
 
-def _no_stepper(prepared: Arrays) -> FullForwardStepper:
+def _fail_no_step_graph(prepared: Arrays) -> FullForwardStepper:
     raise AssertionError("a standalone generator has no step graph")
 
 
 def open_step_graphs(package: ModelPackage, provider: str, threads: int) -> StepGraphs:
     """Open the step of a package. Raise E0831, E0832, or E0921 and E0922 for the provider."""
-    role, where = package.role("step"), str(package.path)
-    graph = package.manifest(role).graph
+    role, where = package.resolve_role("step"), str(package.path)
+    graph = package.read_manifest(role).graph
     facts = load_facts(package.index.metadata, graph, where)
-    step = package.session(role, provider=provider, threads=threads)
+    step = package.open_session(role, provider=provider, threads=threads)
     encode = None
     if "encode" in package.roles:
-        encode = package.session("encode", provider=provider, threads=threads)
+        encode = package.open_session("encode", provider=provider, threads=threads)
     inputs, outputs = (encode.inputs, encode.outputs) if encode else ((), ())
     check_encoder_outputs(facts, inputs, outputs, where)
     return StepGraphs(
         facts=facts,
-        input_signature=_step_inputs(facts, graph, package),
+        input_signature=_build_step_inputs(facts, graph, package),
         encode=encode,
         step=step,
         graph=graph,
@@ -250,13 +267,13 @@ def open_generator(
         input_signature=input_signature,
         generation=facts.generation,
         reading=input_signature.reading,
-        context=facts.max_context,
-        table=facts.limiting_table,
+        max_context=facts.max_context,
+        limiting_table=facts.limiting_table,
         random_init=facts.random_init,
-        stepper=make_stepper,
-        drawn=sampled_vocabulary_size(opened.graph, facts.generation),
-        begins=bool(facts.first_output),
-        apart=facts if facts.allows_mixed_lengths else None,
+        create_stepper=make_stepper,
+        sampled_vocabulary_size=get_sampled_vocabulary_size(opened.graph, facts.generation),
+        allows_empty_prompt=bool(facts.first_output),
+        mixed_length_facts=facts if facts.allows_mixed_lengths else None,
     )
 
 
@@ -268,20 +285,23 @@ def _parse_strides(data: object) -> dict[str, int]:
     }
 
 
-def _step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
+def _build_step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
     """Return the inputs of the spec that `encode` or the step read."""
-    signature, growing = facts.signature, facts.generation.growing
-    encode = package.manifest("encode").graph if "encode" in package.roles else None
-    read = {growing, *step.inputs, *(encode.inputs if encode else ())}
-    known = read & signature.inputs.keys()
+    signature, sequence_input = facts.signature, facts.generation.growing
+    encode = package.read_manifest("encode").graph if "encode" in package.roles else None
+    read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
+    known_names = read_names & signature.inputs.keys()
     # The signature has no nodes: the graphs tell how they depend on positions.
     strides = find_padding_strides(encode) if encode else {}
     return ModelInputs(
         graph=signature,
         reading=facts.reading.load_files(Path(package.path)),
         defaults=facts.defaults,
-        growing=growing,
-        bounds={**{n: LengthBound(v) for n, v in signature.min_lengths.items()}, **facts.bounds},
-        unread=find_unread_inputs(signature, facts.defaults, known),
-        strides={**find_padding_strides(step), **strides},
+        sequence_input=sequence_input,
+        length_bounds={
+            **{n: LengthBound(v) for n, v in signature.min_lengths.items()},
+            **facts.bounds,
+        },
+        unread_inputs=find_unread_inputs(signature, facts.defaults, known_names),
+        padding_strides={**find_padding_strides(step), **strides},
     )

@@ -21,7 +21,7 @@ from specc.ir.dim import DimError
 from specc.ir.graph import Graph
 from specc.preprocessing.input_checks import InputSpec
 from specc.runtime.attention_weights import AttentionWeights, compute_attention_weights
-from specc.runtime.model_inputs import ModelInputs, model_inputs_of
+from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 from specc.runtime.steppers import BufferedStep
 from specc.weights.int_quantization import dequantize_weight
 
@@ -33,27 +33,30 @@ STORAGE_DTYPES = {"i8": "int8", "u8": "uint8", "i4": "int4"}
 
 def read_dequantized_weights(file: ModelFile, manifest: Manifest) -> dict[str, Array]:
     """Return every parameter by name. Raise E0917 for wrong shapes, E0925 if unreadable."""
-    found = file.read_weights(manifest.initializers)
-    scales = file.read_weights({n: one.scales for n, one in manifest.quantized.items()})
-    for name, one in manifest.quantized.items():
+    weights = file.read_weights(manifest.initializers)
+    scales = file.read_weights({n: quantized.scales for n, quantized in manifest.quantized.items()})
+    for name, quantized in manifest.quantized.items():
         shape = tuple(d.number or 0 for d in manifest.graph.parameters[name].type.shape)
-        wanted = one.format.compute_shapes(shape)
-        kinds = found[name].dtype.name, scales[name].dtype.name
-        shapes = found[name].shape, scales[name].shape
-        if shapes != wanted or kinds != (STORAGE_DTYPES[one.format.dtype], "float32"):
+        expected_shapes = quantized.format.compute_shapes(shape)
+        dtypes = weights[name].dtype.name, scales[name].dtype.name
+        shapes = weights[name].shape, scales[name].shape
+        if shapes != expected_shapes or dtypes != (
+            STORAGE_DTYPES[quantized.format.dtype],
+            "float32",
+        ):
             raise_error(
                 "E0917",
                 f"the description inside `{escape_text(file.path)}` cannot be used: "
                 f"`{escape_text(name)}` is not stored as described",
             )
-        wide = shape[-2] if one.format.is_transposed else shape[-1]
-        numbers, own = found[name], scales[name]
+        input_width = shape[-2] if quantized.format.is_transposed else shape[-1]
+        codes, weight_scales = weights[name], scales[name]
         # stacked weights have one matrix per expert
-        many = len(shape) == STACK_RANK
-        pairs = zip(numbers, own, strict=True) if many else [(numbers, own)]
-        made = [dequantize_weight(n, s, wide, one.format) for n, s in pairs]
-        found[name] = np.stack(made) if many else made[0]
-    return found
+        is_stacked = len(shape) == STACK_RANK
+        pairs = zip(codes, weight_scales, strict=True) if is_stacked else [(codes, weight_scales)]
+        matrices = [dequantize_weight(n, s, input_width, quantized.format) for n, s in pairs]
+        weights[name] = np.stack(matrices) if is_stacked else matrices[0]
+    return weights
 
 
 @dataclass(kw_only=True)
@@ -78,11 +81,11 @@ class LoadedModel:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """The inputs."""
-        return self.input_signature.specs
+        return self.input_signature.input_specs
 
     def run(self, **inputs: object) -> dict[str, Array]:
         """Return the outputs by name for arrays, lists, texts. Raise E09xx for invalid inputs."""
-        return self.session.run(self.prepared(inputs))
+        return self.session.run(self.prepare_inputs(inputs))
 
     def attention(self, **inputs: object) -> tuple[dict[str, Array], AttentionWeights]:
         """Return the results and the weights of every attention by its scope: [batch, heads, query,
@@ -91,15 +94,15 @@ class LoadedModel:
         In a loop each iteration is a query; if each iteration has many queries, it is a map of its
         own, `self.attn turn 1`.
         """
-        session, names = self._find_attentions
-        prepared = self.prepared(inputs)
+        session, names = self._attention_session
+        prepared = self.prepare_inputs(inputs)
         results = session.run(prepared)
         returned = {scope: results[n] for scope, n in names.items()}
         weights = compute_attention_weights(self.manifest.graph, prepared, returned, self.weights)
         return {n: results[n] for n in self.session.outputs}, AttentionWeights(weights)
 
     @cached_property
-    def _find_attentions(self) -> tuple[Session, dict[str, str]]:
+    def _attention_session(self) -> tuple[Session, dict[str, str]]:
         """Open a session that also outputs attention weights; return it and the output names."""
         return self.file.open_with_attention(self.provider, self.manifest.attentions)
 
@@ -107,14 +110,16 @@ class LoadedModel:
     def input_signature(self) -> ModelInputs:
         """The inputs with their preprocessing and defaults."""
         manifest = self.manifest
-        growing = str((manifest.generation or {}).get("growing", ""))
-        return model_inputs_of(manifest.graph, manifest.reading, manifest.defaults, growing)
+        sequence_input = str((manifest.generation or {}).get("growing", ""))
+        return build_model_inputs(
+            manifest.graph, manifest.reading, manifest.defaults, sequence_input
+        )
 
-    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+    def prepare_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, defaults filled in."""
-        return self.input_signature.prepared(inputs)
+        return self.input_signature.prepare(inputs)
 
-    def exact(self) -> "LoadedModel":
+    def with_weight_only_quantization(self) -> "LoadedModel":
         """Return the model with weight-only quantization (no quantized activations); itself if none
         are quantized.
         """
@@ -139,7 +144,7 @@ class LoadedModel:
     def _follow_declared_graph(self, runtime: Computation) -> Computation:
         """Return a session of the model that takes the inputs of its declared graph."""
         if isinstance(self.session, BufferedStep):
-            return replace(self.session, inner=runtime)
+            return replace(self.session, session=runtime)
         return runtime
 
     def weights(self) -> dict[str, Array]:
@@ -148,16 +153,16 @@ class LoadedModel:
 
 
 def load_model(
-    path: str, *, provider: str = "cpu", threads: int = 0, contents: bool = False
+    path: str, *, provider: str = "cpu", threads: int = 0, verify_contents: bool = False
 ) -> LoadedModel:
-    """Load a compiled model; `contents` verifies every byte by hash.
+    """Load a compiled model; `verify_contents` verifies every byte by hash.
 
     E0918 if it has no specc manifest, E0929 if the weights are not its own, E0921 and E0922 if the
     provider is not available.
     """
     file = backend.load_runner().read_model(Path(path))
-    manifest = manifest_of_file(file, path)
-    _check_weights(file, manifest, contents or manifest.weights.get("every_load") is True)
+    manifest = read_file_manifest(file, path)
+    _check_weights(file, manifest, verify_contents or manifest.weights.get("every_load") is True)
     return load_parsed_model(file, manifest, provider, threads)
 
 
@@ -166,11 +171,11 @@ HASHED_BYTES = 1 << 20
 more than 5 % of its load time."""
 
 
-def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
+def _check_weights(file: ModelFile, manifest: Manifest, verify_contents: bool) -> None:
     """Raise E0929 if the model or its external data differ from what was compiled.
 
-    A model larger than HASHED_BYTES with its weights inside is compared only with `contents`, and
-    so is all after the first mebibyte of a weight file.
+    A model larger than HASHED_BYTES with its weights inside is compared only with
+    `verify_contents`, and so is all after the first mebibyte of a weight file.
     """
     directory, name = file.path.parent, file.path.name
     recorded = beside.parse_weight_files(manifest.weights.get("beside", {}))
@@ -185,11 +190,11 @@ def _check_weights(file: ModelFile, manifest: Manifest, contents: bool) -> None:
     ):
         _fail_changed(file.path, name, reason)
     # with external weights the file is the graph and their offsets
-    cheap = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
-    if (contents or cheap) and not file.is_unchanged():
+    is_quick_to_hash = bool(recorded) or file.path.stat().st_size <= HASHED_BYTES
+    if (verify_contents or is_quick_to_hash) and not file.is_unchanged():
         _fail_changed(file.path, name, "its content has changed since it was compiled")
     for location, facts in recorded.items():
-        if reason := beside.explain_mismatch(directory, location, facts, contents=contents):
+        if reason := beside.explain_mismatch(directory, location, facts, contents=verify_contents):
             _fail_changed(file.path, location, reason)
 
 
@@ -211,9 +216,11 @@ def load_parsed_model(
     if the provider is not available, E0942 if the tokenizer is not the model's.
     """
     manifest = replace(manifest, reading=manifest.reading.load_files(file.path.parent))
-    room = file.measure_weights()
+    footprint = file.measure_weights()
     if provider == "cpu":  # only the driver knows how much a device can hold
-        check_free_memory(str(file.path), room.memory_bytes, room.stored_bytes, room.element_count)
+        check_free_memory(
+            str(file.path), footprint.memory_bytes, footprint.stored_bytes, footprint.element_count
+        )
     session = file.open(provider, threads)
     return LoadedModel(
         path=file.path,
@@ -227,10 +234,10 @@ def load_parsed_model(
 
 def read_manifest(path: str) -> Manifest:
     """Read the manifest of a compiled model without running it."""
-    return manifest_of_file(backend.load_runner().read_model(Path(path)), path)
+    return read_file_manifest(backend.load_runner().read_model(Path(path)), path)
 
 
-def manifest_of_file(file: ModelFile, path: str) -> Manifest:
+def read_file_manifest(file: ModelFile, path: str) -> Manifest:
     """Return the manifest of a model file. E0918 if there is none."""
     texts = file.metadata
     if METADATA_KEY not in texts:
@@ -244,16 +251,16 @@ def manifest_of_file(file: ModelFile, path: str) -> Manifest:
 
 
 def run_batches(
-    model: LoadedModel, given: tuple[object, ...], inputs: Mapping[str, object]
+    model: LoadedModel, arguments: tuple[object, ...], inputs: Mapping[str, object]
 ) -> Iterator[dict[str, Array]]:
     """Yield the results of each batch lazily. E0910 unless the argument is an iterable of mappings;
     errors name their batch.
     """
-    batches: Any = given[0]
-    alone = len(given) == 1 and not inputs
+    batches: Any = arguments[0]
+    is_single_argument = len(arguments) == 1 and not inputs
     # an array is iterable too, but its elements are not batches
     is_iterable = isinstance(batches, Iterable) and "__array__" not in dir(type(batches))
-    if not alone or isinstance(batches, Mapping | str) or not is_iterable:
+    if not is_single_argument or isinstance(batches, Mapping | str) or not is_iterable:
         _fail_not_batches()
     return _run_batches(model, batches)
 
@@ -265,12 +272,12 @@ def _run_batches(
         if not isinstance(batch, Mapping):
             _fail_not_batches()
         try:
-            made = model.run(**batch)
+            results = model.run(**batch)
         except Failed as failed:
             first, *others = failed.diagnostics
             where = f"it is in batch {number}"
             raise Failed(replace(first, notes=(*first.notes, where)), *others) from None
-        yield made
+        yield results
 
 
 def _fail_not_batches() -> NoReturn:
@@ -290,7 +297,7 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
     if model.manifest.decoding is not None:
         raise_error("E0832", "a standalone generator has no outputs of static length")
     graph = model.manifest.graph
-    _check(graph, lengths)
+    _check_lengths(graph, lengths)
     env = {**lengths}
     try:
         env |= {name: dim.evaluate(env) for name, dim in graph.length_equations.items()}
@@ -299,24 +306,24 @@ def fix_lengths(model: LoadedModel, lengths: Mapping[str, int]) -> LoadedModel:
             for name, value in (*graph.inputs.items(), *graph.outputs.items())
         }
     except DimError as error:
-        _refuse_lengths(f"the model has no such lengths: {error}", graph)
+        _fail_lengths(f"the model has no such lengths: {error}", graph)
     session = model.file.open_fixed(model.provider, lengths, shapes)
     return replace(model, session=session)
 
 
-def _check(graph: Graph, lengths: Mapping[str, int]) -> None:
+def _check_lengths(graph: Graph, lengths: Mapping[str, int]) -> None:
     """Raise E0981 for unknown or invalid lengths."""
     known = _list_dynamic_lengths(graph)
     for name, length in lengths.items():
         if name not in known:
-            _refuse_lengths(f"the model has no length called `{escape_text(name)}`", graph)
+            _fail_lengths(f"the model has no length called `{escape_text(name)}`", graph)
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            _refuse_lengths(
+            _fail_lengths(
                 f"`{name}` must be a positive integer, not {escape_text(repr(length))[:40]}", graph
             )
     if absent := [name for name in known if name not in lengths]:
         listed = ", ".join(f"`{name}`" for name in absent)
-        _refuse_lengths(f"{listed} has no fixed length", graph)
+        _fail_lengths(f"{listed} has no fixed length", graph)
 
 
 def _list_dynamic_lengths(graph: Graph) -> list[str]:
@@ -326,6 +333,6 @@ def _list_dynamic_lengths(graph: Graph) -> list[str]:
     return [symbol for symbol in found if symbol not in graph.length_equations]
 
 
-def _refuse_lengths(title: str, graph: Graph) -> NoReturn:
+def _fail_lengths(title: str, graph: Graph) -> NoReturn:
     example = ", ".join(f"{name}=8" for name in _list_dynamic_lengths(graph))
     raise_error("E0981", title, helps=[f"name all of them: `model.fixed({example})`"])

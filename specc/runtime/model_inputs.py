@@ -30,127 +30,134 @@ from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
     """The inputs of `graph`, their preprocessing `reading` and the graph `defaults` of absent ones.
-    `growing` is the autoregressive input, if any; `bounds` are the limits of each length, `strides`
-    the multiples that left padding must have. `unread` inputs have no consumer and may be omitted.
+    `sequence_input` is the autoregressive input, if any; `length_bounds` are the limits of each
+    length, `padding_strides` the multiples that left padding must have. `unread_inputs` inputs have
+    no consumer and may be omitted.
     """
 
     graph: Graph
     reading: PreprocessingConfig
     defaults: Graph | None = None
-    growing: str = ""
-    bounds: Mapping[str, LengthBound] = field(default_factory=dict)
-    unread: frozenset[str] = frozenset()
-    strides: Mapping[str, int] = field(default_factory=dict)
+    sequence_input: str = ""
+    length_bounds: Mapping[str, LengthBound] = field(default_factory=dict)
+    unread_inputs: frozenset[str] = frozenset()
+    padding_strides: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return format_repr(f"entrance of {self.graph.format_signature()}")
 
     @property
-    def mask(self) -> str:
+    def mask_input(self) -> str:
         """The padding mask of the input `growing`; "" if there is none."""
-        return find_mask_input(self.graph, self.growing)
+        return find_mask_input(self.graph, self.sequence_input)
 
     @property
-    def batch(self) -> Dim:
+    def batch_size(self) -> Dim:
         """The batch size: the first length of the input `growing`."""
-        return self.graph.inputs[self.growing].type.shape[0]
+        return self.graph.inputs[self.sequence_input].type.shape[0]
 
     @property
-    def length(self) -> Dim:
+    def sequence_length(self) -> Dim:
         """The length of the time axis: the second length of the input `growing`."""
-        return self.graph.inputs[self.growing].type.shape[1]
+        return self.graph.inputs[self.sequence_input].type.shape[1]
 
     @property
-    def specs(self) -> tuple[InputSpec, ...]:
+    def input_specs(self) -> tuple[InputSpec, ...]:
         """The expected dtype and shape of each input."""
-        absent = {*self.unread, *(self.defaults.outputs if self.defaults else ())}
-        made = []
+        optional_names = {*self.unread_inputs, *(self.defaults.outputs if self.defaults else ())}
+        specs = []
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
             dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
             below = facts.below.number if facts and facts.below is not None else None
-            made.append(InputSpec(name, value.type.dtype, dims, below, name in absent))
-        return tuple(made)
+            specs.append(InputSpec(name, value.type.dtype, dims, below, name in optional_names))
+        return tuple(specs)
 
     @property
-    def asked(self) -> list[str]:
+    def required_inputs(self) -> list[str]:
         """The inputs without a default, in order; positional arguments are assigned to these."""
         return [
             n for n in self.graph.inputs if self.defaults is None or n not in self.defaults.outputs
         ]
 
-    def pads_left(self, name: str) -> bool:
+    def is_left_padded(self, name: str) -> bool:
         """Return whether short values of an input are left-padded."""
-        return name in self.graph.inputs and is_left_padded(self.graph, name, self.growing)
+        return name in self.graph.inputs and is_left_padded(self.graph, name, self.sequence_input)
 
-    def prepared(self, inputs: Mapping[str, object]) -> dict[str, Array]:
+    def prepare(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return checked arrays for every input, defaults filled in. Raise E09xx."""
-        specs = self.specs
+        specs = self.input_specs
         kinds = {s.name: s for s in specs}
         # for unknown inputs only the name is reported, whatever the value
-        given = {name: np.empty(0) for name in inputs if name not in kinds}
-        seen = {
+        arrays = {name: np.empty(0) for name in inputs if name not in kinds}
+        converted = {
             name: self._convert_value(name, value)
             for name, value in inputs.items()
             if name in kinds
         }
-        for name, value in encode_text_inputs(self.graph, self.reading, seen, self.growing).items():
-            array = convert_to_array(value, name, left=self.pads_left(name))
-            given[name] = cast_exactly(array, kinds[name].dtype, name)
-        given = split_images(self.graph, self.reading, given)
-        checked = check_inputs(specs, given, bounds=dict(self.bounds), evaluate_dim=_solve_lengths)
-        whole = {**self._fill_defaults(checked), **checked}
-        for name in self.strides.keys() & whole.keys():
-            _check_strides(name, whole[name], self.strides[name])
-        return whole
+        for name, value in encode_text_inputs(
+            self.graph, self.reading, converted, self.sequence_input
+        ).items():
+            array = convert_to_array(value, name, left=self.is_left_padded(name))
+            arrays[name] = cast_exactly(array, kinds[name].dtype, name)
+        arrays = split_images(self.graph, self.reading, arrays)
+        checked = check_inputs(
+            specs, arrays, bounds=dict(self.length_bounds), evaluate_dim=_solve_lengths
+        )
+        prepared = {**self._fill_defaults(checked), **checked}
+        for name in self.padding_strides.keys() & prepared.keys():
+            _check_strides(name, prepared[name], self.padding_strides[name])
+        return prepared
 
     def _convert_value(self, name: str, value: object) -> object:
         """Convert the value of an input: an array, texts, or lists of numbers unchanged."""
-        several = is_multi_image_input(self.graph, self.reading, name)
-        texts = convert_image_lists(self.reading, name, value) if several else []
-        if texts:
-            return merge_images(self.graph, name, texts)
+        takes_several_images = is_multi_image_input(self.graph, self.reading, name)
+        images_by_text = (
+            convert_image_lists(self.reading, name, value) if takes_several_images else []
+        )
+        if images_by_text:
+            return merge_images(self.graph, name, images_by_text)
         return convert_input(self.reading, name, value)
 
-    def _fill_defaults(self, given: Arrays) -> dict[str, Array]:
+    def _fill_defaults(self, values: Arrays) -> dict[str, Array]:
         if self.defaults is None:
             return {}
-        known_names = {*given, *self.unread}
+        known_names = {*values, *self.unread_inputs}
         absent = tuple(n for n in self.defaults.outputs if n not in known_names)
         if not absent:
             return {}
         # Only the needed ones are run: other defaults may read absent inputs.
         defaults = resolve_absent_inputs(self.defaults, absent)
-        known = {n: v for n, v in given.items() if n in defaults.inputs}
-        made = backend.load_reference().evaluate_graph(defaults, known, {})
+        default_inputs = {n: v for n, v in values.items() if n in defaults.inputs}
+        computed = backend.load_reference().evaluate_graph(defaults, default_inputs, {})
         inputs = self.graph.inputs
         return {
             name: cast_exactly(np.asarray(value), inputs[name].type.dtype, name)
-            for name, value in made.items()
+            for name, value in computed.items()
             if name in inputs
         }
 
 
-def model_inputs_of(
-    graph: Graph, reading: PreprocessingConfig, defaults: Graph | None, growing: str
+def build_model_inputs(
+    graph: Graph, reading: PreprocessingConfig, defaults: Graph | None, sequence_input: str
 ) -> ModelInputs:
     """Return the inputs of a full-forward graph with its declared bounds and strides."""
     return ModelInputs(
         graph=graph,
         reading=reading,
         defaults=defaults,
-        growing=growing,
-        bounds=find_length_bounds(graph),
-        strides=find_padding_strides(graph),
+        sequence_input=sequence_input,
+        length_bounds=find_length_bounds(graph),
+        padding_strides=find_padding_strides(graph),
     )
 
 
-def _check_strides(name: str, keep: Array, stride: int) -> None:
+def _check_strides(name: str, mask: Array, stride: int) -> None:
     """Raise E0325 if left padding is not a multiple of the stride."""
-    before = np.where(keep.any(-1), keep.argmax(-1), 0).reshape(-1)
-    odd = np.flatnonzero(before % stride)
-    if odd.size:
-        row, count = int(odd[0]), int(before[odd[0]])
+    left_padding = np.where(mask.any(-1), mask.argmax(-1), 0).reshape(-1)
+    invalid = np.flatnonzero(left_padding % stride)
+    if invalid.size:
+        row, count = int(invalid[0]), int(left_padding[invalid[0]])
         rows = "1 row" if count == 1 else f"{count} rows"
         raise_error(
             "E0325",
@@ -160,14 +167,16 @@ def _check_strides(name: str, keep: Array, stride: int) -> None:
         )
 
 
-def find_unread_inputs(graph: Graph, defaults: Graph | None, read: Iterable[str]) -> frozenset[str]:
-    """Return the inputs of `graph` that neither `read` contains nor a default of these reads."""
-    todo, found = list(read), set[str]()
-    while todo:
-        name = todo.pop()
+def find_unread_inputs(
+    graph: Graph, defaults: Graph | None, read_names: Iterable[str]
+) -> frozenset[str]:
+    """Return the inputs that are neither in `read_names` nor read by the defaults of these."""
+    pending, found = list(read_names), set[str]()
+    while pending:
+        name = pending.pop()
         if name not in found:
             found.add(name)
-            todo += (
+            pending += (
                 find_default_sources(defaults, name)
                 if defaults and name in defaults.outputs
                 else ()
@@ -188,88 +197,89 @@ class PerTokenInputs:
 
     The caller's values are for the prompt. For generated tokens an input with a default is
     recomputed from the whole sequence. A padding mask is true there if it has no default or
-    declares a side. Other inputs are errors. `given` has all positions, the newest `count` being
-    new, `once` the other inputs, `tokens` i64[batch n] the sequences; `tables` cache token-wise
-    defaults. For `finished` sequences, bool[batch], the mask is false.
+    declares a side. Other inputs are errors. `arrays` has all positions, the newest
+    `new_count` being new, `static_inputs` the other inputs, `tokens` i64[batch n] the sequences;
+    `default_tables` cache token-wise defaults. For `is_finished` sequences, bool[batch], the mask
+    is false.
     """
 
     input_signature: ModelInputs
-    given: dict[str, Array]
-    once: dict[str, Array]
+    arrays: dict[str, Array]
+    static_inputs: dict[str, Array]
     tokens: Ints
-    count: int = 0
-    tables: dict[str, Array] = field(default_factory=dict)
-    finished: Bools | None = None
+    new_count: int = 0
+    default_tables: dict[str, Array] = field(default_factory=dict)
+    is_finished: Bools | None = None
 
     @classmethod
-    def of(cls, input_signature: ModelInputs, prepared: Arrays) -> "PerTokenInputs":
+    def from_prompt(cls, input_signature: ModelInputs, prepared: Arrays) -> "PerTokenInputs":
         """Create from prepared inputs. Raise E0912 for a prompt with padding on the right."""
-        growing, inputs = input_signature.growing, input_signature.graph.inputs
-        length = input_signature.length
+        growing, inputs = input_signature.sequence_input, input_signature.graph.inputs
+        length = input_signature.sequence_length
         # inputs with one position per token grow with the tokens
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
         facts = input_signature.graph.input_facts
         for name in (n for n in names if facts[n].keep == "right"):
             if not np.all(prepared[name]):
-                _fail_behind_padding(name, growing)
+                _fail_right_padding(name, growing)
         given = {n: prepared[n] for n in names}
         once = {n: v for n, v in prepared.items() if n not in names and n != growing}
         return cls(
             input_signature=input_signature,
-            given=given,
-            once=once,
+            arrays=given,
+            static_inputs=once,
             tokens=prepared[growing],
-            count=prepared[growing].shape[1],
+            new_count=prepared[growing].shape[1],
         )
 
-    def extend(self, tokens: Ints) -> None:
+    def append_tokens(self, tokens: Ints) -> None:
         """Append inputs for new tokens; the first call, with the prompt, has them already."""
         self.tokens = np.concatenate([self.tokens, tokens], axis=1)
         inputs = self.input_signature.graph.inputs
-        count = self.count = tokens.shape[1]
-        for name, axes in self._order_inputs:
-            whole = self._append_positions(name, axes, tokens)
+        count = self.new_count = tokens.shape[1]
+        for name, axes in self._ordered_inputs:
+            whole = self._extend_input(name, axes, tokens)
             # A finished sequence is continued next to the others with padded positions.
-            if self.finished is not None and inputs[name].type.dtype == "bool":
-                whole[self.finished, -count:] = False
-            self.given[name] = whole
+            if self.is_finished is not None and inputs[name].type.dtype == "bool":
+                whole[self.is_finished, -count:] = False
+            self.arrays[name] = whole
 
-    def newest(self, name: str) -> Array:
+    def get_newest(self, name: str) -> Array:
         """Return the newest positions of an input, along the first of its time axes."""
-        value, axis = self.given[name], dict(self._order_inputs)[name][0]
-        first = value.shape[axis] - self.count
+        value, axis = self.arrays[name], dict(self._ordered_inputs)[name][0]
+        first = value.shape[axis] - self.new_count
         return np.take(value, np.arange(first, value.shape[axis]), axis)
 
-    def _append_positions(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
+    def _extend_input(self, name: str, axes: Sequence[int], tokens: Ints) -> Array:
         """Extend an input along `axes` for new tokens; earlier values stay, whatever its default
         would compute now.
         """
-        old, count = self.given[name], tokens.shape[1]
-        before = tuple(map(slice, old.shape))
+        value, count = self.arrays[name], tokens.shape[1]
+        old_slices = tuple(map(slice, value.shape))
         # An input without a known value for generated positions: they are valid.
-        if name not in self._compute_inputs:
-            sizes = [n + count if axis in axes else n for axis, n in enumerate(old.shape)]
+        if name not in self._computed_inputs:
+            sizes = [n + count if axis in axes else n for axis, n in enumerate(value.shape)]
             whole: Array = np.ones(sizes, np.bool_)
-            whole[before] = old
+            whole[old_slices] = value
             return whole
         # a default that reads one token at a time: from a table of all tokens
-        each = self._compute_inputs[name]
+        each = self._computed_inputs[name]
         if each is not None:
-            new = self._of_tokens(name, each, tokens).astype(old.dtype)
-            return np.concatenate([old, new], axis=1)
-        whole = self._compute_defaults(name).astype(old.dtype)
-        whole[before] = old
+            new = self._look_up_defaults(name, each, tokens).astype(value.dtype)
+            return np.concatenate([value, new], axis=1)
+        whole = self._compute_defaults(name).astype(value.dtype)
+        whole[old_slices] = value
         return whole
 
     @cached_property
-    def _compute_inputs(self) -> dict[str, Graph | None]:
+    def _computed_inputs(self) -> dict[str, Graph | None]:
         """Inputs computed for generated tokens, with the token-wise graph if there is one. E0944
         for one without a default.
         """
-        defaults, growing = self.input_signature.defaults, self.input_signature.growing
+        defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         found: dict[str, Graph | None] = {}
-        for name in self.given:
+        for name in self.arrays:
             keep = self.input_signature.graph.input_facts[name].keep
             if defaults is not None and name in defaults.outputs:
                 if keep in ("", "any"):
@@ -283,98 +293,104 @@ class PerTokenInputs:
                 )
         return found
 
-    def _of_tokens(self, name: str, each: Graph, tokens: Ints) -> Array:
+    def _look_up_defaults(self, name: str, each: Graph, tokens: Ints) -> Array:
         """Look up a token-wise default in a table over the vocabulary so far."""
         most = int(tokens.max(initial=0))
-        if most >= len(self.tables.get(name, ())):
+        if most >= len(self.default_tables.get(name, ())):
             every = np.arange(2 * most + 2)[None]
             made = backend.load_reference().evaluate_graph(
-                each, {self.input_signature.growing: every}, {}
+                each, {self.input_signature.sequence_input: every}, {}
             )
-            self.tables[name] = made[name][0]
-        return self.tables[name][tokens]
+            self.default_tables[name] = made[name][0]
+        return self.default_tables[name][tokens]
 
     @property
-    def empty(self) -> Bools:
+    def is_empty(self) -> Bools:
         """Sequences without a token so far, bool[batch]; padding does not count."""
-        known = self.given.get(self.input_signature.mask)
+        known = self.arrays.get(self.input_signature.mask_input)
         if known is None:
             return np.full(len(self.tokens), not self.tokens.shape[1])
         return np.array(~known.any(axis=1))
 
-    def reorder(self, rows: Ints) -> None:
+    def reorder(self, indices: Ints) -> None:
         """Reorder batch elements: r becomes `rows[r]`."""
-        inputs, batch = self.input_signature.graph.inputs, self.input_signature.batch
-        self.tokens = self.tokens[rows]
-        for held in (self.given, self.once):
-            for name, value in held.items():
-                if (axis := batch_axis(inputs[name].type, batch)) is not None:
-                    held[name] = np.take(value, rows, axis)
+        inputs, batch = self.input_signature.graph.inputs, self.input_signature.batch_size
+        self.tokens = self.tokens[indices]
+        for arrays in (self.arrays, self.static_inputs):
+            for name, value in arrays.items():
+                if (axis := find_batch_axis(inputs[name].type, batch)) is not None:
+                    arrays[name] = np.take(value, indices, axis)
 
     @cached_property
-    def _order_inputs(self) -> list[tuple[str, list[int]]]:
+    def _ordered_inputs(self) -> list[tuple[str, list[int]]]:
         """The inputs with a time axis in dependency order, each with its time axes."""
-        inputs, length = self.input_signature.graph.inputs, self.input_signature.length
+        inputs, length = self.input_signature.graph.inputs, self.input_signature.sequence_length
         return [
             (name, [n for n, d in enumerate(inputs[name].type.shape) if d == length])
-            for name in _in_order(self.given, self.input_signature.defaults, self._compute_inputs)
+            for name in _sort_by_dependency(
+                self.arrays, self.input_signature.defaults, self._computed_inputs
+            )
         ]
 
     def _compute_defaults(self, name: str) -> Array:
         """Compute the default of an input for the whole sequence."""
-        defaults, growing = self.input_signature.defaults, self.input_signature.growing
+        defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         assert defaults is not None, "a computed input has a default"
-        known = {**self.once, **self.given, growing: self.tokens}
+        known = {**self.static_inputs, **self.arrays, growing: self.tokens}
         alone = resolve_absent_inputs(defaults, (name,))
         # values that are not read may not have grown yet
-        used = {*self.once, growing} | find_default_sources(alone, name)
+        used = {*self.static_inputs, growing} | find_default_sources(alone, name)
         inputs = {n: known[n] for n in alone.inputs if n in used and n in known}
         return np.array(backend.load_reference().evaluate_graph(alone, inputs, {})[name])
 
 
-def split_new_positions(rows: PerTokenInputs, size: int) -> Iterator[PerTokenInputs]:
-    """Yield `rows` up to each `size` new positions, which are the new ones; the last piece may be
-    shorter. A size of 0 yields all new positions at once.
+def split_new_positions(rows: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
+    """Yield `rows` up to each `chunk_size` new positions, which are the new ones; the last piece
+    may be shorter. A size of 0 yields all new positions at once.
     """
-    inputs, length = rows.input_signature.graph.inputs, rows.input_signature.length
+    graph_inputs, length = rows.input_signature.graph.inputs, rows.input_signature.sequence_length
     end = rows.tokens.shape[1]
-    start = end - rows.count
-    while size and end - start > size:
-        stop = start = start + size
-        given = {
+    start = end - rows.new_count
+    while chunk_size and end - start > chunk_size:
+        stop = start = start + chunk_size
+        time_axis_inputs = {
             name: value[tuple(slice(stop if d == length else None) for d in shape)]
-            for name, value in rows.given.items()
-            for shape in (inputs[name].type.shape,)
+            for name, value in rows.arrays.items()
+            for shape in (graph_inputs[name].type.shape,)
         }
-        yield replace(rows, given=given, tokens=rows.tokens[:, :stop], count=size)
-    yield replace(rows, count=end - start)
+        yield replace(
+            rows, arrays=time_axis_inputs, tokens=rows.tokens[:, :stop], new_count=chunk_size
+        )
+    yield replace(rows, new_count=end - start)
 
 
-def _in_order(names: Iterable[str], defaults: Graph | None, following: Container[str]) -> list[str]:
+def _sort_by_dependency(
+    names: Iterable[str], defaults: Graph | None, computed: Container[str]
+) -> list[str]:
     """Sort inputs topologically by the dependencies of their defaults."""
-    waiting = [*names]
-    follows = {
-        n: find_default_sources(defaults, n) - {n} if defaults and n in following else set()
-        for n in waiting
+    remaining = [*names]
+    dependencies = {
+        n: find_default_sources(defaults, n) - {n} if defaults and n in computed else set()
+        for n in remaining
     }
-    made: list[str] = []
-    while waiting:
-        ready = (n for n in waiting if not follows[n] & {*waiting})
-        made.append(next(ready, waiting[0]))
-        waiting.remove(made[-1])
-    return made
+    ordered: list[str] = []
+    while remaining:
+        ready = (n for n in remaining if not dependencies[n] & {*remaining})
+        ordered.append(next(ready, remaining[0]))
+        remaining.remove(ordered[-1])
+    return ordered
 
 
-def batch_axis(type: Type, batch: Dim) -> int | None:
+def find_batch_axis(type: Type, batch_size: Dim) -> int | None:
     """Return the batch axis, or None."""
-    return next((n for n, d in enumerate(type.shape) if d == batch), None)
+    return next((n for n, d in enumerate(type.shape) if d == batch_size), None)
 
 
-def _fail_behind_padding(name: str, growing: str) -> NoReturn:
+def _fail_right_padding(name: str, sequence_input: str) -> NoReturn:
     raise_error(
         "E0912",
         f"cannot generate after padding, and `{name}` is padded on the right",
-        notes=[f"new positions of `{growing}` are appended there"],
+        notes=[f"new positions of `{sequence_input}` are appended there"],
         helps=[
             f"declare `{name}` as `keep[…] left`, or as `keep[…]`",
             "or batch prompts of equal length",

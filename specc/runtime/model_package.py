@@ -27,7 +27,7 @@ from specc.diagnostics.suggest import suggest_similar_name
 from specc.io.atomic_write import FileDigest
 from specc.io.safe_read import UnreadableFile, compute_file_sha256, escape_text, read_regular_file
 from specc.ir.model import DecodeState
-from specc.runtime.loaded_model import LoadedModel, load_parsed_model, manifest_of_file
+from specc.runtime.loaded_model import LoadedModel, load_parsed_model, read_file_manifest
 from specc.runtime.steppers import BufferedStep
 
 DEFAULT_GRAPHS = ("score", "generate")
@@ -51,43 +51,43 @@ class ModelPackage:
         return tuple(sorted(self.index.graphs))
 
     @property
-    def usual(self) -> str:
+    def default_role(self) -> str:
         """The default graph; empty if it is ambiguous."""
         alone = self.roles[0] if len(self.roles) == 1 else ""
         return next((role for role in DEFAULT_GRAPHS if role in self.roles), alone)
 
-    def has(self, wanted: str) -> bool:
+    def has_graph(self, name: str) -> bool:
         """Return whether there is a graph of that name, or a default graph."""
-        return wanted in self.roles or bool(self.usual and not wanted)
+        return name in self.roles or bool(self.default_role and not name)
 
-    def role(self, wanted: str = "") -> str:
+    def resolve_role(self, name: str = "") -> str:
         """Return the graph of that name, or the default one. Raise E0832 if there is none."""
         roles = self.roles
-        if wanted in roles:
-            return wanted
-        if self.usual and not wanted:
-            return self.usual
-        title, choose = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
-        helps = [choose]
-        if wanted:
-            title = f"the package has no graph called `{escape_text(wanted)}`"
-            helps = [*suggest_similar_name(wanted, roles, choose)]
+        if name in roles:
+            return name
+        if self.default_role and not name:
+            return self.default_role
+        title, advice = "several graphs match", f"select one: {', '.join(map(escape_text, roles))}"
+        helps = [advice]
+        if name:
+            title = f"the package has no graph called `{escape_text(name)}`"
+            helps = [*suggest_similar_name(name, roles, advice)]
         raise_error("E0832", title, helps=helps)
 
     def has_manifest(self, role: str) -> bool:
         """Return whether a graph carries a manifest."""
         return METADATA_KEY in self.models[role].metadata
 
-    def manifest(self, role: str) -> Manifest:
+    def read_manifest(self, role: str) -> Manifest:
         """Return the manifest of a graph. E0918 if it has none."""
         file = self.models[role]
-        found = manifest_of_file(file, str(file.path))
+        found = read_file_manifest(file, str(file.path))
         # The texts of a spec are stored once in the index, not in every graph.
         return found if found.sources else replace(found, sources=self.index.sources)
 
-    def load(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
+    def load_graph(self, role: str, *, provider: str = "cpu", threads: int = 0) -> LoadedModel:
         """Load a graph ready to run. E0921 and E0922 if the provider is not available."""
-        model = load_parsed_model(self.models[role], self.manifest(role), provider, threads)
+        model = load_parsed_model(self.models[role], self.read_manifest(role), provider, threads)
         if role != "step" or not self.index.metadata:
             return model
         graph = model.manifest.graph
@@ -97,18 +97,18 @@ class ModelPackage:
         # the step has the inputs of its declared graph, with or without buffers
         return replace(model, session=BufferedStep(model.runtime, graph, facts))
 
-    def session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
+    def open_session(self, role: str, *, provider: str = "cpu", threads: int = 0) -> Session:
         """Open a graph without its manifest: names and shapes are checked, nothing is filled in."""
         return self.models[role].open(provider, threads)
 
-    def extra(self, role: str) -> bytes | None:
+    def read_extra_file(self, role: str) -> bytes | None:
         """Return the content of a further file by role, after a hash check; None if absent."""
         name = self.index.extras.get(role)
         return None if name is None else _check_file(self.path, name, self.index.files[name])
 
 
-def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
-    """Open a package. `contents` has the weights compared with their hashes too, which
+def open_package(path: str | Path, *, verify_contents: bool = False) -> ModelPackage:
+    """Open a package. `verify_contents` has the weights compared with their hashes too, which
     reads them once.
 
     Fails with E0802 (no index), E0831 (an index that cannot be used), E0830 (files that
@@ -120,8 +120,8 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
     # changed index explains files that do not match; then everything is read again.
     while True:
         try:
-            opened = _open_graph(directory, index, contents)
-            if contents:
+            opened = _open_files(directory, index, verify_contents)
+            if verify_contents:
                 read_index(directory, contents=True)
             return opened
         except Failed:
@@ -131,21 +131,23 @@ def open_package(path: str | Path, *, contents: bool = False) -> ModelPackage:
             index = found  # the package was replaced in the meantime
 
 
-def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPackage:
-    contents = contents or index.verifies_on_load
+def _open_files(directory: Path, index: PackageIndex, verify_contents: bool) -> ModelPackage:
+    verify_contents = verify_contents or index.verifies_on_load
     graphs = set(index.graphs.values())
     for name, facts in index.files.items():
         _check_size(directory, name, facts)
         # Graphs are hashed below in any case, when they are read.
         if (
-            contents
+            verify_contents
             and name not in graphs
             and compute_file_sha256(directory / name) != facts.sha256
         ):
-            _fail_mixed(directory, name, "its content has changed since the package was written")
+            _fail_inconsistent(
+                directory, name, "its content has changed since the package was written"
+            )
     for name, linked in index.linked.items():
-        if reason := explain_mismatch(directory, name, linked, contents=contents):
-            _fail_mixed(directory, name, reason)
+        if reason := explain_mismatch(directory, name, linked, contents=verify_contents):
+            _fail_inconsistent(directory, name, reason)
     reader = backend.load_runner()
     models: dict[str, ModelFile] = {}
     for role, name in index.graphs.items():
@@ -159,9 +161,9 @@ def _open_graph(directory: Path, index: PackageIndex, contents: bool) -> ModelPa
 def _check_size(directory: Path, name: str, facts: FileDigest) -> None:
     size = get_regular_file_size(directory / name)
     if size is None:
-        _fail_mixed(directory, name, "it is missing, or it is not a regular file")
+        _fail_inconsistent(directory, name, "it is missing, or it is not a regular file")
     if size != facts.bytes:
-        _fail_mixed(
+        _fail_inconsistent(
             directory,
             name,
             f"it has {size} bytes, and had {facts.bytes} when the package was written",
@@ -174,9 +176,9 @@ def _check_file(directory: Path, name: str, facts: FileDigest) -> bytes:
     try:
         data = read_regular_file(directory / name, facts.bytes)
     except UnreadableFile as error:
-        _fail_mixed(directory, name, f"it cannot be read: {error.reason}")
+        _fail_inconsistent(directory, name, f"it cannot be read: {error.reason}")
     if hashlib.sha256(data).hexdigest() != facts.sha256:
-        _fail_mixed(directory, name, "its content has changed since the package was written")
+        _fail_inconsistent(directory, name, "its content has changed since the package was written")
     return data
 
 
@@ -186,15 +188,15 @@ def _check_weights(directory: Path, name: str, file: ModelFile, index: PackageIn
     sizes = {n: f.bytes for n, f in index.files.items()}
     sizes |= {n: f.bytes for n, f in index.linked.items()}
     if reason := find_misplaced_tensors(file.list_external_files(), sizes):
-        _fail_mixed(directory, name, reason)
+        _fail_inconsistent(directory, name, reason)
     for location, _ in file.list_external_files():
         if (found := index.files.get(location)) is not None:
             facts = WeightFileFacts(found.bytes, found.sha256)
             if reason := explain_mismatch(directory, location, facts):
-                _fail_mixed(directory, location, reason)
+                _fail_inconsistent(directory, location, reason)
 
 
-def _fail_mixed(directory: Path, name: str, reason: str) -> NoReturn:
+def _fail_inconsistent(directory: Path, name: str, reason: str) -> NoReturn:
     raise_error(
         "E0830",
         f"`{escape_text(name)[:200]}` does not belong to the package `{escape_text(directory)}`",
@@ -215,7 +217,7 @@ def format_package_overview(package: ModelPackage) -> list[str]:
     graphs = package.index.graphs
     count = f"{len(graphs)} graph{'' if len(graphs) == 1 else 's'}"
     title = f"package of `{escape_text(package.index.model)}`, {count}"
-    return [title, *(f"  {line}" for line in files), *_between_steps(package)]
+    return [title, *(f"  {line}" for line in files), *_describe_step_states(package)]
 
 
 def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
@@ -229,14 +231,14 @@ def _list_files(index: PackageIndex) -> list[tuple[str, str, int]]:
     return rows
 
 
-def _between_steps(package: ModelPackage) -> list[str]:
+def _describe_step_states(package: ModelPackage) -> list[str]:
     """Describe the outputs of `encode` and the states between steps, if the package
     declares them.
     """
     about = package.index.metadata
     if "step" not in package.roles or not about or not package.has_manifest("step"):
         return []
-    step = package.manifest("step").graph
+    step = package.read_manifest("step").graph
     facts = load_facts(about, step, str(package.path))
     rows = [("handed over", n, str(step.inputs[n].type), "") for n in facts.static_inputs]
     for state in facts.states:

@@ -17,12 +17,12 @@ from specc.io.safe_read import Closeable, escape_text
 from specc.ir.array import Array
 from specc.preprocessing.task_kinds import Task
 from specc.runtime.generation import GenerationStream
-from specc.runtime.generator import Generator, open_generator, standalone_generator_of
+from specc.runtime.generator import Generator, make_generator, open_generator
 from specc.runtime.loaded_model import LoadedModel, load_model
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.steppers import PREFILL_CHUNK_SIZE
-from specc.runtime.streaming import StreamingModel, open_streamer
+from specc.runtime.streaming import StreamingModel, open_streaming_model
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,7 +30,7 @@ class OpenedModel(Closeable):
     """A compiled model or package at `path`, on an execution provider, until it is closed.
 
     `graph` names the only graph of a package to use; empty: the default for the call. With
-    `contents` every byte has been verified by hash.
+    `verify_contents` every byte has been verified by hash.
     """
 
     path: Path
@@ -39,19 +39,20 @@ class OpenedModel(Closeable):
     provider: str = "cpu"
     threads: int = 0
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE
-    contents: bool = False
-    closed: bool = False
+    verify_contents: bool = False
+    is_closed: bool = False
 
     def __repr__(self) -> str:
         return format_repr(f"model {_describe_ports(self)}, {self.provider}")
 
     def _repr_html_(self) -> str:
         """Return inputs and outputs as an HTML table for notebooks."""
+        generator = None if self.is_closed else self.generator
         return render_html_table(
             f"specc model {self.path}",
             [
                 ("graph", _describe_ports(self)),
-                ("writes", self.writer.generation.name if not self.closed and self.writer else ""),
+                ("writes", generator.generation.name if generator else ""),
                 ("graphs of the package", ", ".join(self.package.roles if self.package else ())),
                 ("provider", self.provider),
             ],
@@ -65,25 +66,25 @@ class OpenedModel(Closeable):
     @property
     def is_streaming_only(self) -> bool:
         """Whether the model streams and has no full-forward graph."""
-        return self.streamer is not None and not self.has_full_forward
+        return self.streaming_model is not None and not self.has_full_forward
 
     @property
-    def steps(self) -> bool:
+    def uses_step_graph(self) -> bool:
         """Return whether specc runs a decode loop over a step graph."""
-        return _drives_steps(self.package, self.graph, rows_come=False)
+        return _has_step_graph(self.package, self.graph, is_streaming=False)
 
     @cached_property
-    def streamer(self) -> StreamingModel | None:
+    def streaming_model(self) -> StreamingModel | None:
         """The streaming model; None if the model does not stream."""
-        if self.package is None or not _drives_steps(self.package, self.graph, rows_come=True):
+        if self.package is None or not _has_step_graph(self.package, self.graph, is_streaming=True):
             return None
         self.check_open()
-        return open_streamer(self.package, provider=self.provider, threads=self.threads)
+        return open_streaming_model(self.package, provider=self.provider, threads=self.threads)
 
     @cached_property
-    def whole(self) -> LoadedModel:
+    def default_model(self) -> LoadedModel:
         """The full-forward graph. E0832 if it is ambiguous."""
-        role = self.package.role(self.graph) if self.package else ""
+        role = self.package.resolve_role(self.graph) if self.package else ""
         # the same graph is not opened twice: it may fill the memory of a device
         return self.scoring if role == "score" and self.scoring else self._load_model(role)
 
@@ -91,11 +92,11 @@ class OpenedModel(Closeable):
     def scoring(self) -> LoadedModel | None:
         """The full-forward graph; None if a package lacks it."""
         if self.package is None:
-            return self.whole
+            return self.default_model
         return self._load_model("score") if self.has_full_forward else None
 
     @property
-    def full(self) -> LoadedModel:
+    def full_forward_model(self) -> LoadedModel:
         """The full-forward graph. E0832 if a package lacks it."""
         if self.scoring is None:
             helps = ["compile it with `--graphs score,encode,step`"]
@@ -105,83 +106,86 @@ class OpenedModel(Closeable):
     @property
     def manifest(self) -> Manifest:
         """The manifest of the full-forward graph."""
-        return self.full.manifest
+        return self.full_forward_model.manifest
 
     def weights(self) -> dict[str, Array]:
         """Return the parameters by name, in the layout that the graph reads.
 
         Matrices that the checkpoint stores as [in, out] may have that layout.
         """
-        return self.full.weights()
+        return self.full_forward_model.weights()
 
     @cached_property
-    def writer(self) -> Generator | None:
+    def generator(self) -> Generator | None:
         """The generator; None for a model without one, and for one graph of a package."""
         self.check_open()
         package, chunk = self.package, self.prefill_chunk_size
-        if package is not None and self.steps:
+        if package is not None and self.uses_step_graph:
             return open_generator(package, self.provider, self.threads, chunk)
-        if self.is_streaming_only or (package is not None and not package.has(self.graph)):
+        if self.is_streaming_only or (package is not None and not package.has_graph(self.graph)):
             return None
-        once = bool(self.graph) and self.whole.manifest.decoding is None
-        return None if once else standalone_generator_of(self.whole)
+        is_full_forward = bool(self.graph) and self.default_model.manifest.decoding is None
+        return None if is_full_forward else make_generator(self.default_model)
 
     @property
     def input_signature(self) -> ModelInputs:
         """The inputs with their preprocessing and defaults."""
-        if self.streamer is not None and self.is_streaming_only:
-            return self.streamer.input_signature
-        return self.writer.input_signature if self.writer else self.whole.input_signature
+        if self.streaming_model is not None and self.is_streaming_only:
+            return self.streaming_model.input_signature
+        return (self.generator or self.default_model).input_signature
 
     @property
     def random_init(self) -> RandomWeights | None:
         """Record of randomly initialized weights, if any."""
         # in a package with steps no graph has all weights: the index has the seed
-        fed = self.writer if self.steps else self.streamer
-        if self.steps or fed is not None:
-            return fed.random_init if fed else None
-        manifest = self.whole.manifest
-        random = bool(manifest.graph.parameters) or manifest.decoding is not None
-        return manifest.random_init if random else None
+        stepping_model = self.generator if self.uses_step_graph else self.streaming_model
+        if self.uses_step_graph or stepping_model is not None:
+            return stepping_model.random_init if stepping_model else None
+        manifest = self.default_model.manifest
+        has_parameters = bool(manifest.graph.parameters) or manifest.decoding is not None
+        return manifest.random_init if has_parameters else None
 
     def begin(
-        self, given: Mapping[str, object], settings: Mapping[str, object]
+        self, inputs: Mapping[str, object], settings: Mapping[str, object]
     ) -> GenerationStream:
         """Start generation from these inputs. E0701 if the model is not generative."""
-        if self.writer is None:
+        if self.generator is None:
             _fail_not_generative(self)
-        return self.writer.generate(**given, **settings)
+        return self.generator.generate(**inputs, **settings)
 
     def close(self) -> None:
         """Release the runtime sessions; later calls raise E0949. A `with` block closes the
         model. A generation in progress keeps its sessions.
         """
-        self.closed = True
-        for name in ("whole", "scoring", "writer", "streamer"):
+        self.is_closed = True
+        for name in ("default_model", "scoring", "generator", "streaming_model"):
             self.__dict__.pop(name, None)
 
     def check_open(self) -> None:
         """Raise E0949 if the model is closed."""
-        if self.closed:
+        if self.is_closed:
             helps = ["load it again, or use it inside its `with` block"]
             raise_error("E0949", f"`{escape_text(self.path)}` is closed", helps=helps)
 
     def _load_model(self, role: str) -> LoadedModel:
         self.check_open()
         if self.package is not None:
-            return self.package.load(role, provider=self.provider, threads=self.threads)
+            return self.package.load_graph(role, provider=self.provider, threads=self.threads)
+        path, verify = str(self.path), self.verify_contents
         return load_model(
-            str(self.path), provider=self.provider, threads=self.threads, contents=self.contents
+            path, provider=self.provider, threads=self.threads, verify_contents=verify
         )
 
 
 def _describe_ports(opened: OpenedModel) -> str:
     """Return the name, inputs and outputs of a model."""
-    if opened.closed:
+    if opened.is_closed:
         return f"at {opened.path}, closed"
     if not opened.has_full_forward:
         return opened.input_signature.graph.format_signature()
-    manifest = opened.package.manifest("score") if opened.package else opened.whole.manifest
+    manifest = (
+        opened.package.read_manifest("score") if opened.package else opened.default_model.manifest
+    )
     return f"{manifest.name}, {manifest.graph.format_signature()}"
 
 
@@ -190,7 +194,7 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
     if opened.package is not None:
         index = read_index(opened.path)
         return [opened.path / n for n in (INDEX_FILE, *index.files, *index.linked)]
-    model = opened.whole
+    model = opened.default_model
     # A single model has no index; its tensors describe its inputs.
     weights = [name for name, _ in model.file.list_external_files()]
     tokenizers = [f.name for f in model.manifest.reading.files if f.name]
@@ -199,32 +203,34 @@ def list_model_files(opened: OpenedModel) -> list[Path]:
 
 
 def is_single_pass(
-    opened: OpenedModel, given: Collection[str], settings: Mapping[str, object]
+    opened: OpenedModel, input_names: Collection[str], settings: Mapping[str, object]
 ) -> bool:
     """Return whether these inputs run one full forward instead of generation.
 
     E0701 for generation settings of a non-generative model. A single-graph model with its
     autoregressive input given runs a forward pass unless generation is requested.
     """
-    if opened.steps:
+    if opened.uses_step_graph:
         return False
-    if opened.writer is None and settings:
+    if opened.generator is None and settings:
         _fail_not_generative(opened)
-    scores = opened.writer is not None and opened.writer.itself is None
+    has_full_forward = opened.generator is not None and opened.generator.standalone_session is None
     # A file with the decoding loop has no other results, so it always generates.
-    asked = scores and opened.input_signature.growing in given and not settings
-    return opened.writer is None or asked
+    is_forward_requested = (
+        has_full_forward and opened.input_signature.sequence_input in input_names and not settings
+    )
+    return opened.generator is None or is_forward_requested
 
 
 def require_attention_model(opened: OpenedModel) -> LoadedModel:
     """Return the full-forward graph for attention maps. E0931 if it is missing."""
-    scoring = opened.scoring
-    if scoring is None:
+    scoring_model = opened.scoring
+    if scoring_model is None:
         obstacle = "available only in the graph `score`, which this package lacks"
-    elif scoring.manifest.decoding is not None:
+    elif scoring_model.manifest.decoding is not None:
         obstacle = "not available in a standalone generator: they are inside its loop"
     else:
-        return scoring
+        return scoring_model
     raise_error(
         "E0931",
         f"attention weights are {obstacle}",
@@ -232,33 +238,33 @@ def require_attention_model(opened: OpenedModel) -> LoadedModel:
     )
 
 
-def model_task(opened: OpenedModel) -> Task | None:
+def get_model_task(opened: OpenedModel) -> Task | None:
     """Return the task of the graph that computes all at once; None where it has none."""
-    other = opened.steps or opened.is_streaming_only
-    return None if other else opened.whole.manifest.reading.task
+    has_no_full_forward = opened.uses_step_graph or opened.is_streaming_only
+    return None if has_no_full_forward else opened.default_model.manifest.reading.task
 
 
 def has_batch_shared_scales(opened: OpenedModel) -> bool:
     """Return whether activation scales are per tensor, shared by the rows of a batch."""
     package = opened.package
-    files = package.models.values() if package else [opened.whole.file]
+    files = package.models.values() if package else [opened.default_model.file]
     return any(file.has_per_tensor_scales() for file in files)
 
 
 def open_stream(opened: OpenedModel) -> StreamingModel:
     """Return the streaming model. E0977 if the model does not stream."""
-    if opened.streamer is None:
+    if opened.streaming_model is None:
         fix = "compile a spec with `stream RESULT of INPUT`, `--graphs step`"
         raise_error("E0977", "this model is not streamed", helps=[fix])
-    return opened.streamer
+    return opened.streaming_model
 
 
-def _drives_steps(package: ModelPackage | None, graph: str, *, rows_come: bool) -> bool:
+def _has_step_graph(package: ModelPackage | None, graph: str, *, is_streaming: bool) -> bool:
     """Return whether the package has a step graph for streaming, or else for generation."""
     if package is None or graph or "step" not in package.roles:
         return False
-    about = package.index.metadata
-    return bool(about) and is_stream(about) == rows_come
+    metadata = package.index.metadata
+    return bool(metadata) and is_stream(metadata) == is_streaming
 
 
 def open_compiled(
@@ -268,9 +274,9 @@ def open_compiled(
     provider: str = "cpu",
     threads: int = 0,
     prefill_chunk_size: int = PREFILL_CHUNK_SIZE,
-    contents: bool = False,
+    verify_contents: bool = False,
 ) -> OpenedModel:
-    """Open the model at `path`; `contents` verifies every byte by hash.
+    """Open the model at `path`; `verify_contents` verifies every byte by hash.
 
     E0802 and E0830 to E0832 if a package cannot be opened, or has no such graph.
     """
@@ -285,25 +291,25 @@ def open_compiled(
         )
     return OpenedModel(
         path=Path(path),
-        package=open_package(path, contents=contents) if directory else None,
+        package=open_package(path, verify_contents=verify_contents) if directory else None,
         graph=graph,
         provider=provider,
         threads=threads,
         prefill_chunk_size=prefill_chunk_size,
-        contents=contents,
+        verify_contents=verify_contents,
     )
 
 
 def _fail_missing_model(path: Path) -> NoReturn:
     """Raise E0802, suggesting a similarly named model in the directory."""
     try:
-        beside = sorted(path.parent.iterdir())
+        siblings = sorted(path.parent.iterdir())
     except (OSError, ValueError):  # no directory, or not a readable one
-        beside = []
-    models = {p.name for p in beside if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
+        siblings = []
+    models = {p.name for p in siblings if p.suffix == ".onnx" or (p / INDEX_FILE).is_file()}
     # files are named without suffix as often as with it
-    near = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
-    helps = [format_suggestion(escape_text(path.with_name(near)))] if near else []
+    similar = find_similar_name(path.name, models) or find_similar_name(f"{path.name}.onnx", models)
+    helps = [format_suggestion(escape_text(path.with_name(similar)))] if similar else []
     raise_error(
         "E0802",
         f"the model `{escape_text(path)}` cannot be read: no such file or directory",

@@ -18,7 +18,7 @@ from specc.ir.length_constraints import find_total_strides, find_valid_lengths
 from specc.ir.model import PAST_LENGTH_INPUT
 from specc.runtime.steppers import NUMPY_DTYPES
 
-DrawInputs: TypeAlias = Callable[
+SampleInputs: TypeAlias = Callable[
     [Graph, Mapping[str, int], np.random.Generator, float], dict[str, Array]
 ]
 """Draws the inputs of a graph for given lengths and a density of booleans."""
@@ -35,7 +35,7 @@ BOOLEAN_DENSITIES = (DEFAULT_DENSITY, 1.0, 0.02)
 """Probabilities of true in random booleans: default, dense and sparse."""
 
 
-def _find_symbols(values: Iterable[Value]) -> set[str]:
+def _collect_symbols(values: Iterable[Value]) -> set[str]:
     """Return the dynamic lengths of values."""
     return {symbol for v in values for dim in v.type.shape for symbol in dim.symbols()}
 
@@ -48,21 +48,25 @@ def _add_derived_lengths(graph: Graph, sizes: Mapping[str, int]) -> dict[str, in
     return env
 
 
-def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
+def choose_lengths(
+    graph: Graph, round_index: int, max_lengths: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Choose a length for every symbol: the smallest first, then distinct primes, so that swapped
     axes are detected.
 
-    Lengths respect position tables and `most`. If the graph is undefined at these, the nearest
-    valid lengths are used.
+    Lengths respect position tables and `max_lengths`. If the graph is undefined at these, the
+    nearest valid lengths are used.
     """
     above = find_max_lengths(graph)
-    above |= most or {}
+    above |= max_lengths or {}
     least = find_min_lengths(graph)
     sizes, rows = {}, {}
     # A length with a fact follows from others.
-    free = _find_symbols(graph.inputs.values()) - graph.length_equations.keys()
-    for n, symbol in enumerate(sorted(free)):
-        wanted = rows[symbol] = 1 if turn == 0 else DIM_SIZES[(n + turn) % len(DIM_SIZES)]
+    free_symbols = _collect_symbols(graph.inputs.values()) - graph.length_equations.keys()
+    for n, symbol in enumerate(sorted(free_symbols)):
+        wanted = rows[symbol] = (
+            1 if round_index == 0 else DIM_SIZES[(n + round_index) % len(DIM_SIZES)]
+        )
         sizes[symbol] = max(
             min(wanted, above.get(symbol, wanted)),
             graph.min_lengths.get(symbol, 1),
@@ -73,7 +77,9 @@ def sizes_for(graph: Graph, turn: int, most: Mapping[str, int] | None = None) ->
         return sizes
     strides, has_empty = find_total_strides(graph), _has_empty_input(graph, found)
     longer = {
-        symbol: _with_stride(max(found[symbol], stride * has_empty), rows[symbol], stride, turn)
+        symbol: _apply_stride(
+            max(found[symbol], stride * has_empty), rows[symbol], stride, round_index
+        )
         for symbol, stride in strides.items()
         if symbol in found
     }
@@ -86,17 +92,17 @@ def _has_empty_input(graph: Graph, sizes: Mapping[str, int]) -> bool:
     return any(d.evaluate(env) < 1 for v in graph.inputs.values() for d in v.type.shape)
 
 
-def _with_stride(length: int, rows: int, stride: int, turn: int) -> int:
+def _apply_stride(length: int, rows: int, stride: int, round_index: int) -> int:
     """Return a length that gives `rows` positions after a stride, in every other round with a
     remainder. `length` gives at least one, in which nothing can be exchanged.
     """
-    part = turn > 0 and turn % 2 == 0
+    has_remainder = round_index > 0 and round_index % 2 == 0
     if length > rows:
-        return length + (rows - 1 + part) * stride - part
-    return length if turn % 2 == 0 else -(-length // stride) * stride
+        return length + (rows - 1 + has_remainder) * stride - has_remainder
+    return length if round_index % 2 == 0 else -(-length // stride) * stride
 
 
-def random_inputs(
+def make_random_inputs(
     graph: Graph,
     sizes: Mapping[str, int],
     rng: np.random.Generator,
@@ -108,41 +114,41 @@ def random_inputs(
     It also sets how dense padding masks are: no padding at 1, almost all padding near 0.
     """
     env = _add_derived_lengths(graph, sizes)
-    looked_up, compared = shortest_tables(graph, env), find_compared_ids(graph)
+    looked_up, compared = find_shortest_tables(graph, env), find_compared_ids(graph)
     made: dict[str, Array] = {}
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.type.shape)
         facts = graph.input_facts[name]
         if facts.keep:
-            made[name] = _draw_mask(shape, facts.keep, rng, density)
+            made[name] = _sample_mask(shape, facts.keep, rng, density)
         elif value.type.dtype == "bool":
             made[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
             special = compared.get(value, ())
-            ids = _draw_ids(shape, facts.below, looked_up.get(value), special, rng, density)
+            ids = _sample_ids(shape, facts.below, looked_up.get(value), special, rng, density)
             made[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
     return made
 
 
-def shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
+def find_shortest_tables(graph: Graph, sizes: Mapping[str, int]) -> dict[Value, int]:
     """Return, for each integer input that indexes a table (even transformed), the rows of the
     smallest such table.
 
     `embedding(max(ids, 0))` bounds `ids`, though `ids` itself is no index. Loop bodies are skipped:
     scanned inputs have their own bound there.
     """
-    reached = {v: {v} for v in graph.inputs.values() if _is_whole(v)}
+    reached = {v: {v} for v in graph.inputs.values() if _is_integer(v)}
     shortest: dict[Value, int] = {}
     for node, results in graph.nodes:
-        if table := _table_of(node):
+        if table := _find_table_lookup(node):
             ids, rows = table[0], table[1].evaluate(sizes)
             for value in reached.get(ids, ()):
                 shortest[value] = min(shortest.get(value, rows), rows)
         # Floats are not ids, whatever they were computed from.
         sources = set().union(*(reached.get(a, ()) for a in node.args if a))
-        reached |= {result: sources for result in results if _is_whole(result)}
+        reached |= {result: sources for result in results if _is_integer(result)}
     return shortest
 
 
@@ -158,11 +164,11 @@ def find_compared_ids(graph: Graph) -> dict[Value, list[int]]:
     return found
 
 
-def _is_whole(value: Value) -> bool:
+def _is_integer(value: Value) -> bool:
     return value.type.dtype in ("i64", "i32")
 
 
-def _table_of(node: Node) -> tuple[Value, Dim] | None:
+def _find_table_lookup(node: Node) -> tuple[Value, Dim] | None:
     """Return the ids of a table lookup and the table's rows."""
     match node.op:
         case ops.Embedding():
@@ -172,32 +178,32 @@ def _table_of(node: Node) -> tuple[Value, Dim] | None:
     return None
 
 
-def _draw_ids(
+def _sample_ids(
     shape: tuple[int, ...],
-    below: Dim | None,
-    rows: int | None,
-    special: Sequence[int],
+    upper_bound: Dim | None,
+    table_size: int | None,
+    special_ids: Sequence[int],
     rng: np.random.Generator,
     density: float,
 ) -> Array:
-    """Sample ids or other integers: below a declared bound, or as indices of a table of `rows`,
-    among them the `special` ones.
+    """Sample ids or other integers: below a declared bound, or as indices of a table of
+    `table_size`, among them the `special_ids` ones.
     """
-    bound = below.number if below is not None else None
+    bound = upper_bound.number if upper_bound is not None else None
     # ids that are modified on their way to a table have no bound of their own
-    plain = min(rows, MAX_PLAIN_INT) if rows else int(rng.choice(PLAIN_INT_BOUNDS))
-    highest = bound or plain
-    ids = rng.integers(0, highest, shape)
+    plain = min(table_size, MAX_PLAIN_INT) if table_size else int(rng.choice(PLAIN_INT_BOUNDS))
+    limit = bound or plain
+    ids = rng.integers(0, limit, shape)
     if ids.size > 1:  # among them the last and the first
-        ids.flat[0], ids.flat[-1] = highest - 1, 0
-    if below is None and density < DEFAULT_DENSITY:
+        ids.flat[0], ids.flat[-1] = limit - 1, 0
+    if upper_bound is None and density < DEFAULT_DENSITY:
         ids *= rng.random(shape) < density  # a mask of integers
-    if valid := [n for n in special if n < (bound or rows or n + 1)]:
+    if valid := [n for n in special_ids if n < (bound or table_size or n + 1)]:
         ids = np.where(rng.random(shape) < SPECIAL_ID_SHARE, rng.choice(valid, shape), ids)
     return ids
 
 
-def _draw_mask(
+def _sample_mask(
     shape: tuple[int, ...], side: str, rng: np.random.Generator, density: float
 ) -> Array:
     """Generate a padding mask: the first batch element is full, all others have some padding.
@@ -217,16 +223,16 @@ def _draw_mask(
         lengths.reshape(-1)[:1] = length
     else:
         lengths = np.minimum(lengths, max(1, least))
-    row = np.arange(length)
-    left, right = row >= (length - lengths[..., None]), row < lengths[..., None]
+    positions = np.arange(length)
+    left, right = positions >= (length - lengths[..., None]), positions < lengths[..., None]
     if side != "any":
         return left if side == "left" else right
-    turns = np.arange(lengths.size).reshape(lengths.shape) % 2 == 1
-    return np.where(turns[..., None], left, right)
+    is_left = np.arange(lengths.size).reshape(lengths.shape) % 2 == 1
+    return np.where(is_left[..., None], left, right)
 
 
 @dataclass(frozen=True)
-class StepInputs:
+class StepInputSampler:
     """Random inputs of a step graph, computed by the reference from `encode` and the step."""
 
     facts: GenerationFacts
@@ -234,7 +240,7 @@ class StepInputs:
     encode: Graph | None = None
     encode_weights: Arrays | None = None
 
-    def draw(
+    def sample(
         self,
         step: Graph,
         sizes: Mapping[str, int],
@@ -248,42 +254,44 @@ class StepInputs:
         past = self._find_past_symbol(step, new)
         # A step without a state of the past length gets it as a number.
         default_past = (
-            self.most(step).get(PAST_LENGTH_INPUT, 3) if PAST_LENGTH_INPUT in step.inputs else 0
+            self.get_max_lengths(step).get(PAST_LENGTH_INPUT, 3)
+            if PAST_LENGTH_INPUT in step.inputs
+            else 0
         )
         count = sizes.get(past, default_past)
         # values from `encode` are the same for the first call and the next
-        made = random_inputs(step, sizes, rng, density)
-        once = self._draw_encoder_outputs(made, sizes, rng)
-        made |= {n: once[n] for n in self.facts.static_inputs if n in once}
+        inputs = make_random_inputs(step, sizes, rng, density)
+        once = self._sample_encoder_outputs(inputs, sizes, rng)
+        inputs |= {n: once[n] for n in self.facts.static_inputs if n in once}
         # The first call has as many new positions as precede those of the next one; of inputs that
         # cover all positions it gets the first ones.
-        first = {**made, **random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
-        first |= {n: made[n] for n in self.facts.static_inputs}
-        rows = count * self._get_chunk_size
-        first |= {n: made[n][:, :rows] for n in self.facts.whole}
+        first = {**inputs, **make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)}
+        first |= {n: inputs[n] for n in self.facts.static_inputs}
+        first_length = count * self._chunk_size
+        first |= {n: inputs[n][:, :first_length] for n in self.facts.whole}
         for state in self.facts.states:
             zeros = np.zeros(first[state.name].shape, NUMPY_DTYPES[state.type.dtype])
             start = once[state.initial_output] if state.initial_output else zeros
             # the next call keeps these only if there is no first one
-            first[state.name] = made[state.name] = start
+            first[state.name] = inputs[state.name] = start
         if PAST_LENGTH_INPUT in step.inputs:
-            first[PAST_LENGTH_INPUT], made[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
+            first[PAST_LENGTH_INPUT], inputs[PAST_LENGTH_INPUT] = (np.array(0), np.array(count))
         outputs = {s.name: s.next_output for s in self.facts.states}
-        return made | _run_first_step(step, first, self.weights, outputs) if count else made
+        return inputs | _run_first_step(step, first, self.weights, outputs) if count else inputs
 
     @property
-    def _get_chunk_size(self) -> int:
+    def _chunk_size(self) -> int:
         """Number of input positions per step position."""
         return self.facts.chunks.step_length if self.facts.chunks else 1
 
-    def most(self, step: Graph) -> dict[str, int]:
+    def get_max_lengths(self, step: Graph) -> dict[str, int]:
         """Return the maximum past and new lengths, where a position table bounds their sum."""
         bounds = {n: b.high for n, b in self.facts.bounds.items() if b.high is not None}
         if self.facts.max_context is None:
             return bounds
         new = self._find_new_symbol(step)
         past = self._find_past_symbol(step, new) or PAST_LENGTH_INPUT
-        most = self.facts.max_context // self._get_chunk_size
+        most = self.facts.max_context // self._chunk_size
         # half of the table for either, so that both can be tried
         rows = {past: most // 2, new: most - most // 2}
         return {**bounds, **rows}
@@ -300,14 +308,14 @@ class StepInputs:
         symbols = [symbol for d in lengths for symbol in sorted(d.symbols())]
         return next((symbol for symbol in symbols if symbol != new), "")
 
-    def _draw_encoder_outputs(
+    def _sample_encoder_outputs(
         self, made: Arrays, sizes: Mapping[str, int], rng: np.random.Generator
     ) -> dict[str, Array]:
         """Return random outputs of `encode`; inputs shared with the step are the same for both."""
         if self.encode is None:
             return {}
-        symbols = _find_symbols(self.encode.inputs.values())
-        given = random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
+        symbols = _collect_symbols(self.encode.inputs.values())
+        given = make_random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encode.inputs if n in self.facts.static_inputs}
         # Only its lengths are read: no position exists when `encode` runs.
         growing = self.facts.generation.growing
@@ -328,38 +336,38 @@ PAST, PRESENT = "past_key_values.", "present."
 """Prefixes of a state before and after a step in Optimum's and onnxruntime-genai's models."""
 
 
-def states_by_name(step: Graph) -> dict[str, str]:
+def find_exported_states(step: Graph) -> dict[str, str]:
     """Return the states of a step named as in other exporters, each with the output that updates
     it. Constant states (the cross-attention keys) have none.
     """
-    after = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
+    output_names = {name: PRESENT + name.removeprefix(PAST) for name in step.inputs}
     return {
         name: result
-        for name, result in after.items()
+        for name, result in output_names.items()
         if name.startswith(PAST) and result in step.outputs
     }
 
 
-def sample_step_inputs(weights: Arrays) -> DrawInputs:
+def make_step_sampler(weights: Arrays) -> SampleInputs:
     """Return a sampler for steps named as in other exporters: it runs the step on a prefix from an
     empty state and uses the resulting states.
     """
 
-    def draw(
+    def sample(
         step: Graph,
         sizes: Mapping[str, int],
         rng: np.random.Generator,
         density: float = DEFAULT_DENSITY,
     ) -> dict[str, Array]:
-        made = random_inputs(step, sizes, rng, density)
-        states = states_by_name(step)
+        made = make_random_inputs(step, sizes, rng, density)
+        states = find_exported_states(step)
         new, past = _find_length_symbols(step, states)
         count = sizes.get(past, 0)
         if not count:  # a step without past positions has no computed state
             return made
-        first = random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
+        first = make_random_inputs(step, {**sizes, new: count, past: 0}, rng, density)
         for name, value in step.inputs.items():
-            symbols = _find_symbols([value])
+            symbols = _collect_symbols([value])
             if past in symbols and new in symbols:
                 # a mask over all positions must repeat its earlier values
                 made[name][..., :count] = first[name]
@@ -367,16 +375,16 @@ def sample_step_inputs(weights: Arrays) -> DrawInputs:
                 first[name] = made[name]
         return made | _run_first_step(step, first, weights, states)
 
-    return draw
+    return sample
 
 
 def _run_first_step(
-    step: Graph, first: Arrays, weights: Arrays, outputs: Mapping[str, str]
+    step: Graph, first_inputs: Arrays, weights: Arrays, outputs: Mapping[str, str]
 ) -> dict[str, Array]:
     """Return the states after a first call of the step, given the output of each."""
-    after = backend.load_reference().evaluate_graph(step, first, weights)
+    results = backend.load_reference().evaluate_graph(step, first_inputs, weights)
     return {
-        name: _convert_dtype(after[output], step.inputs[name].type.dtype)
+        name: _convert_dtype(results[output], step.inputs[name].type.dtype)
         for name, output in outputs.items()
     }
 
@@ -384,9 +392,9 @@ def _run_first_step(
 def _find_length_symbols(step: Graph, states: Mapping[str, str]) -> tuple[str, str]:
     """Return the symbols of the new and the past length, from a state that grows."""
     for name, result in states.items():
-        before, behind = step.inputs[name].type.shape, step.outputs[result].type.shape
-        for a, b in zip(before, behind, strict=True):
-            more = sorted((b - a).symbols()) if a != b else []
-            if len(more) == 1 and len(a.symbols()) == 1:
-                return more[0], str(a)
+        before, after = step.inputs[name].type.shape, step.outputs[result].type.shape
+        for a, b in zip(before, after, strict=True):
+            new_symbols = sorted((b - a).symbols()) if a != b else []
+            if len(new_symbols) == 1 and len(a.symbols()) == 1:
+                return new_symbols[0], str(a)
     return "", ""

@@ -11,7 +11,7 @@ from specc.backend import Session
 from specc.decode.beam_search import BeamHypothesis
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.setting_table import OPTIONS_BY_NAME
-from specc.decode.token_choice import DecodeObserver, Ints, invalid_logits_error
+from specc.decode.token_choice import DecodeObserver, Ints, make_invalid_logits_error
 from specc.decode.token_choice import DecodeStep as Step
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.json_io import to_json_value
@@ -37,7 +37,7 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOu
     """Run a standalone decode graph. E0912 for padding that the graph would not detect, E0732 and
     E0733 for settings.
     """
-    scalars = _make_scalars(session, request.limited_settings, request.prepared)
+    scalars = _make_scalars(session, request.limited_settings, request.prepared_inputs)
     given = {**_make_inputs(session, request), **scalars}
     names = list(session.outputs)
     results = session.run_interruptibly(given)
@@ -51,87 +51,97 @@ def run_standalone(session: Session, request: GenerationRequest) -> StandaloneOu
 
 def _make_inputs(session: Session, request: GenerationRequest) -> Arrays:
     """Return the prepared inputs that the graph takes; it computes the rest itself."""
-    input_signature, takes = (
-        request.writer.input_signature,
+    input_signature, accepted = (
+        request.model.input_signature,
         {*session.inputs, *session.optional_inputs},
     )
-    known = takes
-    if request.begun and input_signature.growing in session.optional_inputs:
+    known_names = accepted
+    if request.starts_without_prompt and input_signature.sequence_input in session.optional_inputs:
         # the generator provides the start token, whose position is valid
-        begun = {input_signature.growing, input_signature.mask}
-        takes, known = takes - begun, takes | begun
-    _check_computed(known, input_signature, request.prepared)
-    return {n: v for n, v in request.prepared.items() if n in takes}
+        start_names = {input_signature.sequence_input, input_signature.mask_input}
+        accepted, known_names = accepted - start_names, accepted | start_names
+    _check_computed(known_names, input_signature, request.prepared_inputs)
+    return {n: v for n, v in request.prepared_inputs.items() if n in accepted}
 
 
 def _make_scalars(
     session: Session, settings: GenerationSettings, prepared: Collection[str]
 ) -> Arrays:
     """Return settings that are graph inputs, by name; `seed_2` if the spec has an input `seed`."""
-    values, found = asdict(settings), {}
+    values, scalars = asdict(settings), {}
     for name in SCALAR_SETTINGS:
-        wanted = f"{name}_2" if name in prepared else name
-        if wanted in session.inputs:
+        input_name = f"{name}_2" if name in prepared else name
+        if input_name in session.inputs:
             value = values[name]
             if name == "seed" and value >= 2**63:
                 title = f"seeds must be below 2**63, got {value}"
                 raise_error("E0732", title, helps=["use a smaller seed"])
-            found[wanted] = np.array(value, session.inputs[wanted].dtype)
+            scalars[input_name] = np.array(value, session.inputs[input_name].dtype)
         elif name == "repetition_penalty" and values[name] != 1:
             _fail_fixed(name, "1", values[name])
-    return found
+    return scalars
 
 
 def iterate_standalone_steps(
-    made: StandaloneOutput, request: GenerationRequest, watch: DecodeObserver | None
+    output: StandaloneOutput, request: GenerationRequest, observer: DecodeObserver | None
 ) -> Iterator[Step]:
     """Yield the tokens of a standalone generator as if they came one by one."""
     ended = np.zeros(len(request.prompt), np.bool_)
-    for step in range(made.tokens.shape[2]):
-        tokens = made.tokens[:, 0, step]
-        _check_numbers(tokens)
+    for step in range(output.tokens.shape[2]):
+        tokens = output.tokens[:, 0, step]
+        _check_tokens_valid(tokens)
         ended = ended | np.isin(tokens, request.settings.stop)
-        if watch is not None:
-            ended = ended | watch(tokens, ended.copy())
-        scores = made.log_probs[:, step] if made.log_probs is not None else None
+        if observer is not None:
+            ended = ended | observer(tokens, ended.copy())
+        scores = output.log_probs[:, step] if output.log_probs is not None else None
         yield Step(tokens, scores, ended.copy())
         if ended.all():
             return
 
 
-def standalone_hypotheses(
-    made: StandaloneOutput, stops: Collection[int]
+def list_standalone_hypotheses(
+    output: StandaloneOutput, stop_tokens: Collection[int]
 ) -> list[list[BeamHypothesis]]:
     """Return the hypotheses of a standalone beam search, cut at their ends."""
-    _check_numbers(made.tokens)
-    found: list[list[BeamHypothesis]] = []
-    for texts, scores in zip(made.tokens.tolist(), np.asarray(made.scores).tolist(), strict=True):
-        found.append([])
-        for tokens, score in zip(texts, scores, strict=True):
+    _check_tokens_valid(output.tokens)
+    hypotheses: list[list[BeamHypothesis]] = []
+    for sequences, scores in zip(
+        output.tokens.tolist(), np.asarray(output.scores).tolist(), strict=True
+    ):
+        hypotheses.append([])
+        for tokens, score in zip(sequences, scores, strict=True):
             # filler follows the first stop
-            end = next((n + 1 for n, token in enumerate(tokens) if token in stops), len(tokens))
+            length = next(
+                (n + 1 for n, token in enumerate(tokens) if token in stop_tokens), len(tokens)
+            )
             # as many sequences are returned as requested, although there may be fewer: those with
             # probability zero are none
             if score > -np.inf:
-                ended = tokens[end - 1] in stops
-                found[-1].append(BeamHypothesis(tuple(tokens[:end]), score, ended))
-    return found
+                ended = tokens[length - 1] in stop_tokens
+                hypotheses[-1].append(BeamHypothesis(tuple(tokens[:length]), score, ended))
+    return hypotheses
 
 
-def _check_numbers(tokens: Ints) -> None:
+def _check_tokens_valid(tokens: Ints) -> None:
     """Raise E0961 if a standalone generator reports invalid logits by negative tokens."""
     negative = (tokens.reshape(len(tokens), -1) < 0).any(axis=1)
     if (wrong := np.flatnonzero(negative)).size:
-        raise invalid_logits_error(int(wrong[0]))
+        raise make_invalid_logits_error(int(wrong[0]))
 
 
-def _check_computed(known: Collection[str], input_signature: ModelInputs, prepared: Arrays) -> None:
+def _check_computed(
+    known_names: Collection[str], input_signature: ModelInputs, prepared: Arrays
+) -> None:
     """Raise E0912 if the model computes another value for a hidden input than is given."""
     facts = input_signature.graph.input_facts
-    hidden = sorted(prepared.keys() & facts.keys() - {*known} - input_signature.unread)
-    own = input_signature.prepared({n: v for n, v in prepared.items() if n not in hidden})
-    for name in hidden:
-        if not np.array_equal(own[name], prepared[name]):
+    computed_names = sorted(
+        prepared.keys() & facts.keys() - {*known_names} - input_signature.unread_inputs
+    )
+    computed = input_signature.prepare(
+        {n: v for n, v in prepared.items() if n not in computed_names}
+    )
+    for name in computed_names:
+        if not np.array_equal(computed[name], prepared[name]):
             _fail_computed(name, input_signature)
 
 
@@ -142,7 +152,7 @@ def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
         title = f"this model computes `{name}` itself, with a different result"
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"
-    if name == input_signature.mask:
+    if name == input_signature.mask_input:
         note += "; prompts of different length are padded with 0"
     raise_error(
         "E0912",
@@ -156,19 +166,21 @@ def check_compiled_settings(request: GenerationSettings, compiled: Mapping[str, 
     """Raise E0733 if a setting differs from the compiled one."""
     values, defaults = asdict(request), asdict(GenerationSettings())
     for name in FIXED_SETTINGS:
-        known = compiled.get(FIXED_SETTINGS[name], defaults[name])
-        if isinstance(defaults[name], tuple) and not isinstance(known, list):
+        compiled_value = compiled.get(FIXED_SETTINGS[name], defaults[name])
+        if isinstance(defaults[name], tuple) and not isinstance(compiled_value, list):
             # models compiled by an earlier version have one start token, or none
-            known = list(defaults[name]) if known in (None, ()) else [known]
+            compiled_value = (
+                list(defaults[name]) if compiled_value in (None, ()) else [compiled_value]
+            )
         value = to_json_value(values[name])
         strategies = OPTIONS_BY_NAME[name].strategies
-        if value != known and not (strategies == ("beam",) and request.strategy != "beam"):
-            _fail_fixed(name, known, value)
+        if value != compiled_value and not (strategies == ("beam",) and request.strategy != "beam"):
+            _fail_fixed(name, compiled_value, value)
 
 
-def _fail_fixed(name: str, known: object, value: object) -> NoReturn:
+def _fail_fixed(name: str, compiled_value: object, value: object) -> NoReturn:
     raise_error(
         "E0733",
-        f"this model was compiled with `{name}` = {known}, it cannot be {value}",
+        f"this model was compiled with `{name}` = {compiled_value}, it cannot be {value}",
         helps=["compile it again with that setting, or use a package: `--graphs step`"],
     )

@@ -18,7 +18,7 @@ from specc.ir.array import Array, Arrays
 from specc.preprocessing.python_values import convert_to_array
 from specc.runtime.generator import open_step_graphs
 from specc.runtime.model_package import ModelPackage
-from specc.runtime.steppers import NUMPY_DTYPES, StepGraphs, first_states, infer_lengths
+from specc.runtime.steppers import NUMPY_DTYPES, StepGraphs, infer_lengths, make_initial_states
 
 Lengths: TypeAlias = dict[str, int]
 
@@ -35,102 +35,116 @@ class StreamingModel(StepGraphs):
         return self.facts.random_init
 
     @cached_property
-    def along(self) -> dict[str, int]:
+    def time_axes(self) -> dict[str, int]:
         """The inputs that are streamed, each with its time axis."""
-        length = self.input_signature.length
+        length = self.input_signature.sequence_length
         return {
             name: value.type.shape.index(length)
             for name, value in self.input_signature.graph.inputs.items()
             if length in value.type.shape
         }
 
-    def run(self, inputs: Mapping[str, object], rows: int = 0) -> dict[str, Array]:
-        """Run on complete inputs, `rows` time steps at a time. Raise E0976 for partial chunks."""
-        size, at = self.chunks.step_length, self.along
-        if rows % size:
-            more = (rows // size + 1) * size
-            _fail_partial_chunk(self, rows, f"pass a multiple of {size}, as {more}")
-        arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in at}
-        stream = self.begin(**{n: v for n, v in inputs.items() if n not in at})
+    def run(self, inputs: Mapping[str, object], chunk_length: int = 0) -> dict[str, Array]:
+        """Run on complete inputs, `chunk_length` time steps at a time. Raise E0976 for partial
+        chunks.
+        """
+        size, time_axes = self.chunks.step_length, self.time_axes
+        if chunk_length % size:
+            next_multiple = (chunk_length // size + 1) * size
+            _fail_partial_chunk(
+                self, chunk_length, f"pass a multiple of {size}, as {next_multiple}"
+            )
+        arrays = {n: convert_to_array(v, n) for n, v in inputs.items() if n in time_axes}
+        stream = self.begin(**{n: v for n, v in inputs.items() if n not in time_axes})
         # Values of too low a rank are refused when pushed, by name.
-        counts = [v.shape[at[n]] for n, v in arrays.items() if v.ndim > at[n]]
+        counts = [v.shape[time_axes[n]] for n, v in arrays.items() if v.ndim > time_axes[n]]
         count = max(counts, default=0)
-        step = rows or count
-        made: list[dict[str, Array]] = []
+        step_length = chunk_length or count
+        results: list[dict[str, Array]] = []
         # An empty chunk is one piece: it returns empty results.
-        for start in range(0, max(count, 1), max(step, 1)):
-            piece = {n: _slice_rows(v, at[n], start, start + step) for n, v in arrays.items()}
-            made.append(stream.push(last=start + step >= count, **piece))
-        return {name: self._concatenate_pieces(name, made) for name in made[0]}
+        for start in range(0, max(count, 1), max(step_length, 1)):
+            piece = {
+                n: _slice_positions(v, time_axes[n], start, start + step_length)
+                for n, v in arrays.items()
+            }
+            results.append(stream.push(last=start + step_length >= count, **piece))
+        return {name: self._concatenate_pieces(name, results) for name in results[0]}
 
-    def _concatenate_pieces(self, name: str, made: Sequence[Arrays]) -> Array:
+    def _concatenate_pieces(self, name: str, results: Sequence[Arrays]) -> Array:
         """Concatenate the chunks of an output along time; one without time axis is the last."""
-        grows = self.graph.inputs[self.input_signature.growing].type.shape[1].symbols()
+        time_symbols = (
+            self.graph.inputs[self.input_signature.sequence_input].type.shape[1].symbols()
+        )
         shape = self.graph.outputs[name].type.shape
-        axis = next((n for n, d in enumerate(shape) if d.symbols() & grows), None)
-        parts = [each[name] for each in made]
+        axis = next((n for n, d in enumerate(shape) if d.symbols() & time_symbols), None)
+        parts = [each[name] for each in results]
         return parts[-1] if axis is None else np.concatenate(parts, axis=axis)
 
-    def first(self, given: Arrays, known: Lengths) -> tuple[DeviceTensors, DeviceTensors]:
+    def run_encoder(self, given: Arrays, lengths: Lengths) -> tuple[DeviceTensors, DeviceTensors]:
         """Return the outputs of `encode`, and the initial states."""
-        made: DeviceTensors = {}
+        encoder_outputs: DeviceTensors = {}
         if self.encode is not None:
-            at = self.along
-            once = {n: given[n] for n in self.encode.inputs}
+            time_axes = self.time_axes
+            encoder_inputs = {n: given[n] for n in self.encode.inputs}
             # Nothing was pushed yet; only other lengths are known.
-            made = self.encode.run_on_device(
-                {n: _slice_rows(v, at[n], 0, 0) if n in at else v for n, v in once.items()}
+            encoder_outputs = self.encode.run_on_device(
+                {
+                    n: _slice_positions(v, time_axes[n], 0, 0) if n in time_axes else v
+                    for n, v in encoder_inputs.items()
+                }
             )
-        return first_states(self.facts, self.step, made, given, known)
+        return make_initial_states(self.facts, self.step, encoder_outputs, given, lengths)
 
-    def make_empty_results(self, known: Lengths) -> dict[str, Array]:
+    def make_empty_results(self, lengths: Lengths) -> dict[str, Array]:
         """Return empty results, for a last piece that fills no chunk."""
         states = {s.next_output for s in self.facts.states}
-        found: dict[str, Array] = {}
+        results: dict[str, Array] = {}
         for name, value in self.graph.outputs.items():
             if name not in states:
                 new = {s for length in value.type.shape for s in length.symbols()}
-                env = {**dict.fromkeys(new, 0), **known}
+                env = {**dict.fromkeys(new, 0), **lengths}
                 shape = [length.evaluate(env) for length in value.type.shape]
-                found[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
-        return found
+                results[name] = np.zeros(shape, NUMPY_DTYPES[value.type.dtype])
+        return results
 
-    def begin(self, **once: object) -> "InputStream":
+    def begin(self, **constant_inputs: object) -> "InputStream":
         """Start a stream with the inputs that have no time axis. Raise E0910 for unknown names."""
-        inputs, along = self.input_signature.graph.inputs, self.along
-        for name in once:
+        inputs, time_axes = self.input_signature.graph.inputs, self.time_axes
+        for name in constant_inputs:
             if name not in inputs:
                 raise_error(
                     "E0910",
                     f"the model has no input `{escape_text(name)[:60]}`",
                     helps=[f"the inputs are {', '.join(inputs)}"],
                 )
-            if name in along:
+            if name in time_axes:
                 fix = f"pass it to `push({name}=…)`"
                 raise_error("E0978", f"`{name}` is streamed", helps=[fix])
-        return InputStream(streamer=self, once=dict(once))
+        return InputStream(model=self, constant_inputs=dict(constant_inputs))
 
 
 @dataclass(kw_only=True)
 class InputStream:
-    """State of a stream. `rows` counts the positions so far; after `ended` it takes no more.
-    `before` are past inputs, if a default or the step reads all of them; `lengths` the other
-    lengths, from the first piece; `states` the states after the last step.
+    """State of a stream. `position_count` counts the positions so far; after `has_ended` it takes
+    no more. `past_inputs` are past inputs, if a default or the step reads all of them; `lengths`
+    the other lengths, from the first piece; `states` the states after the last step.
     """
 
-    streamer: StreamingModel
-    once: dict[str, object]
-    rows: int = 0
-    ended: bool = False
-    before: Arrays = field(default_factory=dict)
+    model: StreamingModel
+    constant_inputs: dict[str, object]
+    position_count: int = 0
+    has_ended: bool = False
+    past_inputs: Arrays = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     states: DeviceTensors = field(default_factory=dict)
     static_inputs: DeviceTensors = field(default_factory=dict)
-    turn: Lock = field(default_factory=Lock)
+    lock: Lock = field(default_factory=Lock)
 
     def __repr__(self) -> str:
-        made, end = self.streamer.facts.generation, ", ended" if self.ended else ""
-        return format_repr(f"stream of {made.name}: {self.rows} rows of {made.growing}{end}")
+        made, end = self.model.facts.generation, ", ended" if self.has_ended else ""
+        return format_repr(
+            f"stream of {made.name}: {self.position_count} rows of {made.growing}{end}"
+        )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:
         """Feed a piece and return the new positions of every result: whole chunks, or with `last`
@@ -142,80 +156,94 @@ class InputStream:
         """
         # If two threads push at once, one waits: each continues from where the other left the
         # stream.
-        with self.turn:
+        with self.lock:
             return self._push_chunk(pieces, last=last)
 
     def _push_chunk(self, pieces: Mapping[str, object], *, last: bool) -> dict[str, Array]:
-        if self.ended:
+        if self.has_ended:
             title = "this stream has ended"
             raise_error("E0978", title, helps=["start another: `model.stream()`"])
-        given, before, known = self._check_given(pieces)
-        count = given[self.streamer.input_signature.growing].shape[1]
-        size = self.streamer.chunks.step_length
-        whole = count - count % size
+        inputs, past_inputs, lengths = self._check_chunk(pieces)
+        count = inputs[self.model.input_signature.sequence_input].shape[1]
+        size = self.model.chunks.step_length
+        chunked_count = count - count % size
         if last:
-            _check_end(self.streamer, (self.rows + whole, self.rows + count), known)
+            _check_end(
+                self.model,
+                (self.position_count + chunked_count, self.position_count + count),
+                lengths,
+            )
         elif not count or count % size:
-            _fail_partial_chunk(self.streamer, count)
-        _check_context(self.streamer, self.rows + whole, known)
+            _fail_partial_chunk(self.model, count)
+        _check_context(self.model, self.position_count + chunked_count, lengths)
         # A refused chunk leaves the stream unchanged.
-        self.lengths = known
-        made = self._step(given, whole)
-        self.rows, self.ended, self.before = self.rows + whole, last, before
-        return made
+        self.lengths = lengths
+        results = self._run_step(inputs, chunked_count)
+        self.position_count, self.has_ended, self.past_inputs = (
+            self.position_count + chunked_count,
+            last,
+            past_inputs,
+        )
+        return results
 
-    def _check_given(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
+    def _check_chunk(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
         """Return checked arrays for every input (the new positions only, unless the step reads
         all), the positions to remember, and every length other than the time axis.
         """
-        at, input_signature = self.streamer.along, self.streamer.input_signature
+        time_axes, input_signature = self.model.time_axes, self.model.input_signature
         for name in pieces:
-            if name in input_signature.graph.inputs and name not in at:
+            if name in input_signature.graph.inputs and name not in time_axes:
                 fix = f"pass it at the start: `model.stream({name}=…)`"
                 raise_error("E0978", f"`{name}` is the same for all positions", helps=[fix])
         # a default may depend on all positions so far, not only on the new ones
-        if at.keys() - pieces.keys() - {*self.streamer.chunks.per_step_inputs}:
-            return self._check_with_past(pieces)
-        prepared = input_signature.prepared({**self.once, **pieces})
-        known = self._lengths_of(prepared)
-        names = self.streamer.facts.whole
-        before = {name: self._append_positions(name, prepared[name]) for name in names}
-        return {**prepared, **before}, before, known
+        if time_axes.keys() - pieces.keys() - {*self.model.chunks.per_step_inputs}:
+            return self._check_chunk_with_past(pieces)
+        prepared = input_signature.prepare({**self.constant_inputs, **pieces})
+        lengths = self._infer_fixed_lengths(prepared)
+        names = self.model.facts.whole
+        past_inputs = {name: self._append_positions(name, prepared[name]) for name in names}
+        return {**prepared, **past_inputs}, past_inputs, lengths
 
-    def _check_with_past(self, pieces: Mapping[str, object]) -> tuple[Arrays, Arrays, Lengths]:
+    def _check_chunk_with_past(
+        self, pieces: Mapping[str, object]
+    ) -> tuple[Arrays, Arrays, Lengths]:
         """Return the same as `_check_given`, for defaults that read past positions."""
-        at, whole = self.streamer.along, {*self.streamer.facts.whole}
-        rows = {n: convert_to_array(v, n) for n, v in pieces.items() if n in at}
-        known = {n: self._append_positions(n, v) for n, v in rows.items()}
-        prepared = self.streamer.input_signature.prepared({**self.once, **pieces, **known})
-        new = {
+        time_axes, fully_read = self.model.time_axes, {*self.model.facts.whole}
+        new_positions = {n: convert_to_array(v, n) for n, v in pieces.items() if n in time_axes}
+        all_positions = {n: self._append_positions(n, v) for n, v in new_positions.items()}
+        prepared = self.model.input_signature.prepare(
+            {**self.constant_inputs, **pieces, **all_positions}
+        )
+        chunk = {
             name: value
-            if name not in at or name in whole
-            else _slice_rows(value, at[name], self.rows, value.shape[at[name]])
+            if name not in time_axes or name in fully_read
+            else _slice_positions(
+                value, time_axes[name], self.position_count, value.shape[time_axes[name]]
+            )
             for name, value in prepared.items()
         }
-        before = {n: prepared[n] for n in known if n in prepared}
-        return new, before, self._lengths_of(prepared)
+        past_inputs = {n: prepared[n] for n in all_positions if n in prepared}
+        return chunk, past_inputs, self._infer_fixed_lengths(prepared)
 
-    def _append_positions(self, name: str, rows: Array) -> Array:
+    def _append_positions(self, name: str, new_positions: Array) -> Array:
         """Append new positions of an input to past ones. E0912 if their shapes do not fit."""
-        old = self.before.get(name)
-        if old is None:
-            return rows
+        past = self.past_inputs.get(name)
+        if past is None:
+            return new_positions
         try:
-            return np.concatenate([old, rows], axis=self.streamer.along[name])
+            return np.concatenate([past, new_positions], axis=self.model.time_axes[name])
         except ValueError:
             raise_error(
                 "E0912",
                 f"this chunk of `{name}` has a different shape than earlier ones",
-                notes=[f"those are {list(old.shape)}, these {list(rows.shape)}"],
+                notes=[f"those are {list(past.shape)}, these {list(new_positions.shape)}"],
             )
 
-    def _lengths_of(self, prepared: Arrays) -> Lengths:
+    def _infer_fixed_lengths(self, prepared: Arrays) -> Lengths:
         """Return all lengths but the streamed one. Raise E0912 if one differs from before."""
-        signature = self.streamer.input_signature
+        signature = self.model.input_signature
         lengths = infer_lengths(signature.graph, prepared)
-        lengths.pop(str(signature.length), None)
+        lengths.pop(str(signature.sequence_length), None)
         for name, length in lengths.items():
             if self.lengths.get(name, length) != length:
                 raise_error(
@@ -226,58 +254,63 @@ class InputStream:
                 )
         return lengths
 
-    def _step(self, given: Arrays, count: int) -> dict[str, Array]:
+    def _run_step(self, inputs: Arrays, count: int) -> dict[str, Array]:
         """Run the step on `count` new positions and carry its states."""
-        facts, step = self.streamer.facts, self.streamer.step
+        facts, step = self.model.facts, self.model.step
         if not self.states and not self.static_inputs:
-            self.static_inputs, self.states = self.streamer.first(given, self.lengths)
+            self.static_inputs, self.states = self.model.run_encoder(inputs, self.lengths)
         if not count:
-            return self.streamer.make_empty_results(self.lengths)
-        at, whole = self.streamer.along, {*facts.whole}
-        rows: dict[str, Array | DeviceTensor] = {}
-        for name, axis in at.items():
+            return self.model.make_empty_results(self.lengths)
+        time_axes, fully_read = self.model.time_axes, {*facts.whole}
+        step_inputs: dict[str, Array | DeviceTensor] = {}
+        for name, axis in time_axes.items():
             if name in step.inputs:
-                stop = count + (self.rows if name in whole else 0)
-                rows[name] = np.take(given[name], range(stop), axis)
-        results = step.run_on_device({**rows, **self.static_inputs, **self.states})
+                stop = count + (self.position_count if name in fully_read else 0)
+                step_inputs[name] = np.take(inputs[name], range(stop), axis)
+        results = step.run_on_device({**step_inputs, **self.static_inputs, **self.states})
         self.states = {s.name: results.pop(s.next_output) for s in facts.states}
         return {name: value.numpy() for name, value in results.items()}
 
 
-def _check_end(streamer: StreamingModel, rows: tuple[int, int], known: Lengths) -> None:
-    """Raise E0979 if leftover positions would produce results in the full forward: `rows` are the
-    positions in whole chunks, and all.
+def _check_end(model: StreamingModel, position_counts: tuple[int, int], lengths: Lengths) -> None:
+    """Raise E0979 if leftover positions would produce results in the full forward:
+    `position_counts` are the positions in whole chunks, and all.
     """
-    size, symbol = streamer.chunks.step_length, str(streamer.input_signature.length)
-    for name, made in streamer.chunks.output_lengths.items():
-        few, all_ = (made.evaluate({**known, symbol: count}) for count in rows)
-        if few != all_:
-            left = rows[1] - rows[0]
-            end = "1 position" if left == 1 else f"{left} positions"
+    size, symbol = model.chunks.step_length, str(model.input_signature.sequence_length)
+    for name, formula in model.chunks.output_lengths.items():
+        chunked_length, full_length = (
+            formula.evaluate({**lengths, symbol: count}) for count in position_counts
+        )
+        if chunked_length != full_length:
+            leftover = position_counts[1] - position_counts[0]
+            leftover_text = "1 position" if leftover == 1 else f"{leftover} positions"
             raise_error(
                 "E0979",
-                f"the last {end} cannot fill a chunk of {size}, but the full forward pass "
-                f"computes {all_ - few} more of `{name}` from them",
+                f"the last {leftover_text} cannot fill a chunk of {size}, "
+                "but the full forward pass "
+                f"computes {full_length - chunked_length} more of `{name}` from them",
                 notes=["windows of this spec end before their chunk"],
                 helps=[f"pad to {size} positions, as the spec does", "or leave them out"],
             )
 
 
-def _check_context(streamer: StreamingModel, rows: int, known: Lengths) -> None:
+def _check_context(model: StreamingModel, position_count: int, lengths: Lengths) -> None:
     """Raise E0943 beyond the end of a position table, also if other inputs share it."""
-    facts, symbol = streamer.facts, str(streamer.input_signature.length)
-    most = [facts.max_context, compute_max_context_length(facts.bounds, symbol, known)]
-    context = min((n for n in most if n is not None), default=rows)
-    if rows > context:
+    facts, symbol = model.facts, str(model.input_signature.sequence_length)
+    limits = [facts.max_context, compute_max_context_length(facts.bounds, symbol, lengths)]
+    limit = min((n for n in limits if n is not None), default=position_count)
+    if position_count > limit:
         raise_error(
             "E0943",
-            f"got {rows} positions, the maximum is {context}",
-            notes=[f"its table `{facts.limiting_table}` is full"] if facts.limiting_table else [],
+            f"got {position_count} positions, the maximum is {limit}",
+            notes=[f"its limiting_table `{facts.limiting_table}` is full"]
+            if facts.limiting_table
+            else [],
             helps=["start another stream"],
         )
 
 
-def _slice_rows(value: Array, axis: int, start: int, stop: int) -> Array:
+def _slice_positions(value: Array, axis: int, start: int, stop: int) -> Array:
     """Slice an array along an axis, clipped to its length; unchanged if it has no such axis."""
     if value.ndim <= axis:
         return value
@@ -285,17 +318,17 @@ def _slice_rows(value: Array, axis: int, start: int, stop: int) -> Array:
     return np.take(value, range(min(start, end), min(stop, end)), axis)
 
 
-def _fail_partial_chunk(streamer: StreamingModel, count: int, *helps: str) -> NoReturn:
-    size, growing = streamer.chunks.step_length, streamer.input_signature.growing
+def _fail_partial_chunk(model: StreamingModel, count: int, *helps: str) -> NoReturn:
+    size, sequence_input = model.chunks.step_length, model.input_signature.sequence_input
     raise_error(
         "E0976",
-        f"got {count} positions of `{growing}`, expected a multiple of {size}",
+        f"got {count} positions of `{sequence_input}`, expected a multiple of {size}",
         notes=[f"its strides reduce {size} positions to one"],
         helps=helps or ["push the remaining positions with the next chunk, or with `last=True`"],
     )
 
 
-def open_streamer(
+def open_streaming_model(
     package: ModelPackage, *, provider: str = "cpu", threads: int = 0
 ) -> StreamingModel:
     """Return the streaming model of a package, with the errors of `open_step_graphs`."""

@@ -58,16 +58,16 @@ class Predictions(dict[str, Array]):
 
 
 @dataclass
-class _Batch:
+class _EncodedBatch:
     """Encodings of one run, the text index of each, the slots as lists of texts, the number of
     truncated texts, and of prompt tokens.
     """
 
-    rows: list[TextEncoding]
-    owner: list[int]
-    given: dict[str, list[str]]
-    cut: int = 0
-    prompt: int = 0
+    encodings: list[TextEncoding]
+    text_indices: list[int]
+    texts: dict[str, list[str]]
+    truncated_count: int = 0
+    prompt_length: int = 0
 
 
 def is_task_input(model: LoadedModel, inputs: Mapping[str, object]) -> bool:
@@ -90,98 +90,107 @@ def run_task(model: LoadedModel, inputs: Mapping[str, object]) -> Predictions:
     reading, graph = model.manifest.reading, model.manifest.graph
     record = reading.get_input_reading(task.text)
     assert isinstance(record, TEXT_READINGS), "a task has an input that reads text"
-    make: Callable[..., _Batch] = BATCH_ENCODERS.get(task.kind, _read_texts)
-    batch = make(task, record, given, options)
-    further = {n: v for n, v in inputs.items() if n in graph.inputs}
+    encode_batch: Callable[..., _EncodedBatch] = BATCH_ENCODERS.get(task.kind, _read_texts)
+    batch = encode_batch(task, record, given, options)
+    graph_inputs = {n: v for n, v in inputs.items() if n in graph.inputs}
     if "image" in given:
         image = next(name for name, r in reading.inputs if isinstance(r, ImageRecord))
-        further[image] = given["image"]
-    if further or _can_batch(model, task, batch):
-        results = model.run(**_make_arrays(model, task, batch) | further)
+        graph_inputs[image] = given["image"]
+    if graph_inputs or _can_batch(model, task, batch):
+        results = model.run(**_make_arrays(model, task, batch) | graph_inputs)
     else:
-        each = [_make_arrays(model, task, replace(batch, rows=[row])) for row in batch.rows]
+        arrays_per_text = [
+            _make_arrays(model, task, replace(batch, encodings=[row])) for row in batch.encodings
+        ]
         # texts are on the first axis, the choices of one text on the second
         axis = graph.inputs[task.text].type.rank - 2
-        results = _stack_results([model.run(**arrays) for arrays in each], axis)
-    padded_left = model.input_signature.pads_left(task.text)
+        results = _stack_results([model.run(**arrays) for arrays in arrays_per_text], axis)
+    padded_left = model.input_signature.is_left_padded(task.text)
     scored = TaskResults(
         task=task,
         results=results,
         record=record,
-        encodings=batch.rows,
-        text_indices=batch.owner,
-        inputs=batch.given,
+        encodings=batch.encodings,
+        text_indices=batch.text_indices,
+        inputs=batch.texts,
         options={**options, "padded_left": padded_left},
     )
-    return Predictions(results, task.kind, make_predictions(scored), batch.cut)
+    return Predictions(results, task.kind, make_predictions(scored), batch.truncated_count)
 
 
-def _can_batch(model: LoadedModel, task: Task, batch: _Batch) -> bool:
+def _can_batch(model: LoadedModel, task: Task, batch: _EncodedBatch) -> bool:
     """Return whether the texts fit into one batch: the model masks padding, or they have one
     length.
     """
-    one_length = len({len(row.ids) for row in batch.rows}) <= 1
+    one_length = len({len(row.ids) for row in batch.encodings}) <= 1
     return one_length or bool(find_mask_input(model.manifest.graph, task.text))
 
 
-def _stack_results(each: Sequence[Arrays], axis: int) -> dict[str, Array]:
+def _stack_results(results_per_text: Sequence[Arrays], axis: int) -> dict[str, Array]:
     """Concatenate results of single texts along `axis`; other axes are padded with zeros."""
     found: dict[str, Array] = {}
-    for name in each[0]:
-        arrays = [results[name] for results in each]
+    for name in results_per_text[0]:
+        arrays = [results[name] for results in results_per_text]
         longest = np.max([array.shape for array in arrays], axis=0)
-        room = [
-            [(0, 0 if at == axis else longest[at] - length) for at, length in enumerate(a.shape)]
+        pad_widths = [
+            [
+                (0, 0 if dimension == axis else longest[dimension] - length)
+                for dimension, length in enumerate(a.shape)
+            ]
             for a in arrays
         ]
-        padded = [np.pad(a, width) for a, width in zip(arrays, room, strict=True)]
+        padded = [np.pad(a, width) for a, width in zip(arrays, pad_widths, strict=True)]
         found[name] = np.concatenate(padded, axis)
     return found
 
 
-def _make_arrays(model: LoadedModel, task: Task, batch: _Batch) -> dict[str, object]:
+def _make_arrays(model: LoadedModel, task: Task, batch: _EncodedBatch) -> dict[str, object]:
     """Return the text input, its padding mask and the token type ids."""
-    graph, growing = model.manifest.graph, model.input_signature.growing
+    graph, sequence_input = model.manifest.graph, model.input_signature.sequence_input
     rank = graph.inputs[task.text].type.rank
-    made = batch_encodings(
-        graph, task.text, batch.rows, with_token_types=task.token_types, generated_input=growing
+    arrays = batch_encodings(
+        graph,
+        task.text,
+        batch.encodings,
+        with_token_types=task.token_types,
+        generated_input=sequence_input,
     )
     if POOLING_MASK in graph.inputs:
-        masks = [np.ones(len(row.ids), np.int64) for row in batch.rows]
+        masks = [np.ones(len(row.ids), np.int64) for row in batch.encodings]
         for mask in masks:
-            mask[: batch.prompt] = 0
-        left = model.input_signature.pads_left(task.text)
-        made[POOLING_MASK] = pad_token_rows(masks, 0, left=left)[0]
+            mask[: batch.prompt_length] = 0
+        is_left_padded = model.input_signature.is_left_padded(task.text)
+        arrays[POOLING_MASK] = pad_token_rows(masks, 0, left=is_left_padded)[0]
     if rank == 3:  # one prompt with all its choices
-        return {name: array[None] for name, array in made.items()}
-    return dict(made)
+        return {name: array[None] for name, array in arrays.items()}
+    return dict(arrays)
 
 
 def _read_options(task: Task, inputs: Mapping[str, object]) -> dict[str, object]:
     """Return the options with defaults. Raise E0910 for an unknown name, E0753 for a value."""
     slots = [slot.name for slot in task.slots]
-    found = dict(task.options)
+    options = dict(task.options)
     for name, value in inputs.items():
         if name in slots:
             continue
-        if name not in found:
-            known = [*slots, *found]
+        if name not in options:
+            known = [*slots, *options]
             raise_error(
                 "E0910",
                 f"the task `{task.kind}` has no input `{escape_text(name)}`",
                 helps=suggest_similar_name(name, known, f"it has {', '.join(known)}"),
             )
-        wanted = OPTION_CHOICES.get(name)
-        if (wanted and value not in wanted) or type(value) is not type(found[name]):
-            one_of = ", ".join(filter(None, wanted or ()))
-            expected = one_of or type(found[name]).__name__
+        choices = OPTION_CHOICES.get(name)
+        if (choices and value not in choices) or type(value) is not type(options[name]):
+            choice_text = ", ".join(filter(None, choices or ()))
+            expected = choice_text or type(options[name]).__name__
             raise_error(
                 "E0753",
                 f"`{name}` cannot be {escape_text(repr(value))[:60]}",
                 helps=[f"expected {expected}"],
             )
-        found[name] = value
-    return found
+        options[name] = value
+    return options
 
 
 def _check_complete(task: Task, given: Mapping[str, object]) -> None:
@@ -200,14 +209,14 @@ def _check_complete(task: Task, given: Mapping[str, object]) -> None:
 def _list_texts(name: str, value: object) -> list[str]:
     """Return a text, a list of texts or a column of them as a list. E0906 for anything else."""
     items = convert_input(PreprocessingConfig(), name, value)
-    found = [items] if isinstance(items, str) else items
-    listed = found if isinstance(found, list | tuple) and found else [value]
-    texts = [item for item in listed if isinstance(item, str)]
-    if listed is not found or len(texts) < len(listed):
-        wrong = next((item for item in listed if not isinstance(item, str)), value)
+    values = [items] if isinstance(items, str) else items
+    items_to_check = values if isinstance(values, list | tuple) and values else [value]
+    texts = [item for item in items_to_check if isinstance(item, str)]
+    if items_to_check is not values or len(texts) < len(items_to_check):
+        invalid = next((item for item in items_to_check if not isinstance(item, str)), value)
         raise_error(
             "E0906",
-            f"`{name}` must be a string or a list of strings, got {type(wrong).__name__}",
+            f"`{name}` must be a string or a list of strings, got {type(invalid).__name__}",
             helps=[f'{name}="a text"', f'{name}=["one", "two"]'],
         )
     return texts
@@ -227,7 +236,7 @@ def _broadcast_texts(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
     return {n: t * longest if len(t) == 1 else t for n, t in given.items()}
 
 
-def _read_pairs(given: Mapping[str, object]) -> dict[str, object]:
+def _split_pairs(given: Mapping[str, object]) -> dict[str, object]:
     """Split `text=[("a", "b"), …]` into two lists, and JSON records by name. As in transformers,
     a single empty `text_pair` is none.
     """
@@ -243,24 +252,26 @@ def _read_pairs(given: Mapping[str, object]) -> dict[str, object]:
 
 def _read_texts(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
-) -> _Batch:
+) -> _EncodedBatch:
     """Encode each text, or pair of texts."""
-    lists = {name: _list_texts(name, value) for name, value in _read_pairs(given).items()}
+    lists = {name: _list_texts(name, value) for name, value in _split_pairs(given).items()}
     lists = _broadcast_texts(lists)
     texts, pairs = lists["text"], lists.get("text_pair")
     prompt = _read_prompt(task, options)
-    rows = [
+    encodings = [
         encode_text(prompt + text, pairs[i] if pairs else None, record)
         for i, text in enumerate(texts)
     ]
-    kept = [truncate_encoding(row, task.max_length, task.truncates_left) for row in rows]
-    cut = sum(len(a.ids) < len(b.ids) for a, b in zip(kept, rows, strict=True))
+    truncated = [truncate_encoding(row, task.max_length, task.truncates_left) for row in encodings]
+    truncated_count = sum(
+        len(a.ids) < len(b.ids) for a, b in zip(truncated, encodings, strict=True)
+    )
     prompt_length = 0
     if prompt:
         encoding = encode_text(prompt, None, record)
         # without a final special token, as in sentence-transformers
         prompt_length = len(encoding.ids) - bool(encoding.special and encoding.special[-1])
-    return _Batch(kept, [*range(len(rows))], lists, cut, prompt_length)
+    return _EncodedBatch(truncated, [*range(len(encodings))], lists, truncated_count, prompt_length)
 
 
 def _read_prompt(task: Task, options: Options) -> str:
@@ -278,49 +289,49 @@ def _read_prompt(task: Task, options: Options) -> str:
 
 def _read_questions(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
-) -> _Batch:
+) -> _EncodedBatch:
     """Encode questions with their contexts, long ones in windows."""
     lists = _broadcast_texts({name: _list_texts(name, value) for name, value in given.items()})
-    batch = _Batch([], [], lists)
-    most = int(options["max_seq_len"])
-    asked = zip(lists["question"], lists["context"], strict=True)
-    for number, (question, context) in enumerate(asked):
-        whole = encode_text(question, context, record)
-        windows = split_context_windows(whole, most, min(most // 2, DOC_STRIDE))
-        batch.rows += windows
-        batch.owner += [number] * len(windows)
+    batch = _EncodedBatch([], [], lists)
+    max_length = int(options["max_seq_len"])
+    pairs = zip(lists["question"], lists["context"], strict=True)
+    for number, (question, context) in enumerate(pairs):
+        encoding = encode_text(question, context, record)
+        windows = split_context_windows(encoding, max_length, min(max_length // 2, DOC_STRIDE))
+        batch.encodings += windows
+        batch.text_indices += [number] * len(windows)
     return batch
 
 
 def _read_choices(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
-) -> _Batch:
+) -> _EncodedBatch:
     """Encode a text with each of its choices."""
     texts = _list_texts("text", given["text"])
     if len(texts) > 1:
         helps = ["pass one text at a time"]
         raise_error("E0912", "choices need a single text, got several", helps=helps)
     choices = _list_texts("choices", given["choices"])
-    rows = [encode_text(texts[0], choice, record) for choice in choices]
-    return _Batch(rows, [0] * len(rows), {"text": texts, "choices": choices})
+    encodings = [encode_text(texts[0], choice, record) for choice in choices]
+    return _EncodedBatch(encodings, [0] * len(encodings), {"text": texts, "choices": choices})
 
 
 def _read_images(
     task: Task, record: TextReading, given: Mapping[str, object], options: Options
-) -> _Batch:
+) -> _EncodedBatch:
     """Encode candidate labels in the hypothesis template, and preprocess images."""
     labels = _list_texts("candidate_labels", given["candidate_labels"])
     template = str(options["hypothesis_template"])
     if "{}" not in template:
         helps = ['put `{}` in place of the label: "This is a photo of {}."']
         raise_error("E0753", "the hypothesis template has no place for the label", helps=helps)
-    rows = [encode_text(template.replace("{}", t), None, record) for t in labels]
+    encodings = [encode_text(template.replace("{}", t), None, record) for t in labels]
     if task.length:
-        rows = [row.pad(task.length, task.pad or 0) for row in rows]
-    return _Batch(rows, [*range(len(rows))], {"candidate_labels": labels})
+        encodings = [row.pad(task.length, task.pad or 0) for row in encodings]
+    return _EncodedBatch(encodings, [*range(len(encodings))], {"candidate_labels": labels})
 
 
-BATCH_ENCODERS: Mapping[str, Callable[..., _Batch]] = {
+BATCH_ENCODERS: Mapping[str, Callable[..., _EncodedBatch]] = {
     "question-answering": _read_questions,
     "multiple-choice": _read_choices,
     "zero-shot-image-classification": _read_images,

@@ -27,13 +27,13 @@ from specc.preprocessing.records import (
 from specc.preprocessing.text_batches import batch_sequences, find_mask_input
 from specc.preprocessing.text_codec import encode_text_ids, pad_token_rows
 from specc.runtime.generation_request import find_text_tokenizer
-from specc.runtime.model_inputs import ModelInputs, model_inputs_of
+from specc.runtime.model_inputs import ModelInputs, build_model_inputs
 
 IGNORE_INDEX = -100
 """Target at positions without one: the `ignore_index` of PyTorch's losses."""
 
 
-def training_inputs(
+def make_training_inputs(
     graph: Graph, reading: PreprocessingConfig, name: str, values: list[object]
 ) -> dict[str, object]:
     """Return an input of all rows as one array or list of texts, with its padding mask."""
@@ -41,8 +41,10 @@ def training_inputs(
     if isinstance(record, TEXT_READINGS) and all(isinstance(v, str) for v in values):
         return {name: values}
     if isinstance(record, ImageRecord):
-        return {name: np.concatenate(_convert_rows(values, partial(_read_image, reading, name)))}
-    arrays = _convert_rows(values, partial(_read_array, reading, name))
+        return {
+            name: np.concatenate(_convert_examples(values, partial(_read_image, reading, name)))
+        }
+    arrays = _convert_examples(values, partial(_read_array, reading, name))
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
     if any(array.ndim != 1 for array in arrays):
@@ -55,17 +57,17 @@ def training_inputs(
     return dict(batch_sequences(graph, name, arrays))
 
 
-def _convert_rows(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
+def _convert_examples(values: list[object], convert: Callable[[object], Array]) -> list[Array]:
     """Convert the value of each row; an error names the row."""
-    rows: list[Array] = []
+    arrays: list[Array] = []
     for number, value in enumerate(values):
         try:
-            rows.append(convert(value))
+            arrays.append(convert(value))
         except Failed as failed:
             note = f"in row {number} of the batch"
             found = (replace(d, notes=(*d.notes, note)) for d in failed.diagnostics)
             raise Failed(*found) from None
-    return rows
+    return arrays
 
 
 def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
@@ -78,20 +80,20 @@ def _read_array(reading: PreprocessingConfig, name: str, value: object) -> Array
     return convert_to_array(convert_input(reading, name, value), name)
 
 
-def training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
+def make_training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
     """Return the targets of the result `name`, i64 or f32[batch, …]."""
     record = dict(reading.outputs).get(name)
-    rows = _convert_rows(values, lambda value: _make_targets(name, value, record))
-    if len({row.shape for row in rows}) == 1:
+    targets = _convert_examples(values, lambda value: _make_targets(name, value, record))
+    if len({target.shape for target in targets}) == 1:
         # 2 next to 0.5: both are floats
-        kind = np.float32 if any(r.dtype.kind == "f" for r in rows) else np.int64
-        return np.stack(rows).astype(kind)
-    if all(row.ndim == 1 and row.dtype.kind == "i" for row in rows):
-        return pad_token_rows(rows, IGNORE_INDEX)[0]
+        dtype = np.float32 if any(r.dtype.kind == "f" for r in targets) else np.int64
+        return np.stack(targets).astype(dtype)
+    if all(target.ndim == 1 and target.dtype.kind == "i" for target in targets):
+        return pad_token_rows(targets, IGNORE_INDEX)[0]
     raise_error("E0947", f"the targets of `{name}` have different shapes in one batch")
 
 
-def causal_targets(
+def make_causal_targets(
     graph: Graph, reading: PreprocessingConfig, generation: GenerateSection, values: list[object]
 ) -> tuple[dict[str, Array], Array]:
     """Return inputs and shifted targets of sequences that `graph` learns to generate, as
@@ -99,35 +101,35 @@ def causal_targets(
     """
     name, settings = generation.growing, merge_settings(generation.settings)
     start, stop = list(settings.start), settings.stop
-    given: list[Array] = []
+    inputs: list[Array] = []
     wanted: list[Array] = []
-    for number, row in enumerate(
-        _convert_rows(values, partial(_encode_target, reading, generation))
+    for number, encoded in enumerate(
+        _convert_examples(values, partial(_encode_target, reading, generation))
     ):
-        ids = row.tolist()
+        ids = encoded.tolist()
         if start and ids[: len(start)] == start:
             # the reading has added it already
             ids = ids[len(start) :]
         if stop and ids[-1:] and ids[-1] not in stop:
             ids.append(stop[0])
-        whole = [*start, *ids]
-        if len(whole) < 2:
+        sequence = [*start, *ids]
+        if len(sequence) < 2:
             raise_error(
                 "E0947",
                 f"the text of example {number} is too short for training",
                 notes=[f"`{name}` needs at least two tokens"],
                 helps=["leave it out"],
             )
-        targets = [IGNORE_INDEX] * (len(start) - 1) + ids
-        given.append(np.array(whole[:-1], np.int64))
-        wanted.append(np.array(targets if start else ids[1:], np.int64))
-    keep = find_mask_input(graph, name)
-    left = bool(keep) and graph.input_facts[keep].keep == "left"
+        shifted = [IGNORE_INDEX] * (len(start) - 1) + ids
+        inputs.append(np.array(sequence[:-1], np.int64))
+        wanted.append(np.array(shifted if start else ids[1:], np.int64))
+    mask_input = find_mask_input(graph, name)
+    is_left_padded = bool(mask_input) and graph.input_facts[mask_input].keep == "left"
     # No earlier position depends on later ones, so right padding teaches nothing wrong even
     # without a mask.
-    ids, exist = pad_token_rows(given, 0, left=left)
-    answers, _ = pad_token_rows(wanted, IGNORE_INDEX, left=left)
-    return {name: ids, keep: exist} if keep else {name: ids}, answers
+    ids, mask = pad_token_rows(inputs, 0, left=is_left_padded)
+    padded_targets, _ = pad_token_rows(wanted, IGNORE_INDEX, left=is_left_padded)
+    return {name: ids, mask_input: mask} if mask_input else {name: ids}, padded_targets
 
 
 def _encode_target(
@@ -171,14 +173,14 @@ def _fail_no_tokenizer(name: str) -> NoReturn:
     )
 
 
-Row = Mapping[str, object]
+TrainingExample = Mapping[str, object]
 
 
 class TrainingBatch(NamedTuple):
     """Inputs by name and targets by result."""
 
     inputs: dict[str, Array]
-    wanted: dict[str, Array]
+    targets: dict[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,70 +196,74 @@ class TrainingBatches:
     def input_signature(self) -> ModelInputs:
         """The model's inputs with their preprocessing and defaults."""
         growing = self.generation.growing if self.generation else ""
-        return model_inputs_of(self.graph, self.reading, self.defaults, growing)
+        return build_model_inputs(self.graph, self.reading, self.defaults, growing)
 
-    def batch(self, rows: Sequence[Row]) -> TrainingBatch:
+    def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
         """Batch rows that name the same inputs and results: inputs checked and completed, targets
         i64 or f32, -100 where the loss ignores them.
 
         Fails with E0946 and E0947, and E09xx on inputs as `run` does.
         """
-        rows = check_training_rows(rows)
-        names = self._read_names(rows)
-        self._check_output_files(names)
-        columns = {name: [row[name] for row in rows] for name in names}
-        wanted = {
-            name: training_targets(self.reading, name, values)
+        examples = check_training_examples(examples)
+        names = self._read_names(examples)
+        self._check_targets(names)
+        columns = {name: [example[name] for example in examples] for name in names}
+        targets = {
+            name: make_training_targets(self.reading, name, values)
             for name, values in columns.items()
             if name not in self.graph.inputs
         }
         inputs: dict[str, object] = {}
         for name in (name for name in names if name in self.graph.inputs):
-            known: Mapping[str, object]
-            if section := self._learned_section(name, names):
-                known, wanted[section.source] = causal_targets(
+            inputs_of_name: Mapping[str, object]
+            if section := self._find_learned_section(name, names):
+                inputs_of_name, targets[section.source] = make_causal_targets(
                     self.graph, self.reading, section, columns[name]
                 )
             else:
-                known = training_inputs(self.graph, self.reading, name, columns[name])
+                inputs_of_name = make_training_inputs(self.graph, self.reading, name, columns[name])
             # a mask of the example takes precedence over the computed one
-            inputs |= {n: x for n, x in known.items() if n == name or n not in columns}
-        return TrainingBatch(self.input_signature.prepared(inputs), wanted)
+            inputs |= {n: x for n, x in inputs_of_name.items() if n == name or n not in columns}
+        return TrainingBatch(self.input_signature.prepare(inputs), targets)
 
-    def _learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
+    def _find_learned_section(self, name: str, names: Sequence[str]) -> GenerateSection | None:
         """Return the `generate` section of a text input; None if explicit targets are given."""
-        made = self.generation
-        return made if made and name == made.growing and made.source not in names else None
+        generation = self.generation
+        return (
+            generation
+            if generation and name == generation.growing and generation.source not in names
+            else None
+        )
 
-    def _check_output_files(self, names: Sequence[str]) -> None:
+    def _check_targets(self, names: Sequence[str]) -> None:
         """Raise E0946 if there are no targets."""
         outputs = self.graph.outputs
-        if any(name in outputs or self._learned_section(name, names) for name in names):
+        if any(name in outputs or self._find_learned_section(name, names) for name in names):
             return
         helps = [f"name a result: {', '.join(f'`{name}`' for name in outputs)}"]
         if self.generation is not None:
             helps = [f"pass whole texts as `{self.generation.growing}`, which the model generates"]
         raise_error("E0946", "examples without targets", helps=helps)
 
-    def _read_names(self, rows: Sequence[Row]) -> list[str]:
+    def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
         """Return the inputs and results that every row names. E0946 if they differ."""
-        if not rows:
+        if not examples:
             raise_error("E0946", "empty batch")
-        for number, row in enumerate(rows):
-            if not isinstance(row, Mapping):
+        for number, example in enumerate(examples):
+            if not isinstance(example, Mapping):
                 raise_error(
                     "E0946",
-                    f"example {number} is {_format_kind(row)}, expected a mapping by name",
+                    f"example {number} is {_describe_type(example)}, expected a mapping by name",
                     helps=[f"write {{{self._format_example()}}}"],
                 )
-        first = list(rows[0])
-        for number, row in enumerate(rows):
-            if set(row) != set(first):
-                odd = sorted(map(repr, set(row) ^ set(first)))
+        first = list(examples[0])
+        for number, example in enumerate(examples):
+            if set(example) != set(first):
+                differing = sorted(map(repr, set(example) ^ set(first)))
                 raise_error(
                     "E0946",
                     f"example {number} has different keys than example 0",
-                    notes=[f"different: {escape_text(', '.join(odd))[:200]}"],
+                    notes=[f"different: {escape_text(', '.join(differing))[:200]}"],
                     helps=["use the same keys in all examples of a batch"],
                 )
         known = [*self.graph.inputs, *self.graph.outputs]
@@ -272,32 +278,36 @@ class TrainingBatches:
 
     def _format_example(self) -> str:
         """Return an example of a row."""
-        made = self.generation
-        asked = [name for name in self.input_signature.asked if not made or name != made.growing]
-        last = made.growing if made else next(iter(self.graph.outputs))
-        return ", ".join(f'"{name}": …' for name in (*asked, last))
+        generation = self.generation
+        names = [
+            name
+            for name in self.input_signature.required_inputs
+            if not generation or name != generation.growing
+        ]
+        target_name = generation.growing if generation else next(iter(self.graph.outputs))
+        return ", ".join(f'"{name}": …' for name in (*names, target_name))
 
 
-def _format_kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def check_training_rows(given: object) -> Sequence[Row]:
+def check_training_examples(examples: object) -> Sequence[TrainingExample]:
     """Return rows as a sequence. E0946 for a single row, a data frame, or anything that is not a
     collection.
     """
-    if isinstance(given, list | tuple):
-        return given
-    methods, is_text = dir(type(given)), isinstance(given, str | bytes)
+    if isinstance(examples, list | tuple):
+        return examples
+    methods, is_text = dir(type(examples)), isinstance(examples, str | bytes)
     helps = ["pass a list of mappings, one per example"]
-    if isinstance(given, Mapping) or "to_dict" in methods:
+    if isinstance(examples, Mapping) or "to_dict" in methods:
         helps = [
             "pass a list of examples, also for one: [example]",
             'of a frame of pandas: frame.to_dict("records")',
         ]
     elif not is_text and {"__len__", "__getitem__"} <= {*methods}:
         # a data set of another library: its elements are read on demand
-        return cast("Sequence[Row]", given)
-    elif not is_text and isinstance(given, Iterable):
-        return list(given)
-    raise_error("E0946", f"examples are passed as {_format_kind(given)}", helps=helps)
+        return cast("Sequence[TrainingExample]", examples)
+    elif not is_text and isinstance(examples, Iterable):
+        return list(examples)
+    raise_error("E0946", f"examples are passed as {_describe_type(examples)}", helps=helps)

@@ -30,9 +30,10 @@ COPY_CHUNK_BYTES = 1 << 22
 
 
 def write_triton_repository(
-    model: LoadedModel, name: str, repository: Path, most: int, *, force: bool = False
+    model: LoadedModel, name: str, repository: Path, max_batch_size: int, *, force: bool = False
 ) -> list[Path]:
-    """Write the Triton directory of a model; `most` is the maximum batch size. Return its files.
+    """Write the Triton directory of a model; `max_batch_size` is the maximum batch size. Return its
+    files.
 
     E0889 for a graph without a common batch axis, E0833 for a directory that specc did not write.
     """
@@ -42,7 +43,7 @@ def write_triton_repository(
             f"`{escape_text(name)[:80]}` is not a valid Triton model name",
             helps=["letters, digits, `_`, `-` and `.`: --name small_reader"],
         )
-    text = triton_config(model.manifest.graph, name, most)
+    text = format_triton_config(model.manifest.graph, name, max_batch_size)
     directory = repository / name
     config = directory / "config.pbtxt"
     if config.exists() and not force:
@@ -50,8 +51,8 @@ def write_triton_repository(
             if file.readline() != FILE_HEADER:
                 raise_not_replaceable(config, "it was not written by specc", "use --force")
     source = model.path.parent
-    beside = [location for location, _ in model.file.list_external_files()]
-    for location in beside:
+    weight_files = [location for location, _ in model.file.list_external_files()]
+    for location in weight_files:
         if Path(location).name != location:
             raise_error(
                 "E0889",
@@ -59,28 +60,35 @@ def write_triton_repository(
                 helps=["compile it to another directory, which copies the weights"],
             )
     with OutputDirectory(directory / "1") as out:
-        for location in beside:
-            out.write_entry(location, _list_pieces(source / location))
+        for location in weight_files:
+            out.write_entry(location, _read_chunks(source / location))
         # last, since its reader reads the other files as well
-        out.write_entry("model.onnx", _list_pieces(model.path))
+        out.write_entry("model.onnx", _read_chunks(model.path))
     with OutputDirectory(directory) as out:
         out.write_entry(config.name, [text.encode("utf-8")])
-    return [*(directory / "1" / n for n in (*beside, "model.onnx")), config]
+    return [*(directory / "1" / n for n in (*weight_files, "model.onnx")), config]
 
 
-def triton_config(graph: Graph, name: str, most: int) -> str:
+def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
     """Return the text of `config.pbtxt`; lengths that are not fixed are -1. With a batch
     size of 0 the server does not join requests. Raise E0889 where it would join ports that
     have no common batch axis.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
-    if most:
+    if max_batch_size:
         _check_batch_axes(inputs, outputs)
-    parts = [*_list_ports("input", inputs, most), *_list_ports("output", outputs, most)]
-    parts += ["dynamic_batching { }"] if most else []
-    head = [f'name: "{name}"', 'platform: "onnxruntime_onnx"', f"max_batch_size: {most}"]
-    return FILE_HEADER + "".join(f"{line}\n" for line in (*head, *parts))
+    port_lines = [
+        *_format_ports("input", inputs, max_batch_size),
+        *_format_ports("output", outputs, max_batch_size),
+    ]
+    port_lines += ["dynamic_batching { }"] if max_batch_size else []
+    header_lines = [
+        f'name: "{name}"',
+        'platform: "onnxruntime_onnx"',
+        f"max_batch_size: {max_batch_size}",
+    ]
+    return FILE_HEADER + "".join(f"{line}\n" for line in (*header_lines, *port_lines))
 
 
 def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -> None:
@@ -96,21 +104,21 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
             )
 
 
-def _list_ports(kind: str, types: Mapping[str, Type], most: int) -> Iterator[str]:
+def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:
     """Yield the lines of inputs or outputs, without the batch axis if requests are joined."""
     yield f"{kind} ["
     for n, (name, type) in enumerate(types.items()):
-        shape = type.shape[1:] if most else type.shape
+        shape = type.shape[1:] if max_batch_size else type.shape
         # to the server, a port without further axes has one axis of length 1
         dims = ", ".join("-1" if d.number is None else str(d.number) for d in shape) or "1"
         reshape = "" if shape else " reshape { shape: [ ] }"
         comma = "," if n + 1 < len(types) else ""
-        kind_of = TRITON_TYPES[type.dtype]
-        yield (f'  {{ name: "{name}" data_type: {kind_of} dims: [ {dims} ]{reshape} }}{comma}')
+        triton_type = TRITON_TYPES[type.dtype]
+        yield (f'  {{ name: "{name}" data_type: {triton_type} dims: [ {dims} ]{reshape} }}{comma}')
     yield "]"
 
 
-def _list_pieces(path: Path) -> Iterator[bytes]:
+def _read_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while piece := file.read(COPY_CHUNK_BYTES):
             yield piece

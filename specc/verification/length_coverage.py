@@ -18,7 +18,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim, DimError, sum_dims
 from specc.ir.graph import Graph
 from specc.ir.length_constraints import find_valid_lengths
-from specc.runtime.random_inputs import sizes_for
+from specc.runtime.random_inputs import choose_lengths
 from specc.transforms.chunk_scan import CHUNK_LENGTH
 
 POSITIONS_BEYOND_THRESHOLD = 9
@@ -158,7 +158,7 @@ def sizes_near(
 ) -> dict[str, int] | None:
     """Return valid lengths of the graph, near the wanted ones and `others`."""
     bounds = find_max_lengths(graph)
-    least, taken = sizes_for(graph, 0, most), find_min_lengths(graph)
+    least, taken = choose_lengths(graph, 0, most), find_min_lengths(graph)
     sizes = {}
     for symbol, fewest in least.items():
         length = wanted.get(symbol, max(fewest, others))

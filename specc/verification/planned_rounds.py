@@ -15,10 +15,10 @@ from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.random_inputs import (
     BOOLEAN_DENSITIES,
     DEFAULT_DENSITY,
-    DrawInputs,
-    random_inputs,
-    shortest_tables,
-    sizes_for,
+    SampleInputs,
+    choose_lengths,
+    find_shortest_tables,
+    make_random_inputs,
 )
 from specc.verification.length_coverage import is_affordable, long_sizes, sizes_near
 from specc.verification.rounding_errors import half_format_of
@@ -57,16 +57,16 @@ def planned_inputs(
     coverage: Coverage,
     seed: int = 0,
     rounds: int = 3,
-    draw: DrawInputs | None = None,
+    draw: SampleInputs | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
     """Yield lengths and inputs of each round: the planned ones, then those that execute a subgraph
     for the first time.
     """
-    graph, given = model.manifest.graph, draw or random_inputs
+    graph, given = model.manifest.graph, draw or make_random_inputs
     rng = np.random.default_rng(seed)
     planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, most)]
-    usual = sizes_for(graph, rounds - 1, most)
+    usual = choose_lengths(graph, rounds - 1, most)
     if coverage.subgraphs.names or _has_boolean_input(graph):
         planned += [_PlannedRound(usual, density) for density in BOOLEAN_DENSITIES[1:]]
     if draw is None:
@@ -91,7 +91,7 @@ def _plan_lengths(
     """Yield the lengths of every round; then lengths above the constants of masks, caches and
     blocks, if float64 is fast enough.
     """
-    yield from (sizes_for(graph, turn, most) for turn in range(rounds))
+    yield from (choose_lengths(graph, turn, most) for turn in range(rounds))
     yield from long_sizes(graph, lambda sizes: is_affordable(sizes, graph), most)
 
 
@@ -133,7 +133,7 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
 def _find_looked_up(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
     """Return the integer inputs from which indices of tables are computed."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
-    return shortest_tables(graph, env).keys()
+    return find_shortest_tables(graph, env).keys()
 
 
 def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:

@@ -14,7 +14,7 @@ from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 After: TypeAlias = Callable[[Value, Array], Array]
@@ -148,7 +148,7 @@ class QuantizationComparison:
         rng = np.random.default_rng(seed)
         generates = self.low.manifest.generate_section
         for _ in range(max(rounds, 1)):
-            inputs = random_inputs(graph, comparison_sizes(graph), rng)
+            inputs = make_random_inputs(graph, comparison_sizes(graph), rng)
             low, full = (m.session.run(inputs) for m in (self.low, self.full))
             for name, value in low.items():
                 if value.dtype.kind == "f":
@@ -178,7 +178,7 @@ class QuantizationComparison:
                 if scope in places:
                     made[scope] = results[0]
         graph, scopes = replace(graph, names=made), tuple(made)
-        inputs = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(seed))
+        inputs = make_random_inputs(graph, comparison_sizes(graph), np.random.default_rng(seed))
         reference = backend.load_reference()
         low, full = (
             reference.evaluate_graph(graph, inputs, model.weights(), value_names=scopes)
@@ -219,7 +219,7 @@ def comparison_sizes(graph: Graph) -> dict[str, int]:
     """Return lengths of about `FREE_AXIS_LENGTH`, within the graph's limits."""
     above = find_max_lengths(graph)
     least = find_min_lengths(graph)
-    usual = sizes_for(graph, 1)
+    usual = choose_lengths(graph, 1)
     wanted = {
         symbol: max(
             min(FREE_AXIS_LENGTH, above.get(symbol, FREE_AXIS_LENGTH)), least.get(symbol, 1)

@@ -10,7 +10,7 @@ from specc.io.memory_check import get_free_memory
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import BOOLEAN_DENSITIES, DEFAULT_DENSITY, sizes_for
+from specc.runtime.random_inputs import BOOLEAN_DENSITIES, DEFAULT_DENSITY, choose_lengths
 from specc.verification.length_coverage import (
     POSITIONS_BEYOND_THRESHOLD,
     SHORT_AXIS_LENGTH,
@@ -104,7 +104,7 @@ def candidate_sizes(
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
     # with few tokens there may be an expert that none chooses
-    yield from [(sizes_for(graph, 0, most), DEFAULT_DENSITY)] * SHORT_ROUNDS
+    yield from [(choose_lengths(graph, 0, most), DEFAULT_DENSITY)] * SHORT_ROUNDS
     for sizes in _lengths(graph, constants, most):
         if sizes in tried:
             continue
@@ -117,7 +117,7 @@ def _lengths(
     graph: Graph, constants: tuple[int, ...], most: Sizes | None
 ) -> Iterator[dict[str, int]]:
     """Yield typical lengths; empty axes; lengths above each constant of a condition."""
-    usual = sizes_for(graph, 2, most)
+    usual = choose_lengths(graph, 2, most)
     yield usual
     for symbol in usual:
         yield from _found(sizes_near(graph, {symbol: 0}, SHORT_AXIS_LENGTH, most), symbol)

@@ -16,9 +16,9 @@ from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.runtime.generation_request import GenerationRequest
-from specc.runtime.generator import Generator, standalone_generator_of
+from specc.runtime.generator import Generator, make_generator
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import BOOLEAN_DENSITIES, random_inputs, sizes_for
+from specc.runtime.random_inputs import BOOLEAN_DENSITIES, choose_lengths, make_random_inputs
 from specc.runtime.standalone_generator import run_standalone
 from specc.runtime.steppers import FullForwardStepper
 from specc.verification.length_coverage import find_skipped_lengths, is_affordable, long_sizes
@@ -48,8 +48,8 @@ def iterate_generated_rounds(
     """Yield each round. E0930 at the first token, probability or score with a difference that
     rounding does not explain.
     """
-    exact, graph = model.exact(), model.manifest.scoring_graph
-    writer = standalone_generator_of(exact)
+    exact, graph = model.with_weight_only_quantization(), model.manifest.scoring_graph
+    writer = make_generator(exact)
     if graph is None or writer is None:
         why = "an older version compiled it without the graph that it decodes"
         yield VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}")
@@ -74,7 +74,7 @@ def iterate_generated_rounds(
 
 def _find_max_prompt(writer: Generator, graph: Graph) -> dict[str, int]:
     """Return the maximum length of a prompt that leaves room for `MAX_TOKENS`, by its symbol."""
-    symbols = graph.inputs[writer.input_signature.growing].type.shape[1].symbols()
+    symbols = graph.inputs[writer.input_signature.sequence_input].type.shape[1].symbols()
     limits = find_length_limits(graph)
     return {s: max(limits[s].max_length - MAX_TOKENS, 1) for s in symbols if s in limits}
 
@@ -83,8 +83,8 @@ def _choose_sizes(
     writer: Generator, graph: Graph, rounds: int, most: Mapping[str, int]
 ) -> Iterator[dict[str, int]]:
     """Yield the lengths of every round, then those above the constants of masks and caches."""
-    yield from (sizes_for(graph, turn) for turn in range(rounds))
-    settings = writer.chosen({"max_tokens": MAX_TOKENS})
+    yield from (choose_lengths(graph, turn) for turn in range(rounds))
+    settings = writer.resolve_settings({"max_tokens": MAX_TOKENS})
     repeats = MAX_TOKENS * (settings.num_beams if settings.strategy == "beam" else 1)
     yield from long_sizes(graph, lambda sizes: is_affordable(sizes, graph, repeats), most)
 
@@ -97,14 +97,14 @@ def _sample_inputs(
     density: float,
 ) -> GenerationRequest:
     """Sample inputs of the model, with its compiled settings."""
-    session, growing = writer.itself, writer.input_signature.growing
+    session, growing = writer.standalone_session, writer.input_signature.sequence_input
     assert session is not None, "a standalone generator has a session"
     takes = {*session.inputs, *session.optional_inputs}
-    made = random_inputs(graph, sizes, rng, density)
+    made = make_random_inputs(graph, sizes, rng, density)
     inputs = {n: v for n, v in made.items() if n in takes}
-    settings = writer.chosen({"max_tokens": MAX_TOKENS})
+    settings = writer.resolve_settings({"max_tokens": MAX_TOKENS})
     beam = settings.strategy == "beam"
-    if (settings.start or writer.begins) and growing in session.optional_inputs:
+    if (settings.start or writer.allows_empty_prompt) and growing in session.optional_inputs:
         inputs.pop(growing, None)
     return writer.begin(inputs, replace(settings, log_probs=not beam))
 
@@ -131,15 +131,17 @@ class _Decode:
         asked, settings = self.asked, self.asked.limited_settings
         weights = errors.add_errors(self.weights) if errors else self.weights
         session = _Reference(self.graph, weights, errors)
-        source = asked.writer.generation.source
-        stepper = FullForwardStepper(session, asked.writer.input_signature, source, asked.prepared)
+        source = asked.model.generation.source
+        stepper = FullForwardStepper(
+            session, asked.model.input_signature, source, asked.prepared_inputs
+        )
         if settings.strategy == "beam":
-            found = search_beams(stepper, asked.prompt, settings, keep=asked.keep)
+            found = search_beams(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
             tokens = [[list(h.tokens) for h in row] for row in found]
             scores = [[h.score for h in row] for row in found]
             return {"tokens": _pad_prompt(tokens, settings), "scores": np.array(scores)}
         width = settings.max_tokens
-        steps = list(decode_steps(stepper, asked.prompt, settings, keep=asked.keep))
+        steps = list(decode_steps(stepper, asked.prompt, settings, padding_mask=asked.padding_mask))
         return {
             "tokens": _fill_inputs([s.tokens for s in steps], width)[:, None],
             "log_probs": _fill_inputs([np.asarray(s.log_probs) for s in steps], width),
@@ -147,7 +149,7 @@ class _Decode:
 
     def run_model(self) -> dict[str, Array]:
         """Return the results of the model."""
-        session = self.asked.writer.itself
+        session = self.asked.model.standalone_session
         assert session is not None, "a standalone generator has a session"
         made = run_standalone(session, self.asked)
         if made.log_probs is not None:
@@ -241,7 +243,7 @@ def _fill_inputs(steps: list[Array], width: int) -> Array:
 def _pad_prompt(rows: list[list[list[int]]], settings: GenerationSettings) -> Array:
     """Stack to i64[batch n steps], padded to `max_tokens`."""
     width = settings.max_tokens
-    made = [[[*t, *[settings.filler] * (width - len(t))] for t in row] for row in rows]
+    made = [[[*t, *[settings.padding_token] * (width - len(t))] for t in row] for row in rows]
     return np.array(made, np.int64)
 
 

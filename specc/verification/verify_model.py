@@ -18,7 +18,12 @@ from specc.ir.graph import Graph
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import ModelPackage, open_package
 from specc.runtime.open_model import OpenedModel
-from specc.runtime.random_inputs import DrawInputs, StepInputs, sample_step_inputs, states_by_name
+from specc.runtime.random_inputs import (
+    SampleInputs,
+    StepInputSampler,
+    find_exported_states,
+    make_step_sampler,
+)
 from specc.verification.length_coverage import find_skipped_lengths
 from specc.verification.planned_rounds import planned_inputs
 from specc.verification.quantization_error import reference_cache_values
@@ -52,7 +57,7 @@ def iterate_rounds(
     *,
     seed: int = 0,
     rounds: int = 3,
-    draw: DrawInputs | None = None,
+    draw: SampleInputs | None = None,
     most: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
     """Yield each round. E0930 at the first output beyond the tolerance.
@@ -102,7 +107,7 @@ class _Comparison:
         return cls(
             graph=graph,
             weights=model.weights(),
-            exact=model.exact(),
+            exact=model.with_weight_only_quantization(),
             whole=QuantizedProducts.of(model),
             half=half_format_of(graph),
         )
@@ -219,7 +224,7 @@ def iterate_opened_rounds(
     if package is None and (package := _package_of_step(opened)):
         graph = "step"
     if package is None:
-        return _rounds_alone(opened.whole, seed, rounds)
+        return _rounds_alone(opened.default_model, seed, rounds)
     return iterate_package_rounds(
         package, graph=graph, provider=opened.provider, seed=seed, rounds=rounds
     )
@@ -247,24 +252,24 @@ def _package_of_step(opened: OpenedModel) -> ModelPackage | None:
         return None
     if read_index(directory).graphs.get("step") != opened.path.name:
         return None
-    return open_package(directory, contents=opened.contents)
+    return open_package(directory, verify_contents=opened.verify_contents)
 
 
 def iterate_package_rounds(
     package: ModelPackage, *, graph: str = "", provider: str = "cpu", seed: int = 0, rounds: int = 3
 ) -> Iterator[VerificationRound]:
     """Compare the graphs that have a manifest, round by round. E0930 at the first difference."""
-    for role in (package.role(graph),) if graph else package.roles:
+    for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
             why = "not compared, because it has no description"
             yield VerificationRound(graph=escape_text(role), compared=False, agrees=None, note=why)
             continue
-        model = package.load(role, provider=provider)
+        model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:
             draw, most = _as_written(package, model)
             found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw, most=most)
-        elif states_by_name(model.manifest.graph):
-            draw = sample_step_inputs(model.weights())
+        elif find_exported_states(model.manifest.graph):
+            draw = make_step_sampler(model.weights())
             found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw)
         else:
             found = iterate_rounds(model, seed=seed, rounds=rounds)
@@ -272,12 +277,12 @@ def iterate_package_rounds(
             yield replace(one, graph=escape_text(role))
 
 
-def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[DrawInputs, dict[str, int]]:
+def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[SampleInputs, dict[str, int]]:
     """Return a sampler of step inputs as in generation, and their maximum lengths."""
     step = model.manifest.graph
     facts = load_facts(package.index.metadata, step, str(package.path))
-    encode = package.load("encode") if "encode" in package.roles else None
+    encode = package.load_graph("encode") if "encode" in package.roles else None
     weights = encode.weights() if encode else {}
     graph = encode.manifest.graph if encode else None
-    prior = StepInputs(facts, model.weights(), graph, weights)
-    return prior.draw, prior.most(step)
+    prior = StepInputSampler(facts, model.weights(), graph, weights)
+    return prior.sample, prior.get_max_lengths(step)

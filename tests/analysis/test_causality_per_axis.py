@@ -11,7 +11,7 @@ SMALL = {"bert": ["layers=1", "d=16", "heads=2"], "gpt2": ["layers=1", "d=16", "
 def list_analysis_lines(
     name: str, *, growing: str | None = None, source: str | None = None
 ) -> list[str]:
-    graph = elaborate_spec(open_spec(name, sets=SMALL.get(name, []))).graph
+    graph = elaborate_spec(open_spec(name, config_settings=SMALL.get(name, []))).graph
     return analyze_graph(graph, growing, source).format_lines()
 
 

@@ -38,7 +38,7 @@ def elaborate_route(
     path = directory / "m.specc"
     path.write_text(SPEC.format(route=result, rows=rows, scored=scored))
     given = [f"{name}={value}" for name, value in sets.items()]
-    return elaborate_spec(open_spec(str(path), sets=given)).graph
+    return elaborate_spec(open_spec(str(path), config_settings=given)).graph
 
 
 def test_tokens_are_independent(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from specc.ir.dim import Dim
 
 
 def summarize_spec(name: str, *sets: str) -> SummaryNode:
-    return summarize_graph(elaborate_spec(open_spec(name, sets=sets)).graph)
+    return summarize_graph(elaborate_spec(open_spec(name, config_settings=sets)).graph)
 
 
 def list_parts(part: SummaryNode, path: str) -> list[str]:

@@ -11,9 +11,9 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
-from specc.driver.spec_argument import _config_literals as config_literals
+from specc.driver.spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.driver.weights_section import required_parameters
+from specc.driver.weights_section import list_required_parameters
 from specc.weights.formats.safetensors import write_safetensors
 
 TINY = {
@@ -30,7 +30,8 @@ def write_checkpoint(path: Path) -> None:
     graph = elaborate_spec(open_spec(str(path))).graph
     rng = np.random.default_rng(0)
     tensors = {
-        w.name: rng.standard_normal(w.shape).astype(np.float32) for w in required_parameters(graph)
+        w.name: rng.standard_normal(w.shape).astype(np.float32)
+        for w in list_required_parameters(graph)
     }
     write_safetensors(path / "model.safetensors", tensors)
 

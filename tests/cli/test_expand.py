@@ -110,7 +110,7 @@ def test_expansion_uses_no_std_block() -> None:
 
 def test_instance_values_become_defaults() -> None:
     """This includes fields of nested records and values from `--set`."""
-    spec = open_spec("small_translator", sets=["width=128"])
+    spec = open_spec("small_translator", config_settings=["width=128"])
     file, _ = expand_spec(spec)
     (config,) = (i for i in file.items if isinstance(i, ast.Config))
     fields = tuple(e for e in config.entries if isinstance(e, ast.Field))
@@ -124,7 +124,7 @@ def test_instance_values_become_defaults() -> None:
 
 def test_std_length_does_not_clash_with_config() -> None:
     """`gpt2` has a config value `d`, and std blocks have a length with the same name."""
-    file, told = expand_spec(open_spec("gpt2", sets=["layers=1"]))
+    file, told = expand_spec(open_spec("gpt2", config_settings=["layers=1"]))
     assert not told
     blocks = [i for i in file.items if isinstance(i, ast.Block) and i.kind == "block"]
     assert blocks

@@ -26,7 +26,7 @@ SAMPLE = ["vit", "rnnsearch", "encoder_decoder", "dates", "elman"]
 
 
 def print_instance(name: str, sign: str) -> str:
-    made = write_instance(SpecInstance(name="mine", extends=name, sign=sign))
+    made = write_instance(SpecInstance(name="mine", extends=name, comment_separator=sign))
     return print_dsl(made) if sign == " = " else print_yaml(made)
 
 
@@ -110,7 +110,7 @@ def test_spec_name_from_file_name(stem: str, name: str) -> None:
 def test_draft_of_a_known_model_type() -> None:
     draft = draft_spec(str(LEARNED), "mine", ": ")
     assert draft.base == "llama"
-    assert draft.certain
+    assert draft.is_known_model_type
     assert not draft.unmapped
     theirs = elaborate_spec(open_spec(str(LEARNED))).config
     assert elaborate_spec(open_spec_argument(print_yaml(draft.file))).config == theirs

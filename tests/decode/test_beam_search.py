@@ -152,7 +152,7 @@ def test_custom_stopping_criterion() -> None:
         TableStepper(make_continuing_logits("abcdef")),
         np.array([[1]]),
         said,
-        ends=lambda t: tuple(t[-2:]) == (3, 4),
+        ends_sequence=lambda t: tuple(t[-2:]) == (3, 4),
     )
     assert (made[0][0].tokens, made[0][0].ended) == ((2, 3, 4), True)
 
@@ -166,7 +166,7 @@ def test_empty_batch_and_no_padding() -> None:
         BEAM, stop=(), max_tokens=1, num_beams=1, num_return_sequences=1, repetition_penalty=1.2
     )
     keep = np.array([[False, True]])
-    assert search_beams(flat, np.array([[0, 1]]), said, keep=keep)[0][0].tokens == (0,)
+    assert search_beams(flat, np.array([[0, 1]]), said, padding_mask=keep)[0][0].tokens == (0,)
 
 
 @pytest.mark.parametrize("penalty", [1e308, -1e308, 300.0])

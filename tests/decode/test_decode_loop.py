@@ -96,7 +96,7 @@ def test_watch_can_stop_a_sequence() -> None:
             TableStepper(make_continuing_logits("abcd", "bcde")),
             np.array([[1], [2]]),
             GenerationSettings(stop=(0,)),
-            watch=stop_at_token_3,
+            observer=stop_at_token_3,
         )
     )
     assert [made.tokens.tolist() for made in steps] == [[2, 3], [3, 0]]
@@ -120,7 +120,7 @@ def test_repetition_penalty_ignores_padding() -> None:
         return [
             int(m.tokens[0])
             for m in decode_steps(
-                TableStepper(make_flat_logits), np.array([[0, 1]]), settings, keep=keep
+                TableStepper(make_flat_logits), np.array([[0, 1]]), settings, padding_mask=keep
             )
         ]
 

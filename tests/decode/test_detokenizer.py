@@ -15,9 +15,9 @@ from specc.decode.decode_loop import (
     Detokenizer,
     cut_at_stop,
     decode_steps,
-    find_stop,
+    find_stop_string,
     make_stop_check,
-    stop_prefix_length,
+    measure_stop_prefix,
 )
 from specc.decode.generation_settings import GenerationSettings
 
@@ -115,11 +115,11 @@ def test_first_complete_stop_string_wins(text: str, stops: list[str]) -> None:
     shortest = next(
         (text[:n] for n in range(len(text) + 1) if any(s in text[:n] for s in stops)), None
     )
-    at = find_stop(text, stops)
+    at = find_stop_string(text, stops)
     assert (at is None) == (shortest is None)
     if shortest is not None and at is not None:
         assert any(shortest[at:] == s for s in stops)
-    assert stop_prefix_length(text, stops) <= max((len(s) for s in stops), default=0)
+    assert measure_stop_prefix(text, stops) <= max((len(s) for s in stops), default=0)
 
 
 def test_batch_elements_stop_independently() -> None:
@@ -128,9 +128,9 @@ def test_batch_elements_stop_independently() -> None:
     ended = []
     toy = TableStepper(make_continuing_logits("abcdef", "babab", "cab"))
     for made in decode_steps(
-        toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), watch=texts.take
+        toy, np.array([[1], [2], [3]]), GenerationSettings(stop=(0,)), observer=texts.feed
     ):
-        shown.append(texts.fresh())
+        shown.append(texts.pop_new_text())
         ended.append(made.ended.tolist())
     assert shown == [["b", "a", "a"], ["", "b", "b"], ["", "a", ""], ["", "b", ""], ["", "", ""]]
     assert ended[2] == [True, False, True]
@@ -143,9 +143,9 @@ def test_withheld_text_is_shown_at_the_end() -> None:
         TableStepper(make_continuing_logits("abcdef")),
         np.array([[1]]),
         GenerationSettings(max_tokens=2),
-        watch=texts.take,
+        observer=texts.feed,
     ):
-        assert texts.fresh() == [""]
+        assert texts.pop_new_text() == [""]
     assert texts.close() == ["bc"]
 
 

@@ -26,11 +26,11 @@ def test_default_is_greedy() -> None:
 def test_settings_of_a_spec() -> None:
     made = merge_settings(BEAM)
     assert (made.strategy, made.num_beams, made.length_penalty) == ("beam", 12, 0.6)
-    assert (made.start, made.stop, made.filler) == ((1,), (2,), 2)
+    assert (made.start, made.stop, made.padding_token) == ((1,), (2,), 2)
     drawn = merge_settings(
         {"strategy": {"kind": "sample", "temperature": 1, "top_k": 5}, "pad": 7, "stop": [3, 4]}
     )
-    assert (drawn.temperature, drawn.top_k, drawn.stop, drawn.filler) == (1.0, 5, (3, 4), 7)
+    assert (drawn.temperature, drawn.top_k, drawn.stop, drawn.padding_token) == (1.0, 5, (3, 4), 7)
     assert type(drawn.temperature) is float
     assert merge_settings({"strategy": "sample"}).strategy == "sample"
 

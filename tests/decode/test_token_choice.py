@@ -10,12 +10,12 @@ from specc.decode.token_choice import (
     Floats,
     apply_repetition_penalty,
     apply_temperature,
+    compute_log_softmax_f32,
     filter_candidates,
-    log_softmax_f32,
+    find_prompt_tokens,
+    find_top_k_indices,
+    make_sampling_uniforms,
     sample_token,
-    sampling_uniforms,
-    tokens_in_prompt,
-    top_k_indices,
 )
 from specc.weights.random_stream import derive_stream_key, derive_substream_key, generate_uniforms
 
@@ -30,8 +30,8 @@ def logits_strategy(width: int = 9) -> st.SearchStrategy[Floats]:
 def get_probabilities(**settings: float) -> dict[int, float]:
     """Return the probabilities of the candidates of LOGITS, normalized."""
     found = filter_candidates(LOGITS, GenerationSettings(strategy="sample", **settings))  # type: ignore[arg-type]
-    total = found.chances.sum()
-    pairs = zip(found.tokens[0], found.chances[0], strict=True)
+    total = found.probabilities.sum()
+    pairs = zip(found.tokens[0], found.probabilities[0], strict=True)
     return {int(t): round(float(c / total), 4) for t, c in pairs if c}
 
 
@@ -59,14 +59,14 @@ def test_temperature_divides_logits() -> None:
 
 def test_ties_prefer_the_lower_token() -> None:
     same = np.zeros((1, 4000), np.float32)
-    assert top_k_indices(same, 3).tolist() == [[0, 1, 2]]
-    assert top_k_indices(same, 4000)[0].tolist() == list(range(4000))
+    assert find_top_k_indices(same, 3).tolist() == [[0, 1, 2]]
+    assert find_top_k_indices(same, 4000)[0].tolist() == list(range(4000))
 
 
 @given(logits_strategy(40), st.integers(1, 50))
 def test_top_k_equals_a_stable_sort(values: Floats, k: int) -> None:
     assert np.array_equal(
-        top_k_indices(values, k), np.argsort(-values, axis=1, kind="stable")[:, :k]
+        find_top_k_indices(values, k), np.argsort(-values, axis=1, kind="stable")[:, :k]
     )
 
 
@@ -99,12 +99,12 @@ def test_removed_candidates_are_never_sampled(
     among = filter_candidates(logits, GenerationSettings(top_p=top_p, min_p=min_p))
     drawn = sample_token(among, np.full(len(logits), u, np.float32))
     for row, token in enumerate(drawn):
-        assert among.chances[row][among.tokens[row] == token] > 0
+        assert among.probabilities[row][among.tokens[row] == token] > 0
 
 
 def test_sample_frequencies() -> None:
     among = filter_candidates(np.repeat(LOGITS, 20_000, axis=0), GenerationSettings())
-    drawn = sample_token(among, sampling_uniforms(5, 20_000, 0))
+    drawn = sample_token(among, make_sampling_uniforms(5, 20_000, 0))
     assert np.bincount(drawn, minlength=5) / 20_000 == pytest.approx(
         [0.05, 0.4, 0.1, 0.3, 0.15], abs=0.012
     )
@@ -115,14 +115,17 @@ def test_uniforms_depend_on_seed_batch_index_and_step() -> None:
     expected = generate_uniforms(
         derive_substream_key(derive_substream_key(derive_stream_key(11, "sample"), row), step), 0, 1
     )
-    assert sampling_uniforms(11, 4, step)[row] == expected[0]
-    assert sampling_uniforms(11, 4, step).tolist() == sampling_uniforms(11, 9, step)[:4].tolist()
-    assert sampling_uniforms(11, 4, step + 1)[row] != expected[0]
+    assert make_sampling_uniforms(11, 4, step)[row] == expected[0]
+    assert (
+        make_sampling_uniforms(11, 4, step).tolist()
+        == make_sampling_uniforms(11, 9, step)[:4].tolist()
+    )
+    assert make_sampling_uniforms(11, 4, step + 1)[row] != expected[0]
 
 
 @given(logits_strategy())
 def test_log_probs_sum_to_one(logits: Floats) -> None:
-    assert np.exp(log_softmax_f32(logits)).sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert np.exp(compute_log_softmax_f32(logits)).sum(axis=1) == pytest.approx(1, abs=1e-5)
 
 
 def test_repetition_penalty() -> None:
@@ -135,12 +138,12 @@ def test_repetition_penalty() -> None:
 def test_repetition_penalty_ignores_padding() -> None:
     prompt = np.array([[0, 0, 2], [1, 3, 9]])
     keep = np.array([[False, True, True], [True, True, True]])
-    assert np.argwhere(tokens_in_prompt(prompt, 4, keep)).tolist() == [
+    assert np.argwhere(find_prompt_tokens(prompt, 4, keep)).tolist() == [
         [0, 0],
         [0, 2],
         [1, 1],
         [1, 3],
     ]
-    assert tokens_in_prompt(prompt[:1], 4, np.array([[False, False, True]])).tolist() == [
+    assert find_prompt_tokens(prompt[:1], 4, np.array([[False, False, True]])).tolist() == [
         [False, False, True, False]
     ]

@@ -10,9 +10,9 @@ from specc.decode.decode_loop import decode_steps
 from specc.decode.generation_settings import GenerationSettings
 from specc.decode.token_choice import (
     DecodePosition,
+    count_prompt_tokens,
+    list_prompt_tokens,
     mask_disallowed_tokens,
-    prompt_lengths,
-    prompt_tokens,
 )
 
 VOCAB = 6
@@ -79,7 +79,7 @@ def test_no_repeat_ngram_definition(size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(50):
         past = rng.integers(0, 3, rng.integers(1, 9)).tolist()
-        place = DecodePosition(step=1, prompts=np.array([len(past)]), texts=[past])
+        place = DecodePosition(step=1, prompt_lengths=np.array([len(past)]), sequences=[past])
         made = mask_disallowed_tokens(
             np.zeros((1, 3), np.float32), GenerationSettings(no_repeat_ngram_size=size), place
         )
@@ -117,8 +117,8 @@ def test_renormalized_logits() -> None:
 
 def test_prompt_padding_is_ignored() -> None:
     prompt, keep = np.array([[0, 0, 4, 3]]), np.array([[False, False, True, True]])
-    assert prompt_lengths(prompt, keep).tolist() == [2]
-    assert prompt_tokens(prompt, keep) == [[4, 3]]
+    assert count_prompt_tokens(prompt, keep).tolist() == [2]
+    assert list_prompt_tokens(prompt, keep) == [[4, 3]]
 
 
 def test_beam_search_follows_the_rules() -> None:

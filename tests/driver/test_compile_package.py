@@ -16,7 +16,7 @@ from specc.driver.compile_job import add_taps
 from specc.driver.compile_options import PACKAGE_GRAPHS
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc_onnx import get_target, write_package
 
 SMALL = {
@@ -29,10 +29,10 @@ TAPS = {"gpt2": "*.attn", "lstm_lm": "*"}
 @pytest.mark.parametrize("name", SMALL)
 def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     config = SMALL[name]
-    spec = open_spec(name, sets=[f"{k}={v}" for k, v in config.items()])
+    spec = open_spec(name, config_settings=[f"{k}={v}" for k, v in config.items()])
     model = elaborate_spec(spec)
     graphs = {"score": model.graph, "inside": add_taps(model.graph, (TAPS[name],))}
-    reading = readings.build_record(spec.program, model)
+    reading = readings.build_preprocessing_config(spec.program, model)
     parts = {
         role: PackageGraph(
             graph, f"{role}.onnx", build_manifest_text(model, graph, reading, {}, {"seed": 5})
@@ -55,14 +55,16 @@ def test_package_equals_two_models(name: str, tmp_path: Path) -> None:
     (other,) = tmp_path.glob("alone-*.data")
     assert (tmp_path / "both" / written.data).read_bytes() == other.read_bytes()
 
-    inputs = random_inputs(model.graph, sizes_for(model.graph, 1), np.random.default_rng(0))
-    package = open_package(tmp_path / "both", contents=True)
+    inputs = make_random_inputs(
+        model.graph, choose_lengths(model.graph, 1), np.random.default_rng(0)
+    )
+    package = open_package(tmp_path / "both", verify_contents=True)
     want = specc.load(alone).run(**inputs)
     for role in package.roles:
-        got = package.load(role).run(**inputs)
+        got = package.load_graph(role).run(**inputs)
         for result, array in want.items():
             np.testing.assert_allclose(got[result], array, rtol=0, atol=1e-5 * np.abs(array).max())
-    assert len(package.load("inside").session.outputs) > len(want)
+    assert len(package.load_graph("inside").session.outputs) > len(want)
     assert len(list(list_package_lines(package, rounds=1))) == 2
 
 

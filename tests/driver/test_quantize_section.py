@@ -50,12 +50,12 @@ def write_spec(tmp_path: Path, text: str, name: str = "m.specc") -> Path:
 
 
 def test_both_syntaxes_agree(tmp_path: Path) -> None:
-    first = read_quantize_request(write_spec(tmp_path, HEAD + SAID)).wish
+    first = read_quantize_request(write_spec(tmp_path, HEAD + SAID)).weight_request
     assert first is not None
     assert (first.kind, first.block, first.head) == ("int8", 16, "none")
     assert first.keep == ("h.0.attn.*",)
     assert first.own == (("h.*.mlp.c_fc", "int4"), ("lm_head", "int4"))
-    assert read_quantize_request(write_spec(tmp_path, YAML, "m.yaml")).wish == first
+    assert read_quantize_request(write_spec(tmp_path, YAML, "m.yaml")).weight_request == first
 
 
 def test_bits_per_weight(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_quantize_none_overrides_the_section(
     """`--quantize none` also overrides `kv_cache`, but an explicit `--kv-cache` counts."""
     text = f"{HEAD}quantize {{ default = int8  kv_cache = int8 }}\n"
     found = read_quantize_request(write_spec(tmp_path, text), given)
-    assert found.cache.kind == kind
+    assert found.kv_cache.dtype == kind
     assert bool(found.remarks) == bool(option)
     assert not option or f"`{option}` overrides `kv_cache`" in found.remarks[-1]
 
@@ -165,7 +165,7 @@ def test_derived_spec_overrides_its_base(tmp_path: Path) -> None:
     write_spec(tmp_path, HEAD + SAID, "base.specc")
     text = 'specc 1\nmodel n\nextends "base.specc"\n'
     near = text + 'quantize { default = none  int8 = "h.*.mlp.c_fc" }\n'
-    wish = read_quantize_request(write_spec(tmp_path, near, "near.specc")).wish
+    wish = read_quantize_request(write_spec(tmp_path, near, "near.specc")).weight_request
     assert wish is not None
     assert wish.kind is None
     assert (wish.block, wish.keep) == (16, ("h.0.attn.*",))
@@ -177,7 +177,10 @@ def test_derived_spec_overrides_its_base(tmp_path: Path) -> None:
 )
 def test_section_without_quantization(words: str, tmp_path: Path) -> None:
     assert (
-        read_quantize_request(write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n")).wish is None
+        read_quantize_request(
+            write_spec(tmp_path, f"{HEAD}quantize {{ {words} }}\n")
+        ).weight_request
+        is None
     )
 
 
@@ -243,8 +246,8 @@ INPUTS = "quantize {{ default = int4  all = true  group_size = 16  {} }}\n"
 def read_calibration_inputs(
     path: Path, asked: QuantizeOptions | None = None
 ) -> tuple[int | None, str, str]:
-    by = read_quantize_request(path, asked).by
-    return by.samples, Path(by.data).name, by.option
+    by = read_quantize_request(path, asked).calibration
+    return by.samples, Path(by.data_file).name, by.flag
 
 
 def test_calibration_inputs_in_the_spec(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def written(directory: Path, text: str, name: str = "spec.specc") -> str:
 def check_invalid(directory: Path, text: str, *sets: str) -> Diagnostic:
     """Return the first error of a spec."""
     with pytest.raises(Failed) as failed:
-        check_spec(open_spec(written(directory, text), sets=sets))
+        check_spec(open_spec(written(directory, text), config_settings=sets))
     return failed.value.diagnostics[0]
 
 
@@ -82,7 +82,7 @@ def test_override_equal_to_derived_value_is_allowed(sets: tuple[str, ...], tmp_p
     text = PATCHED.format(
         side="image / patch", require="", result="merge(x, axis=1)", rows="side ** 2"
     )
-    spec = open_spec(written(tmp_path, text), sets=sets)
+    spec = open_spec(written(tmp_path, text), config_settings=sets)
     assert check_spec(spec).trials[0].trial_values["side"] == "image / patch"
     rows = int(sets[-1].partition("=")[2]) ** 2
     assert str(elaborate_spec(spec).graph.outputs["y"].type) == f"f32[batch, {rows}, 8]"
@@ -356,7 +356,7 @@ def test_single_number_sets_both_values_of_a_pair(
 ) -> None:
     config = written(tmp_path, published, "config.json") if published else ""
     path = written(tmp_path, PAIRS)
-    graph = elaborate_spec(open_spec(path, config=config, sets=sets)).graph
+    graph = elaborate_spec(open_spec(path, config=config, config_settings=sets)).graph
     weight = RNG.normal(size=(2, 1, *patch))
     x = RNG.normal(size=(1, 1, *image))
     found = specc_numpy.evaluate_graph(graph, {"pixels": x}, {"p.weight": weight})["y"]
@@ -400,7 +400,7 @@ def test_invalid_pairs_are_rejected(
 ) -> None:
     config = written(tmp_path, published, "config.json") if published else ""
     with pytest.raises(Failed, match=code):
-        check_spec(open_spec(written(tmp_path, PAIRS), config=config, sets=sets))
+        check_spec(open_spec(written(tmp_path, PAIRS), config=config, config_settings=sets))
 
 
 def test_pair_that_determines_structure_is_tried(tmp_path: Path) -> None:

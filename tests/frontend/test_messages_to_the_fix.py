@@ -82,7 +82,7 @@ def test_poisoned_value_reports_no_second_error(use: str) -> None:
 def test_name_in_place_of_a_number(name: str, value: str, example: str) -> None:
     spec = Source("m.specc", f"{HEAD}  return x\n}}\n")
     with pytest.raises(Failed) as failed:
-        check_spec(open_spec(spec, sets=[f"{name}={value}"]))
+        check_spec(open_spec(spec, config_settings=[f"{name}={value}"]))
     assert failed.value.diagnostics[0].helps == (f"`{name}` takes int, for example {example}",)
 
 

@@ -49,7 +49,7 @@ def build_rope_graph(
 ) -> Graph:
     path = directory / "m.specc"
     path.write_text(SPEC.format(source=source, usual=usual))
-    return elaborate_spec(open_spec(str(path), config=config, longest=longest)).graph
+    return elaborate_spec(open_spec(str(path), config=config, context_length=longest)).graph
 
 
 @pytest.mark.parametrize(("kind", "options"), CASES)

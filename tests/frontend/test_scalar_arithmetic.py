@@ -98,9 +98,9 @@ a = rotate(ones(shape=[batch, 2, seq, d]), positions(x), rope(theta=10000.0 * wh
 return x * (d ** -0.5) * sum(a) / whole"""
     path = spec(tmp_path, body.replace("sum(a)", "sum(sum(sum(sum(a))), axis=0)"), config=config)
     assert check_spec(open_spec(path)).missing
-    assert check_spec(open_spec(path, sets=["whole=2.0"])).model
+    assert check_spec(open_spec(path, config_settings=["whole=2.0"])).model
     with pytest.raises(Failed) as failed:
-        check_spec(open_spec(path, sets=["whole=2.0", "d=20"]))
+        check_spec(open_spec(path, config_settings=["whole=2.0", "d=20"]))
     assert "even dimension, got 5" in failed.value.diagnostics[0].title
 
 

@@ -13,9 +13,9 @@ from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 
 def test_builtin_spec_is_checked_once() -> None:
     symbolic_check._check_builtin_model.cache_clear()
-    first = check_spec(open_spec("gpt2", sets=["d=32", "heads=4"])).model
+    first = check_spec(open_spec("gpt2", config_settings=["d=32", "heads=4"])).model
     made = symbolic_check._check_builtin_model.cache_info().misses
-    again = check_spec(open_spec("gpt2", sets=["heads=4", "d=32"])).model
+    again = check_spec(open_spec("gpt2", config_settings=["heads=4", "d=32"])).model
     assert symbolic_check._check_builtin_model.cache_info().misses == made
     assert first
     assert again
@@ -25,9 +25,9 @@ def test_builtin_spec_is_checked_once() -> None:
 def test_compile_does_not_check_builtin_spec_symbolically(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only messages about an invalid config need the symbolic check."""
     with pytest.raises(Failed) as checked:
-        check_spec(open_spec("gpt2", sets=["heads=5"]))
+        check_spec(open_spec("gpt2", config_settings=["heads=5"]))
     with pytest.raises(Failed) as elaborated:
-        elaborate_spec(open_spec("gpt2", sets=["heads=5"]))
+        elaborate_spec(open_spec("gpt2", config_settings=["heads=5"]))
     assert [*map(str, elaborated.value.diagnostics)] == [*map(str, checked.value.diagnostics)]
     monkeypatch.delattr(spec_loader, "check_spec_symbolically")
     assert elaborate_spec(open_spec("gpt2")).graph.name == "decoder"
@@ -58,10 +58,10 @@ OTHERS = [
 def test_other_config_values_are_checked_again(name: str, sets: list[str]) -> None:
     """The result is independent of earlier checks."""
     symbolic_check._check_builtin_model.cache_clear()
-    alone = list_trials(open_spec(name, sets=sets))
+    alone = list_trials(open_spec(name, config_settings=sets))
     symbolic_check._check_builtin_model.cache_clear()
     usual = list_trials(open_spec(name))
-    assert list_trials(open_spec(name, sets=sets)) == alone
+    assert list_trials(open_spec(name, config_settings=sets)) == alone
     assert alone != usual
 
 

@@ -113,7 +113,7 @@ def test_remaining_operand_of_or_is_required(condition: str, tmp_path: Path) -> 
 
 def test_assigned_choice_leaves_others_open() -> None:
     """`order=forward` allows `shared`, which makes the two vocabularies equal."""
-    spec = open_spec("seq2seq", sets=["order=forward"])
+    spec = open_spec("seq2seq", config_settings=["order=forward"])
     tried = [t.trial_values for t in check_spec_symbolically(spec.program, spec.library)]
     assert {"shared": "true"} in tried
 
@@ -136,8 +136,8 @@ def test_assigned_length_may_match_only_the_config_file(tmp_path: Path) -> None:
     spec, file = tmp_path / "windowed.specc", tmp_path / "config.json"
     spec.write_text(WINDOWED, encoding="utf-8")
     file.write_text('{"sizes": [2, 3]}', encoding="utf-8")
-    sixteen = open_spec(str(spec), config=str(file), sets=["rows=16"])
+    sixteen = open_spec(str(spec), config=str(file), config_settings=["rows=16"])
     assert elaborate_spec(sixteen).graph.parameters
     for sets, config in ((["rows=16"], ""), (["rows=1"], str(file))):
         with pytest.raises(Failed, match="E0320"):
-            elaborate_spec(open_spec(str(spec), config=config, sets=sets))
+            elaborate_spec(open_spec(str(spec), config=config, config_settings=sets))

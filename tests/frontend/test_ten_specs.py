@@ -76,7 +76,7 @@ SIZES = {
 
 def opened(name: str, sets: str = "") -> OpenedSpec:
     quoted = [s.replace("=gated-gelu", '="gated-gelu"') for s in sets.split()]
-    return open_spec(str(SPECS / name), sets=quoted)
+    return open_spec(str(SPECS / name), config_settings=quoted)
 
 
 @cache

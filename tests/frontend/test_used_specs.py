@@ -75,7 +75,9 @@ def spec_of(directory: Path, config: object = None, **more: list[str]) -> Opened
     if config is not None:
         (directory / "config.json").write_text(json.dumps(config))
         name = str(directory / "config.json")
-    return open_spec(str(directory / "outer.specc"), config=name, sets=more.get("sets", ()))
+    return open_spec(
+        str(directory / "outer.specc"), config=name, config_settings=more.get("sets", ())
+    )
 
 
 def shapes(spec: OpenedSpec) -> dict[str, list[int | None]]:
@@ -119,7 +121,7 @@ def test_spec_is_selected_with_values(
         config = f"config {{ {said} }}" if said else ""
         text = f'specc 1\nmodel {name}\nextends "{base}.specc"\n{config}\n'
         (directory / f"{name}.specc").write_text(text)
-    made = elaborate_spec(open_spec(str(directory / "near.specc"), sets=sets)).config
+    made = elaborate_spec(open_spec(str(directory / "near.specc"), config_settings=sets)).config
     assert made["text"]["wide"] == wide
     assert made["text"]["d"] == width
 
@@ -299,7 +301,7 @@ block both(ids: int[b, n]) -> float[b, n, own.d] { return own.body(ids) @ base }
     spec = open_spec(
         str(directory / "top.specc"),
         config=str(directory / "config.json"),
-        sets=["mid.text.wide=7", "own.d=2"],
+        config_settings=["mid.text.wide=7", "own.d=2"],
     )
     made = elaborate_spec(spec)
     weights = {n: [d.number for d in v.type.shape] for n, v in made.graph.parameters.items()}

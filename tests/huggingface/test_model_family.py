@@ -9,7 +9,7 @@ import pytest
 import specc
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import check_spec, elaborate_spec, open_spec
-from specc.driver.weights_section import required_parameters
+from specc.driver.weights_section import list_required_parameters
 from specc.huggingface.model_family import (
     UNSUPPORTED_TYPES,
     find_spec_for_checkpoint,
@@ -30,7 +30,7 @@ def write_checkpoint(directory: Path, **more: object) -> Path:
     rng = np.random.default_rng(0)
     made = {
         w.name: rng.standard_normal(w.shape).astype(np.float32)
-        for w in required_parameters(graph)
+        for w in list_required_parameters(graph)
         if w.name != "vocab_projector.weight"  # tied, and so not stored
     }
     write_safetensors(directory / "model.safetensors", made)
@@ -209,7 +209,7 @@ def test_custom_spec_with_a_checkpoint_directory(tmp_path: Path) -> None:
     (tmp_path / "m.specc").write_text(SPEC, encoding="utf-8")
     (tmp_path / "ck").mkdir()
     (tmp_path / "ck" / "config.json").write_text('{"rows": 7}', encoding="utf-8")
-    found = open_spec(str(tmp_path / "ck"), own=str(tmp_path / "m.specc"))
+    found = open_spec(str(tmp_path / "ck"), checkpoint_spec=str(tmp_path / "m.specc"))
     assert elaborate_spec(found).config["rows"] == 7
     with pytest.raises(Failed, match="E0222"):
-        open_spec(str(tmp_path / "m.specc"), own=str(tmp_path / "m.specc"))
+        open_spec(str(tmp_path / "m.specc"), checkpoint_spec=str(tmp_path / "m.specc"))

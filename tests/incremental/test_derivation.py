@@ -5,7 +5,7 @@ from typing import Any
 
 from support.derived_graphs import derive_encoder_and_step
 
-from specc.driver.spec_argument import _config_literals as config_literals
+from specc.driver.spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
@@ -20,7 +20,9 @@ TRANSLATOR = {"vocab": 17, "width": 16, "heads": 2, "encoder.layers": 1, "decode
 
 def derive_spec(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
     model = elaborate_spec(
-        open_spec(name, sets=[f"{key}={text}" for key, text in config_literals("", sets)])
+        open_spec(
+            name, config_settings=[f"{key}={text}" for key, text in config_literals("", sets)]
+        )
     )
     assert model.generation
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
@@ -74,7 +76,10 @@ def test_cross_attention_keys_are_encoder_outputs() -> None:
         "decoder.layers.1.encoder_attn.value",
     )
     full = elaborate_spec(
-        open_spec("encoder_decoder", sets=[f"{k}={t}" for k, t in config_literals("", TRANSLATOR)])
+        open_spec(
+            "encoder_decoder",
+            config_settings=[f"{k}={t}" for k, t in config_literals("", TRANSLATOR)],
+        )
     ).graph
     assert (
         count_ops(full)["linear"]

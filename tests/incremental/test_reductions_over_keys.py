@@ -119,7 +119,7 @@ generate text of ids from logits { max_tokens = 6 }
 def test_sorted_keys_with_prefix_positions(tmp_path: Path, normalize: str) -> None:
     path = tmp_path / "m.specc"
     path.write_text(BEHIND)
-    graph = elaborate_spec(open_spec(str(path), sets=[f"normalize={normalize}"])).graph
+    graph = elaborate_spec(open_spec(str(path), config_settings=[f"normalize={normalize}"])).graph
     assert check_causality(graph, "n", "ids", ["logits"]) == []
     assert_steps_equal_full_pass(graph)
 

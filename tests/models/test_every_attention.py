@@ -18,7 +18,7 @@ from specc.runtime.attention_weights import (
     compute_attention_weights,
     find_attentions,
 )
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 NONE = {"autoencoder", "bilstm_tagger", "conv_lm", "elman", "feedforward", "gru_lm", "jordan", "lstm_lm", "mamba",
@@ -65,14 +65,16 @@ def test_every_attention_is_returned(spec: str, tmp_path: Path) -> None:
     assert bool(count_attentions(graph)) == (spec not in NONE)
     if spec in NONE:
         return
-    given = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(0))
+    given = make_random_inputs(graph, choose_lengths(graph, 1), np.random.default_rng(0))
     results, weights = model.attention(**given)
     scopes = list(dict.fromkeys(scope.partition(ITERATION_SEPARATOR)[0] for scope in weights))
     assert scopes == list(find_attentions(graph))
     assert len(scopes) == count_attentions(graph)
     usual = model.run(**given)
     assert all(np.array_equal(results[n], usual[n], equal_nan=True) for n in usual)
-    wanted = compute_attention_weights(graph, model.whole.prepared(given), {}, model.weights)
+    wanted = compute_attention_weights(
+        graph, model.default_model.prepare_inputs(given), {}, model.weights
+    )
     for scope, found in weights.items():
         assert found.ndim >= 4
         assert np.allclose(found, wanted[scope], atol=2e-5), scope

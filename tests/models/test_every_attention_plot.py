@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.runtime.attention_views import AttentionSelection, render_attention, run_with_attention
 from specc.runtime.attention_weights import find_attentions
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 TRAINED = {"dates", "digits", "numbers", "xor"}
 FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
@@ -26,9 +26,9 @@ FEW = ["luong_local_p", "show_attend_tell", "kv_lookup", "swin"]
 def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     init = None if spec in TRAINED else 0
     specc.compile(spec, tmp_path / "m.onnx", set=SMALL_CONFIGS[spec], init=init)
-    model = specc.load(tmp_path / "m.onnx").whole
+    model = specc.load(tmp_path / "m.onnx").default_model
     graph = model.manifest.graph
-    given = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
+    given = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
     if not find_attentions(graph):
         with pytest.raises(specc.Failed, match="E0931"):
             run_with_attention(model, given, scope="*")
@@ -36,10 +36,10 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
     seen = run_with_attention(model, given, scope="*")
     page = render_attention(seen, ".html", AttentionSelection(scope="*")).content.decode()
     check_page(page)
-    assert len(read_page_data(page)["maps"]) == len(seen.looks.maps)
+    assert len(read_page_data(page)["maps"]) == len(seen.attention_maps.maps)
     Xml.fromstring(render_attention(seen, ".svg", AttentionSelection(scope="*")).content)
     assert render_attention(seen, ".png").content.startswith(b"\x89PNG")
-    for each in seen.looks.maps:
+    for each in seen.attention_maps.maps:
         assert each.weights.shape[1] == len(each.queries.labels)
         assert each.weights.shape[2] == len(each.keys.labels)
         # masked positions have weight 0

@@ -19,7 +19,7 @@ import specc_numpy
 from specc.api import Model
 from specc.ir.graph import Graph
 from specc.runtime.generator import Generator
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 
 GENERATING = list_specs_with("generate")
 BESIDE = [n for n in GENERATING if n in FAMILIES][1::2]
@@ -52,13 +52,13 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def writer(model: Model) -> Generator:
-    assert model.writer
-    return model.writer
+    assert model.generator
+    return model.generator
 
 
 def make_inputs(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
     """Return inputs other than the tokens, and a prompt if the spec has no start token."""
-    graph, grows = model.manifest.graph, writer(model).input_signature.growing
+    graph, grows = model.manifest.graph, writer(model).input_signature.sequence_input
     rng = np.random.default_rng(seed)
     length = str(graph.inputs[grows].type.shape[1])
     symbols = {s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()} - set(
@@ -68,7 +68,7 @@ def make_inputs(model: Model, rows: int, seed: int = 0) -> dict[str, Any]:
         str(graph.inputs[grows].type.shape[0]): rows,
         length: 3,
     }
-    made = random_inputs(graph, sizes, rng)
+    made = make_random_inputs(graph, sizes, rng)
     along = [n for n, v in graph.inputs.items() if length in map(str, v.type.shape)]
     settings = writer(model).generation.settings
     keep = [grows] if settings.get("start") is None else []
@@ -79,25 +79,25 @@ def generate_greedy(
     model: Model, inputs: dict[str, Any]
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Return the tokens of full passes of the reference, and the logit gap of each token."""
-    graph, grows = model.manifest.graph, writer(model).input_signature.growing
+    graph, grows = model.manifest.graph, writer(model).input_signature.sequence_input
     weights = model.weights()
     start = writer(model).generation.settings.get("start")
     rows = len(next(iter(inputs.values())))
     tokens = inputs.get(grows, np.full((rows, 1), start))
     length = tokens.shape[1]
     margins = []
-    given = model.whole.prepared({**inputs, grows: tokens})
+    given = model.default_model.prepare_inputs({**inputs, grows: tokens})
     exist = {
         n: given[n]
         for n, f in graph.input_facts.items()
         if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
     }
     for _ in range(TOKENS):  # generated tokens are valid by the default
-        whole = model.whole.prepared({**inputs, grows: tokens})
+        whole = model.default_model.prepare_inputs({**inputs, grows: tokens})
         kept = {n: whole[n].copy() for n in exist}
         for n, v in exist.items():
             kept[n][:, :length] = v
-        prepared = model.whole.prepared({**inputs, **kept, grows: tokens})
+        prepared = model.default_model.prepare_inputs({**inputs, **kept, grows: tokens})
         logits = specc_numpy.evaluate_graph(graph, prepared, weights)[
             writer(model).generation.source
         ][:, -1]
@@ -109,10 +109,10 @@ def generate_greedy(
 
 @pytest.mark.parametrize("prompt", ["a prompt", "none"])
 def test_tokens_equal_those_of_the_reference(model: Model, prompt: str) -> None:
-    inputs, grows = make_inputs(model, rows=3), writer(model).input_signature.growing
+    inputs, grows = make_inputs(model, rows=3), writer(model).input_signature.sequence_input
     if prompt == "none":
         # Most specs have no prefix, or a start token only.
-        if not writer(model).begins:
+        if not writer(model).allows_empty_prompt:
             return
         inputs[grows] = inputs[grows][:, :0]
     want, margins = generate_greedy(model, inputs)
@@ -130,11 +130,11 @@ def test_a_second_run_gives_equal_tokens(model: Model) -> None:
 
 
 def test_prompts_of_different_lengths_generate_as_each_alone(model: Model) -> None:
-    grows = writer(model).input_signature.growing
+    grows = writer(model).input_signature.sequence_input
     inputs = make_inputs(model, rows=3)
     if grows not in inputs or not _keeps(model.manifest.graph, grows):
         return
-    empty = writer(model).begins
+    empty = writer(model).allows_empty_prompt
     prompts = [[1, 2, 3, 1], [] if empty else [2], [3, 2]]
     beside = {n: v for n, v in inputs.items() if n != grows}
 
@@ -151,7 +151,7 @@ def test_encoder_and_step_agree_with_the_reference(model: Model) -> None:
     package = specc.runtime.model_package.open_package(model.path)
     for role in ("encode", "step"):
         if role in package.roles:
-            assert list(list_model_lines(package.load(role), rounds=2))
+            assert list(list_model_lines(package.load_graph(role), rounds=2))
 
 
 def _keeps(graph: Graph, grows: str) -> bool:

@@ -16,13 +16,13 @@ from support.parameter_sweeps import sample_sweep
 from support.small_configs import LONG_AXES, SMALL_CONFIGS, list_specs_with
 
 import specc_numpy
-from specc.driver.spec_argument import _config_literals as config_literals
+from specc.driver.spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir import ops
 from specc.ir.graph import Graph
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.model import DerivedGraphs
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms.fuse_scan import fuse_scan
 from specc.transforms.graph_rewrite import rewrite_graph
 from specc.transforms.split_scan import split_scan
@@ -39,7 +39,10 @@ def derive_spec(name: str) -> tuple[Graph, DerivedGraphs, str]:
     """
     model = elaborate_spec(
         open_spec(
-            name, sets=[f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
+            name,
+            config_settings=[
+                f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])
+            ],
         )
     )
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
@@ -68,7 +71,7 @@ def sample_inputs(
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()
     }
-    return random_inputs(graph, sizes, rng), weights
+    return make_random_inputs(graph, sizes, rng), weights
 
 
 SPLITS = [[split, ROWS - split] for split in range(1, ROWS)]

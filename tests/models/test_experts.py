@@ -56,7 +56,7 @@ def elaborate_text(
     path = directory / "experts.specc"
     path.write_text(SPEC.format(choose=choose, keep=keep))
     given = [f"{name}={value}" for name, value in sets.items()]
-    graph = elaborate_spec(open_spec(str(path), sets=given)).graph
+    graph = elaborate_spec(open_spec(str(path), config_settings=given)).graph
     assert not find_graph_errors(graph)
     return graph
 

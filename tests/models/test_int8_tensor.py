@@ -94,14 +94,14 @@ def test_padding_does_not_change_scales(tmp_path: Path) -> None:
 def test_a_wrong_product_is_detected(role: str, tmp_path: Path) -> None:
     """One changed value of its inputs or outputs is detected."""
     assert compiled("lstm_lm", tmp_path / "m.onnx") == 0
-    model = specc.load(tmp_path / "m.onnx").whole
+    model = specc.load(tmp_path / "m.onnx").default_model
     session, products = model.with_products()
     ids = np.arange(6).reshape(2, 3)
     results = dict(session.run({"ids": ids, "keep": np.ones((2, 3), bool)}))
-    layers = [p for p in products if p.kind == "DynamicQuantizeLSTM"]
+    layers = [p for p in products if p.operator == "DynamicQuantizeLSTM"]
     assert len(layers) == SMALL_CONFIGS["lstm_lm"].get("layers", 2)
     assert compare_products(layers, results, "") < 1e-6
-    name = layers[0].values[role]
+    name = layers[0].value_names[role]
     results[name] = results[name].copy()
     results[name].flat[0] += 9 if role == "u" else 1e-2
     with pytest.raises(Failed, match="E0855"):

@@ -15,7 +15,7 @@ import pytest
 
 import specc
 from specc.cli.main import main
-from specc.driver.reading_section import build_record
+from specc.driver.reading_section import build_preprocessing_config
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.records import TextCharacters
 from specc.preprocessing.text_codec import decode_text, encode_text_ids
@@ -41,7 +41,9 @@ data = loaded("numbers_data", DEMO / "data.py")
 @pytest.fixture(scope="module")
 def record() -> TextCharacters:
     spec = open_spec("numbers")
-    found = build_record(spec.program, elaborate_spec(spec)).get_input_reading("source")
+    found = build_preprocessing_config(spec.program, elaborate_spec(spec)).get_input_reading(
+        "source"
+    )
     assert isinstance(found, TextCharacters)
     return found
 

@@ -19,8 +19,8 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.api import Model
-from specc.runtime.generator import Generator, standalone_generator_of
-from specc.runtime.steppers import MIN_BUFFER_ROWS, FullForwardStepper, KVCacheStepper
+from specc.runtime.generator import Generator, make_generator
+from specc.runtime.steppers import MIN_BUFFER_POSITIONS, FullForwardStepper, KVCacheStepper
 
 TARGETS = ("ort-cpu", "onnx")
 WINDOWED = {
@@ -28,7 +28,7 @@ WINDOWED = {
     "encoder.attention.mask": "window(2, ahead=1)",
 }
 SPECS: dict[str, dict[str, object]] = {
-    "gpt2": SMALL_CONFIGS["gpt2"] | {"layers": 1, "context": 2 * MIN_BUFFER_ROWS},
+    "gpt2": SMALL_CONFIGS["gpt2"] | {"layers": 1, "context": 2 * MIN_BUFFER_POSITIONS},
     "small_translator": SMALL_CONFIGS["small_translator"] | WINDOWED,
     "conv_lm": SMALL_CONFIGS["conv_lm"],
     "rwkv": SMALL_CONFIGS["rwkv"],
@@ -56,31 +56,31 @@ def package(name: str, target: str) -> Model:
 
 
 def writer(model: Model) -> Generator:
-    assert model.writer
-    return model.writer
+    assert model.generator
+    return model.generator
 
 
 def make_inputs(model: Model, prompts: Rows, sources: Rows) -> dict[str, Any]:
     """Return inputs for prompts of any lengths, padded on the left, and for sources, padded on the
     right.
     """
-    inputs: dict[str, Any] = {writer(model).input_signature.growing: prompts}
+    inputs: dict[str, Any] = {writer(model).input_signature.sequence_input: prompts}
     if "source" in model.manifest.graph.inputs:
         longest = max(map(len, sources))
         inputs["source"] = [row + [0] * (longest - len(row)) for row in sources]
-    return dict(model.generate(**inputs).prepared)
+    return dict(model.generate(**inputs).prepared_inputs)
 
 
 def open_steppers(
     model: Model, prompts: Rows, sources: Rows
 ) -> tuple[KVCacheStepper, FullForwardStepper, Ids]:
     """Return a stepper with KV cache and one with full passes, and the initial inputs of both."""
-    inputs, whole = (make_inputs(model, prompts, sources), standalone_generator_of(model.whole))
+    inputs, whole = (make_inputs(model, prompts, sources), make_generator(model.default_model))
     assert whole
-    steps, full = writer(model).stepper(inputs), whole.stepper(inputs)
+    steps, full = writer(model).create_stepper(inputs), whole.create_stepper(inputs)
     assert isinstance(steps, KVCacheStepper)
     assert isinstance(full, FullForwardStepper)
-    return steps, full, inputs[writer(model).input_signature.growing]
+    return steps, full, inputs[writer(model).input_signature.sequence_input]
 
 
 def assert_same(got: NDArray[Any], want: NDArray[Any], what: object) -> None:
@@ -148,7 +148,10 @@ def test_generation_does_not_depend_on_the_prefill_chunk_size() -> None:
     wanted = specc.load(path, threads=1).generate(**prompt).results()[0][0].tokens
     for size in (0, 1, 4, 13):
         model = specc.load(path, threads=1, prefill_chunk_size=size)
-        assert writer(model).stepper(dict(model.generate(**prompt).prepared)).chunk_size == size
+        assert (
+            writer(model).create_stepper(dict(model.generate(**prompt).prepared_inputs)).chunk_size
+            == size
+        )
         assert model.generate(**prompt).results()[0][0].tokens == wanted
     for wrong in (-1, True, "4", None):
         with pytest.raises(specc.Failed, match="E0820"):
@@ -182,7 +185,7 @@ def test_a_batch_element_equals_itself_alone(
 @pytest.mark.parametrize("name", SPECS)
 def test_steps_across_the_end_of_the_first_buffer(name: str, target: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    prompts = rng.integers(3, VOCAB, (rows, MIN_BUFFER_ROWS - 4)).tolist()
+    prompts = rng.integers(3, VOCAB, (rows, MIN_BUFFER_POSITIONS - 4)).tolist()
     steps, full, first = open_steppers(package(name, target), prompts, [[5, 4, 3]] * rows)
     assert_same(steps.step(first), full.step(first), "the prompt")
     for count in (2, 1, 5, 1, 2):

@@ -149,9 +149,9 @@ def generate_by_full_passes(
     keep = np.array(there, bool)
     full = FullPassStepper(spec, weights, GIVEN[name], {"keep": keep})
     if settings.strategy == "beam":
-        found = search_beams(full, ids, settings, keep=keep)
+        found = search_beams(full, ids, settings, padding_mask=keep)
         return [[h.tokens for h in row] for row in found]
-    steps = [s.tokens for s in decode_steps(full, ids, settings, keep=keep)]
+    steps = [s.tokens for s in decode_steps(full, ids, settings, padding_mask=keep)]
     rows = np.stack(steps, axis=1).tolist()
     return [[_cut_at_stop(row)] for row in rows]
 

@@ -18,5 +18,5 @@ SEEING = {
 @pytest.mark.parametrize("side", [2, 15])
 def test_a_too_small_image_is_reported_by_its_config_value(spec: str, side: int) -> None:
     with pytest.raises(Failed, match="E0404") as failed:
-        check_spec(open_spec(spec, sets=[f"{SEEING[spec]}={side}"]))
+        check_spec(open_spec(spec, config_settings=[f"{SEEING[spec]}={side}"]))
     assert "E0320" not in [d.code for d in failed.value.diagnostics]

@@ -12,11 +12,11 @@ from support.small_configs import SMALL_CONFIGS, list_specs_with
 
 import specc
 import specc_numpy
-from specc.driver.spec_argument import _config_literals as config_literals
+from specc.driver.spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.graph import Graph
 from specc.ir.model import StreamSection
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline
 
 CHUNKS = 7
@@ -27,7 +27,7 @@ STREAMED = list_specs_with("stream")
 @cache
 def streamed(name: str) -> tuple[Graph, StreamSection, pass_pipeline.PassState]:
     sets = [f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
-    model = elaborate_spec(open_spec(name, sets=sets))
+    model = elaborate_spec(open_spec(name, config_settings=sets))
     assert model.streaming is not None
     graph = pass_pipeline.simplify_graph(model.graph)
     work = pass_pipeline.PassState(graph=graph, streaming=model.streaming, rows="new")
@@ -40,7 +40,7 @@ def test_chunks_equal_the_full_pass(name: str) -> None:
     assert work.derived is not None
     rng = np.random.default_rng(0)
     rows = str(graph.inputs[streaming.growing].type.shape[1])
-    inputs = random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk}, rng)
+    inputs = make_random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk}, rng)
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()
@@ -63,7 +63,7 @@ def test_a_package_gives_the_results_of_the_full_graph(name: str, tmp_path: Path
     rows = str(graph.inputs[streaming.growing].type.shape[1])
     count = CHUNKS * work.chunk
     rng = np.random.default_rng(1)
-    inputs = random_inputs(graph, {"batch": 3, rows: count}, rng)
+    inputs = make_random_inputs(graph, {"batch": 3, rows: count}, rng)
     full = model.run(**inputs)
     for plan in PLANS:
         stream, made, start = model.stream(), [], 0

@@ -55,8 +55,8 @@ def measure_step_difference(directory: Path, kind: str, splits: tuple[int, ...])
     model = specc.load(directory / "out", threads=1)
     ids = np.random.default_rng(0).integers(2, 11, (2, 7))
     full = model.run(ids=ids)["logits"]
-    assert model.writer
-    steps = model.writer.stepper({"ids": ids[:, : splits[0]]})
+    assert model.generator
+    steps = model.generator.create_stepper({"ids": ids[:, : splits[0]]})
     assert isinstance(steps, KVCacheStepper)
     past, apart = 0, 0.0
     for count in splits:

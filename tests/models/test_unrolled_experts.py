@@ -60,7 +60,7 @@ class ExpertCase:
         """Return the graph of the spec with this body, as every target gets it."""
         text = HEAD.format(blocks=self.blocks, rows=self.rows, body=body)
         path.write_text(text)
-        found = open_spec(str(path), sets=[f"experts={experts}"])
+        found = open_spec(str(path), config_settings=[f"experts={experts}"])
         return simplify_graph(elaborate_spec(found).graph)
 
     def both(self, directory: Path, experts: int) -> tuple[Graph, Graph]:

@@ -12,9 +12,9 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.driver.generation_graphs import derive_graphs
-from specc.driver.spec_argument import _config_literals as config_literals
+from specc.driver.spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline
 
 ROWS = 9
@@ -52,14 +52,15 @@ def test_steps_equal_the_full_pass(variant: str) -> None:
     sets = {**SMALL_CONFIGS["encoder_decoder"], "decoder.layers": 2, **VARIANTS[variant]}
     model = elaborate_spec(
         open_spec(
-            "encoder_decoder", sets=[f"{key}={text}" for key, text in config_literals("", sets)]
+            "encoder_decoder",
+            config_settings=[f"{key}={text}" for key, text in config_literals("", sets)],
         )
     )
     assert model.generation
     graph = pass_pipeline.simplify_graph(model.graph)
     parts = derive_graphs(graph, model.generation)
     rng = np.random.default_rng(len(variant))
-    inputs = random_inputs(graph, {"batch": 3, "src": 5, "tgt": ROWS}, rng)
+    inputs = make_random_inputs(graph, {"batch": 3, "src": 5, "tgt": ROWS}, rng)
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
         for n, f in graph.parameter_facts.items()

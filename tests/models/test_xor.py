@@ -12,7 +12,7 @@ from support.elaborated_specs import (
 )
 
 from specc.driver import weight_sources as loading
-from specc.driver.weights_section import required_parameters
+from specc.driver.weights_section import list_required_parameters
 from specc.library.spec_reader import list_builtin_specs
 from specc.weights.parameter_values import read_parameter
 
@@ -23,7 +23,9 @@ ANSWERS = np.array([[0], [1], [1], [0]], np.float32)
 def hand_set(spec: ElaboratedSpec) -> Arrays:
     """Return the weights of the file next to the spec, matched strictly in both directions."""
     file = list_builtin_specs()["xor"].parent / "xor.safetensors"
-    values = loading.bind_checkpoint(required_parameters(spec.model.graph), spec.rules, str(file))
+    values = loading.bind_checkpoint(
+        list_required_parameters(spec.model.graph), spec.rules, str(file)
+    )
     return {name: read_parameter(values, name) for name in values.parameters}
 
 

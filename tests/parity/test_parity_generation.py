@@ -37,7 +37,7 @@ from specc.decode.token_choice import (
     Ints,
     apply_repetition_penalty,
     filter_candidates,
-    tokens_in_prompt,
+    find_prompt_tokens,
 )
 
 pytestmark = pytest.mark.parity
@@ -162,7 +162,7 @@ def begin(model: Any) -> tuple[FullPassStepper, Ints, Bools | None]:
 def greedy(model: Any, settings: GenerationSettings) -> tuple[Ints, FullPassStepper]:
     stepper, prompt, keep = begin(model)
     return np.stack(
-        [m.tokens for m in decode_steps(stepper, prompt, settings, keep=keep)], axis=1
+        [m.tokens for m in decode_steps(stepper, prompt, settings, padding_mask=keep)], axis=1
     ), stepper
 
 
@@ -212,7 +212,7 @@ def test_beam_search(
         num_return_sequences=best,
     )  # fmt: skip
     stepper, prompt, keep = begin(model)
-    found = search_beams(stepper, prompt, settings, keep=keep)
+    found = search_beams(stepper, prompt, settings, padding_mask=keep)
     published, scores = theirs(
         model,
         num_beams=beams,
@@ -237,7 +237,7 @@ def test_beam_search_with_several_stop_tokens_and_repetition_penalty(make: Any, 
         repetition_penalty=1.2,
     )
     stepper, prompt, keep = begin(model)
-    found = search_beams(stepper, prompt, settings, keep=keep)
+    found = search_beams(stepper, prompt, settings, padding_mask=keep)
     published, scores = theirs(
         model,
         stop=[STOP, 7, 12],
@@ -313,12 +313,15 @@ def test_sampling_filters(options: dict[str, Any], warpers: list[Any], penalty: 
     )
     published = chain(torch.tensor(ids), torch.tensor(logits)).softmax(-1).numpy()
     among = filter_candidates(
-        apply_repetition_penalty(logits, tokens_in_prompt(ids, 40), penalty),
+        apply_repetition_penalty(logits, find_prompt_tokens(ids, 40), penalty),
         merge_settings({}, strategy="sample", **options),
     )
     ours = np.zeros(logits.shape)
     np.put_along_axis(
-        ours, among.tokens, among.chances / among.chances.sum(axis=1, keepdims=True), axis=1
+        ours,
+        among.tokens,
+        among.probabilities / among.probabilities.sum(axis=1, keepdims=True),
+        axis=1,
     )
     assert np.array_equal(ours > 0, published > 0)
     assert ours == pytest.approx(published, abs=1e-6)

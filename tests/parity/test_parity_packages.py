@@ -21,7 +21,7 @@ from support.published_models import list_module_weights, randomize_weights
 
 import specc
 from specc.api import Model
-from specc.runtime.steppers import MIN_BUFFER_ROWS
+from specc.runtime.steppers import MIN_BUFFER_POSITIONS
 from specc.weights.formats.safetensors import write_safetensors
 
 pytestmark = pytest.mark.parity
@@ -348,7 +348,7 @@ def test_outputs_longer_than_the_first_buffer(
     """Without a stop token: theirs is a token that the model lacks."""
     infinite_signs: dict[str, Any] = {"tokens": LONG, "stop": VOCAB}
     ending_never: dict[str, Any] = {"tokens": LONG, "stop": []}
-    assert LONG > MIN_BUFFER_ROWS
+    assert LONG > MIN_BUFFER_POSITIONS
     published_texts = theirs(name, PROMPTS, **infinite_signs)
     assert min(t.closest for t in published_texts) > APART
     model = package(name, target)

@@ -78,7 +78,7 @@ def ours(directory: Path, form: str, rope: dict[str, Any], longest: int) -> tupl
         told["rope_parameters"] = {"full_attention": rope} if layers else rope
     config = directory / "config.json"
     config.write_text(json.dumps(told))
-    graph = elaborate_spec(open_spec(str(path), config=str(config), longest=longest)).graph
+    graph = elaborate_spec(open_spec(str(path), config=str(config), context_length=longest)).graph
     (made,) = (n.op for n, _ in graph.nodes if isinstance(n.op, ops.RopeAngles))
     return np.array(made.frequencies), made.factor
 

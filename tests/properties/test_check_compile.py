@@ -238,7 +238,7 @@ def test_check_accepts_built_in_specs(name: str) -> None:
         f"{k}={str(v).lower() if isinstance(v, bool) else v}"
         for k, v in SMALL_CONFIGS[name].items()
     ]
-    assert check_spec(open_spec(name, sets=sets)).model
+    assert check_spec(open_spec(name, config_settings=sets)).model
 
 
 WRONG = {
@@ -353,7 +353,7 @@ def test_weight_rules_apply_to_graphs_that_contain_the_weights(
     write_safetensors(tmp_path / "w.safetensors", tensors)
     with closing(
         load_parameter_values(
-            spec, model.graph, WeightSources(path=str(tmp_path / "w.safetensors"))
+            spec, model.graph, WeightSources(checkpoint=str(tmp_path / "w.safetensors"))
         )
     ) as read:
         for name in model.graph.parameters:

@@ -54,7 +54,7 @@ def describe_spec(name: str, sets: dict[str, Any]) -> str:
     """Return the whole meaning of a spec with these values, or the codes of its errors."""
     given = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in sets.items()]
     try:
-        spec = open_spec(name, sets=given)
+        spec = open_spec(name, config_settings=given)
         context = create_context(spec.library)
         config = evaluate_and_check_config(context, spec.program, spec.reader)
     except Failed as failed:

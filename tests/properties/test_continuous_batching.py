@@ -16,10 +16,10 @@ from support.mixed_length_batches import GenerativeModel, find_logit_difference
 from support.random_generative_specs import ALPHABET, make_generative_spec
 from support.small_configs import SMALL_CONFIGS, list_specs_with
 
-from specc.driver.spec_argument import _config_literals as config_literals
+from specc.driver.spec_argument import _iterate_config_literals as config_literals
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.runtime import batch_slots
-from specc.runtime.batch_slots import _Joint
+from specc.runtime.batch_slots import _MergedBatch
 
 GENERATING = list_specs_with("generate")
 
@@ -33,7 +33,9 @@ NOT = {
 @cache
 def shipped(name: str) -> GenerativeModel:
     sets = [f"{key}={text}" for key, text in config_literals("", SMALL_CONFIGS[name])]
-    return GenerativeModel.with_random_weights(elaborate_spec(open_spec(name, sets=sets)))
+    return GenerativeModel.with_random_weights(
+        elaborate_spec(open_spec(name, config_settings=sets))
+    )
 
 
 FEW = [
@@ -99,30 +101,30 @@ def test_sequences_of_thousands_of_random_specs_equal_each_alone(
     assert not [f for f in made if f]
 
 
-def _take_oldest_column(self: _Joint, value: Any) -> Any:
+def _take_oldest_column(self: _MergedBatch, value: Any) -> Any:
     """Mutation: takes the oldest column first, for any sequence length."""
-    own = min(value.shape[1], self.columns)
-    made = np.zeros((len(value), self.columns), value.dtype)
+    own = min(value.shape[1], self.column_count)
+    made = np.zeros((len(value), self.column_count), value.dtype)
     made[:, :own] = value[:, value.shape[1] - own :]
     return made
 
 
-def _prepend_columns(self: _Joint, state: Any, heads: Any, made: Any, buffered: bool) -> Any:
+def _prepend_columns(self: _MergedBatch, state: Any, heads: Any, made: Any, buffered: bool) -> Any:
     """Mutation: places columns of shorter sequences first."""
     moved = [np.roll(rows, 1, axis=1) if rows.shape[1] > 1 else rows for rows in made]
     return _columns(self, state, heads, moved, buffered)
 
 
-_columns = _Joint._columns
+_columns = _MergedBatch._stack_time_steps
 
 
-def _take_leaving_elements(self: _Joint, arrays: Any, type: Any, batch: int | None) -> Any:
+def _take_leaving_elements(self: _MergedBatch, arrays: Any, type: Any, batch: int | None) -> Any:
     """Mutation: returns the batch elements that leave."""
     swapped = [a if batch is None else np.flip(a, batch) for a in arrays]
     return _stacked(self, swapped, type, batch)
 
 
-_stacked = _Joint._stacked
+_stacked = _MergedBatch._stack_elements
 
 
 def _mark_all_valid(input_signature: Any, prepared: Any, count: int) -> Any:
@@ -135,11 +137,11 @@ def _mark_all_valid(input_signature: Any, prepared: Any, count: int) -> Any:
 
 
 MISTAKES = {
-    "what exists is aligned at the beginning": (_Joint, "_align_states", _take_oldest_column),
-    "keys are out of their columns": (_Joint, "_columns", _prepend_columns),
-    "other rows are handed over": (_Joint, "_stacked", _take_leaving_elements),
+    "what exists is aligned at the beginning": (_MergedBatch, "_align_states", _take_oldest_column),
+    "keys are out of their columns": (_MergedBatch, "_stack_time_steps", _prepend_columns),
+    "other rows are handed over": (_MergedBatch, "_stack_elements", _take_leaving_elements),
     "columns in front exist": (batch_slots, "prepend_spare_columns", _mark_all_valid),
-    "a column too few is kept": (batch_slots, "_find_columns", lambda part: part.columns - 2),
+    "a column too few is kept": (batch_slots, "_count_columns", lambda part: part.column_count - 2),
 }
 
 

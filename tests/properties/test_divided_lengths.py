@@ -13,7 +13,7 @@ from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.ir.dim import DimError
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.runtime.model_inputs import model_inputs_of
+from specc.runtime.model_inputs import build_model_inputs
 
 SPEC = """specc 1
 model parts
@@ -38,7 +38,7 @@ def list_disagreeing_lengths(directory: Path, form: str) -> list[tuple[int, int]
     path = directory / "m.specc"
     path.write_text(SPEC % FORMS[form], encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
-    input_signature = model_inputs_of(graph, PreprocessingConfig(), None, "")
+    input_signature = build_model_inputs(graph, PreprocessingConfig(), None, "")
     weights = {
         n: np.ones([d.number or 0 for d in f.type.shape]) for n, f in graph.parameter_facts.items()
     }
@@ -52,7 +52,7 @@ def list_disagreeing_lengths(directory: Path, form: str) -> list[tuple[int, int]
             except (Failed, DimError, ValueError):
                 has = False
             try:
-                input_signature.prepared(given)
+                input_signature.prepare(given)
             except Failed as fault:
                 said = "E0935" not in str(fault)
             if has != said:

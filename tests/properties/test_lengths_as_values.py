@@ -25,7 +25,7 @@ from specc.frontend.context import Env
 from specc.ir.dim import Dim, DimError
 from specc.ir.graph import Graph
 from specc.library.spec_reader import list_builtin_specs
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import build_model, get_target
 
 SIZES = ((1, 1), (2, 3), (5, 2), (7, 61), (67, 4))
@@ -114,7 +114,7 @@ def compare_static_and_dynamic(spec: str, monkeypatch: pytest.MonkeyPatch, size:
     graph = found.model.graph
     symbols = sorted({s for v in graph.inputs.values() for d in v.type.shape for s in d.symbols()})
     sizes = {s: max(size + n, graph.min_lengths.get(s, 1)) for n, s in enumerate(symbols)}
-    inputs = random_inputs(graph, sizes, np.random.default_rng(0))
+    inputs = make_random_inputs(graph, sizes, np.random.default_rng(0))
     weights = sample_spec_weights(found)
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     with monkeypatch.context() as patch:

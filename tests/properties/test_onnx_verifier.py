@@ -33,7 +33,7 @@ from support.shape_mutants import (
 from support.small_configs import SMALL_CONFIGS
 
 from specc.ir.model import ModelDefinition
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx import BuiltModel, build_model, get_target
 from specc_onnx.lower.onnx_nodes import iterate_node_bodies
 from specc_onnx.verifier.onnx_value_types import (
@@ -103,7 +103,7 @@ def run_all_values(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str,
     model = strip_declared_types(make_weights_inputs(one))
     graph = one.graph
     rng = np.random.default_rng(0)
-    inputs = random_inputs(
+    inputs = make_random_inputs(
         graph, {s: n for s, n in found.env.items() if s not in graph.length_equations}, rng
     )
     for tensor in one.weights.values():

@@ -14,7 +14,7 @@ from specc.artifact.generation_facts import compute_max_context_length
 from specc.diagnostics.diagnostic import Failed
 from specc.driver.spec_loader import elaborate_spec, open_spec
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.runtime.model_inputs import model_inputs_of
+from specc.runtime.model_inputs import build_model_inputs
 
 SPEC = """specc 1
 model places
@@ -43,7 +43,7 @@ def test_length_check_rejects_exactly_the_inputs_without_a_value(
     path = tmp_path / "m.specc"
     path.write_text(SPEC % (ROWS[rows], more), encoding="utf-8")
     graph = elaborate_spec(open_spec(str(path))).graph
-    input_signature = model_inputs_of(graph, PreprocessingConfig(), None, "")
+    input_signature = build_model_inputs(graph, PreprocessingConfig(), None, "")
     weights = {
         n: np.ones([d.number or 0 for d in f.type.shape]) for n, f in graph.parameter_facts.items()
     }
@@ -55,12 +55,12 @@ def test_length_check_rejects_exactly_the_inputs_without_a_value(
         except Failed as fault:
             fine = "E0913" not in str(fault)
         if fine:
-            input_signature.prepared(given)
+            input_signature.prepare(given)
         else:
             with pytest.raises(Failed, match=r"E0912.*the maximum is"):
-                input_signature.prepared(given)
+                input_signature.prepare(given)
         # The maximum generated length is one position before the rejected length.
-        most = compute_max_context_length(input_signature.bounds, "seq", {"src": src})
+        most = compute_max_context_length(input_signature.length_bounds, "seq", {"src": src})
         assert most is None or fine == (seq <= most), (src, seq, most)
 
 

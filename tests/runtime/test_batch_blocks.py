@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import specc
-from specc.runtime.generator import standalone_generator_of
+from specc.runtime.generator import make_generator
 from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 SPEC = """specc 1
@@ -60,11 +60,11 @@ def test_reordered_steps_give_the_logits_of_full_passes(directory: Path) -> None
     model = specc.load(directory / "package", threads=1)
     rng = np.random.default_rng(0)
     inputs = {"memory": rng.normal(size=(3, 4, 8)).astype("f"), "ids": [[2, 3]] * 3}
-    prepared = dict(model.generate(**inputs).prepared)
-    whole = standalone_generator_of(model.whole)
-    assert model.writer
+    prepared = dict(model.generate(**inputs).prepared_inputs)
+    whole = make_generator(model.default_model)
+    assert model.generator
     assert whole
-    steps, full = model.writer.stepper(prepared), whole.stepper(prepared)
+    steps, full = model.generator.create_stepper(prepared), whole.create_stepper(prepared)
     assert isinstance(steps, KVCacheStepper)
     assert isinstance(full, FullForwardStepper)
     tokens = prepared["ids"]

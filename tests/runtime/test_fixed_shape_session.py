@@ -11,7 +11,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import Failed
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc_onnx.fixed_shape_session import can_record_run
 
 LENGTHS = {
@@ -35,7 +35,7 @@ def test_results_equal_those_of_dynamic_lengths(name: str, tmp_path: Path) -> No
     fixed = model.fixed(**LENGTHS[name])
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        inputs = random_inputs(model.manifest.graph, LENGTHS[name], rng)
+        inputs = make_random_inputs(model.manifest.graph, LENGTHS[name], rng)
         want, got = model.run(**inputs), fixed.run(**inputs)
         for key, value in want.items():
             most = np.abs(value).max(initial=0)

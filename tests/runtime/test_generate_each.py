@@ -16,7 +16,11 @@ import specc
 from specc.api import Model
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.continuous_batching import ContinuousBatch
-from specc.runtime.generate_each import generate_in_batches, make_continuous_batch, prompt_inputs
+from specc.runtime.generate_each import (
+    generate_in_batches,
+    make_continuous_batch,
+    make_prompt_inputs,
+)
 
 WINDOWED = {
     "decoder.attention.mask": "causal & window(3)",
@@ -61,9 +65,9 @@ def make_prompts(name: str) -> list[list[int]]:
 
 def generate_alone(made: Model, number: int, row: object, asked: dict[str, Any]) -> Any:
     """Return one sequence alone, with the seed of its index."""
-    writer = made.writer
+    writer = made.generator
     assert writer
-    text = writer.begin(prompt_inputs(writer, row), writer.chosen(asked))
+    text = writer.begin(make_prompt_inputs(writer, row), writer.resolve_settings(asked))
     (written,) = generate_in_batches(writer, [(number, text)], 1)
     assert not isinstance(written[1], Failed)
     return written[1][0]
@@ -73,8 +77,8 @@ def generate_alone(made: Model, number: int, row: object, asked: dict[str, Any])
 @pytest.mark.parametrize("name", SPECS)
 def test_every_sequence_equals_the_one_generated_alone(name: str, how: str) -> None:
     made, rows, asked = model(name), make_prompts(name), SETTINGS[how] | SOME
-    assert made.writer
-    assert (made.writer.apart is None) == (name == "luong_local_m")
+    assert made.generator
+    assert (made.generator.mixed_length_facts is None) == (name == "luong_local_m")
     found = list(made.generate_each(iter(rows), batch_size=5, **asked))
     assert len({len(r.tokens) for r in found if isinstance(r, specc.GenerationResult)}) > 2
     for number, (row, got) in enumerate(zip(rows, found, strict=True)):
@@ -138,32 +142,32 @@ def test_prompts_are_read_when_a_slot_is_free() -> None:
 def test_free_slots_are_refilled() -> None:
     """Fewer steps than batches that wait for their longest sequence."""
     made, rng = model("gpt2"), random.Random(1)
-    assert made.writer
-    writer = made.writer
-    settings = writer.chosen(SETTINGS["drawn"] | {"max_tokens": 30, "stop": [2, 3]})
+    assert made.generator
+    writer = made.generator
+    settings = writer.resolve_settings(SETTINGS["drawn"] | {"max_tokens": 30, "stop": [2, 3]})
     rows = [[rng.randrange(6, VOCAB)] for _ in range(200)]
     texts = [writer.begin({"input_ids": [row]}, settings) for row in rows]
     batch = make_continuous_batch(writer, 16)
-    ended = dict(batch.write(enumerate(texts)))
+    ended = dict(batch.generate(enumerate(texts)))
     results = [found for found in ended.values() if not isinstance(found, Failed)]
     lengths = [len(ended_row[0].tokens) for ended_row in results]
     fixed = sum(16 * max(lengths[n : n + 16]) for n in range(0, 200, 16))
     assert len(lengths) == 200
-    assert batch.fed * 1.5 < fixed
-    assert batch.used == sum(lengths)
+    assert batch.fed_tokens * 1.5 < fixed
+    assert batch.used_tokens == sum(lengths)
 
 
 def test_a_runtime_error_is_reported_per_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that fails for a batch is repeated for each sequence alone."""
     made = model("gpt2")
-    real = ContinuousBatch._fed
+    real = ContinuousBatch._feed_tokens
 
     def fed(self: Any, stepper: Any, tokens: Any) -> Any:
         if len(tokens) > 1 or (tokens == 16).any():
             raise Failed(specc.Diagnostic("E0924", "it stopped"))
         return real(self, stepper, tokens)
 
-    monkeypatch.setattr(ContinuousBatch, "_fed", fed)
+    monkeypatch.setattr(ContinuousBatch, "_feed_tokens", fed)
     found = list(made.generate_each([[6], [16], [7]], batch_size=3, max_tokens=2, stop=[]))
     kinds = [isinstance(r, specc.GenerationResult) for r in found]
     assert not kinds[1]

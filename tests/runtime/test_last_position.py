@@ -34,7 +34,7 @@ def test_steps_generate_the_tokens_of_the_full_graph(tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "whole.onnx", init=3)
     specc.compile(spec, tmp_path / "package", init=3, graphs=["step"])
     package = specc.runtime.model_package.open_package(tmp_path / "package")
-    assert list(list_model_lines(package.load("step"), rounds=3))
+    assert list(list_model_lines(package.load_graph("step"), rounds=3))
     specc.compile(spec, tmp_path / "one.onnx", init=3, graphs=["generate"])
     source = np.random.default_rng(0).normal(size=(3, 6, 4)).astype("f4")
     whole, step, one = (

@@ -10,7 +10,7 @@ import pytest
 
 import specc
 from specc.api import Model
-from specc.runtime.generator import standalone_generator_of
+from specc.runtime.generator import make_generator
 
 HEAD = """specc 1
 model m
@@ -72,7 +72,7 @@ def test_generation_uses_defaults_of_the_whole_sequence(tmp_path: Path, name: st
         text = np.concatenate([text, best[:, None]], axis=1)
     assert model.scoring
     found = []
-    for writer in (model.writer, standalone_generator_of(model.scoring)):
+    for writer in (model.generator, make_generator(model.scoring)):
         assert writer
         assert [list(row[0].tokens) for row in writer.generate(ids=IDS).results()] == text[
             :, 3:
@@ -112,9 +112,7 @@ def test_attention_with_used_weights_has_no_kv_buffers(tmp_path: Path) -> None:
     model = compiled(tmp_path, "keep: keep[batch, n] = ids >= 0", body)
     assert model.scoring
     one, other = (
-        w.generate(ids=IDS).results()
-        for w in (model.writer, standalone_generator_of(model.scoring))
-        if w
+        w.generate(ids=IDS).results() for w in (model.generator, make_generator(model.scoring)) if w
     )
     assert [r[0].tokens for r in one] == [r[0].tokens for r in other]
 
@@ -131,7 +129,7 @@ def test_defaults_in_the_graph_read_each_other(tmp_path: Path) -> None:
     inputs, body = SPECS["positions of what is kept"]
     want = compiled(tmp_path, inputs, body, graphs=["score"]).run(ids=IDS)["logits"]
     inside = compiled(tmp_path, inputs, body, graphs=["score"], inline_defaults=True)
-    assert [s.name for s in inside.whole.inputs] == ["ids"]
+    assert [s.name for s in inside.default_model.inputs] == ["ids"]
     np.testing.assert_allclose(inside.run(ids=IDS)["logits"], want, atol=1e-6)
 
 

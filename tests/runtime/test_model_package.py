@@ -32,7 +32,7 @@ def pair(tmp_path: Path) -> Path:
 
 def get_error(directory: Path, contents: bool = False) -> Diagnostic:
     with pytest.raises(Failed) as failed:
-        open_package(directory, contents=contents)
+        open_package(directory, verify_contents=contents)
     (found,) = failed.value.diagnostics
     return found
 
@@ -96,7 +96,7 @@ def test_weights_are_compared_with_their_hash_on_request(pair: Path) -> None:
 def test_other_files_are_compared_when_they_are_read(pair: Path) -> None:
     flip(pair / "tokenizer.json")
     with pytest.raises(Failed, match=r"E0830\]: `tokenizer\.json`"):
-        open_package(pair).extra("tokenizer")
+        open_package(pair).read_extra_file("tokenizer")
 
 
 def test_graphs_of_another_package_are_refused(pair: Path, tmp_path: Path) -> None:
@@ -239,9 +239,9 @@ def test_a_package_replaced_during_load_is_loaded_again(
 
 def test_the_default_graph_is_score(pair: Path, tmp_path: Path) -> None:
     package = open_package(pair)
-    assert (package.role(), package.role("encode")) == ("score", "encode")
+    assert (package.resolve_role(), package.resolve_role("encode")) == ("score", "encode")
     with pytest.raises(Failed, match="E0832") as failed:
-        package.role("enocde")
+        package.resolve_role("enocde")
     assert failed.value.diagnostics[0].helps == ("did you mean `encode`?",)
     write_pair_package(tmp_path / "pair", graphs=("encode",))
-    assert open_package(pair).role() == "encode"
+    assert open_package(pair).resolve_role() == "encode"

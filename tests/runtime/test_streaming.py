@@ -54,7 +54,7 @@ def test_a_default_reads_earlier_chunks(tmp_path: Path, made: str) -> None:
     got = np.concatenate([each["y"] for each in parts], axis=1)
     np.testing.assert_allclose(got, full["y"], atol=1e-6)
     np.testing.assert_allclose(parts[-1]["newest"], full["newest"], atol=1e-6)
-    assert stream.rows == 12
+    assert stream.position_count == 12
 
 
 def test_leftover_positions_without_output_are_allowed_at_the_end(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_a_step_without_encoder_runs_in_chunks(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     specc.compile(path, tmp_path / "out", init=2, graphs=["step"])
     one = specc.load(tmp_path / "out")
-    assert one.input_signature.growing == "x"
-    streamer = one.streamer
+    assert one.input_signature.sequence_input == "x"
+    streamer = one.streaming_model
     assert streamer is not None
     all_ = given(12)
     whole, pieces = streamer.run(all_), streamer.run(all_, 4)
@@ -165,7 +165,7 @@ def test_threads_that_share_a_stream_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise two threads would resume from one state, and positions would be lost."""
-    quick = InputStream._step
+    quick = InputStream._run_step
 
     def slow(self: InputStream, *given: Any) -> Any:
         before = dict(self.states)
@@ -173,7 +173,7 @@ def test_threads_that_share_a_stream_take_turns(
         self.states = before
         return quick(self, *given)
 
-    monkeypatch.setattr(InputStream, "_step", slow)
+    monkeypatch.setattr(InputStream, "_run_step", slow)
     one, all_ = model(tmp_path, made="x[..., 0] * 2.0"), given(64)
     stream, made = one.stream(memory=all_["memory"]), list[Any]()
     same = np.repeat(all_["x"][:, :1], 2, axis=1)

@@ -52,18 +52,18 @@ def test_images_are_preprocessed_as_in_run(digits: TrainingBatches) -> None:
     assert isinstance(record, ImageRecord)
     pixels = np.concatenate([read_image(path, record) for path in paths])
     labels = ["7", "3"]
-    made = digits.batch(
+    made = digits.make_batch(
         [{"pixel_values": p, "logits": n} for p, n in zip(paths, labels, strict=True)]
     )
-    assert made.wanted["logits"].tolist() == [7, 3]
-    assert made.wanted["logits"].dtype == np.int64
+    assert made.targets["logits"].tolist() == [7, 3]
+    assert made.targets["logits"].dtype == np.int64
     np.testing.assert_array_equal(made.inputs["pixel_values"], pixels)
     # preprocessed pixels and class indices are accepted too
-    again = digits.batch(
+    again = digits.make_batch(
         [{"pixel_values": pixels[:1], "logits": 7}, {"pixel_values": pixels[1], "logits": 3}]
     )
     np.testing.assert_array_equal(again.inputs["pixel_values"], pixels)
-    assert again.wanted["logits"].tolist() == [7, 3]
+    assert again.targets["logits"].tolist() == [7, 3]
 
 
 def test_labels_follow_the_start_token_and_include_the_stop_token(dates: TrainingBatches) -> None:
@@ -71,7 +71,7 @@ def test_labels_follow_the_start_token_and_include_the_stop_token(dates: Trainin
         {"source": "3 mai 1979", "target": "1979-05-03"},
         {"source": "25/12/79", "target": "1979-12-25"},
     ]
-    given, wanted = dates.batch(rows)
+    given, wanted = dates.make_batch(rows)
     assert given["source_keep"].sum(-1).tolist() == [11, 9]  # with their stop tokens
     # start = 1, stop = 2 (rnnsearch's config): the sequence is shifted by one token
     assert given["target"][:, 0].tolist() == [1, 1]
@@ -81,7 +81,7 @@ def test_labels_follow_the_start_token_and_include_the_stop_token(dates: Trainin
 
 def test_without_a_start_token_the_first_token_is_input_only() -> None:
     made = lessons(WORDS.replace("SAID", ""))
-    given, wanted = made.batch([{"ids": "abc"}, {"ids": "d"}])
+    given, wanted = made.make_batch([{"ids": "abc"}, {"ids": "d"}])
     assert given["ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
     assert given["keep"].tolist() == [[True, True, True], [True, False, False]]
     assert wanted["logits"].tolist() == [[2, 3, 8], [8, IGNORE_INDEX, IGNORE_INDEX]]
@@ -89,7 +89,7 @@ def test_without_a_start_token_the_first_token_is_input_only() -> None:
 
 def test_several_start_tokens_are_not_labels() -> None:
     made = lessons(WORDS.replace("SAID", "start = [7, 6]"))
-    given, wanted = made.batch([{"ids": "ab"}])
+    given, wanted = made.make_batch([{"ids": "ab"}])
     assert given["ids"].tolist() == [[7, 6, 1, 2]]
     assert wanted["logits"].tolist() == [[IGNORE_INDEX, 1, 2, 8]]
 
@@ -97,7 +97,7 @@ def test_several_start_tokens_are_not_labels() -> None:
 def test_explicit_labels_need_tokenized_text() -> None:
     made = lessons(WORDS.replace("SAID", ""))
     ids = np.array([1, 2, 3])
-    given, wanted = made.batch([{"ids": ids, "logits": ids + 1}])
+    given, wanted = made.make_batch([{"ids": ids, "logits": ids + 1}])
     assert given["ids"].tolist() == [[1, 2, 3]]
     assert wanted["logits"].tolist() == [[2, 3, 4]]
 
@@ -108,7 +108,7 @@ def test_rows_of_different_lengths_are_padded_if_the_model_has_a_mask() -> None:
         {"ids": np.array([1, 2]), "logits": np.array([2, 3])},
         {"ids": np.array([4]), "logits": np.array([8])},
     ]
-    given, wanted = made.batch(rows)
+    given, wanted = made.make_batch(rows)
     assert given["keep"].tolist() in ([[True, True], [True, False]], [[True, True], [False, True]])
     assert wanted["logits"].tolist() == [[2, 3], [8, IGNORE_INDEX]]
 
@@ -137,7 +137,7 @@ def test_rows_with_invalid_shapes_are_refused(
     digits: TrainingBatches, rows: list[object], code: str
 ) -> None:
     with pytest.raises(specc.Failed, match=code):
-        digits.batch(rows)  # type: ignore[arg-type]
+        digits.make_batch(rows)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_rows_with_invalid_shapes_are_refused(
 )
 def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> None:
     with pytest.raises(specc.Failed, match=code):
-        lessons(WORDS.replace("SAID", "")).batch([row])
+        lessons(WORDS.replace("SAID", "")).make_batch([row])
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_texts_without_labels_are_refused(row: dict[str, object], code: str) -> 
 def test_an_error_names_the_row(digits: TrainingBatches, wrong: dict[str, object]) -> None:
     right = {"pixel_values": np.zeros((1, 8, 8)), "logits": "7"}
     with pytest.raises(specc.Failed, match="in row 2 of the batch"):
-        digits.batch([right, right, wrong])
+        digits.make_batch([right, right, wrong])
 
 
 def test_an_error_names_the_row_of_a_text() -> None:
     with pytest.raises(specc.Failed, match="in row 1 of the batch"):
-        lessons(WORDS.replace("SAID", "")).batch([{"ids": "ab"}, {"ids": "xyz"}])
+        lessons(WORDS.replace("SAID", "")).make_batch([{"ids": "ab"}, {"ids": "xyz"}])

@@ -11,7 +11,7 @@ import specc_numpy
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs
-from specc.runtime.generator import standalone_generator_of
+from specc.runtime.generator import make_generator
 from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
 Array = Any
@@ -100,11 +100,11 @@ def measure_step_difference(directory: Path, prompts: list[list[int]]) -> float:
     model = specc.load(directory, threads=1)
     rng = np.random.default_rng(0)
     memory = rng.normal(size=(3, 4, 8)).astype("f")
-    prepared = dict(model.generate(ids=prompts, memory=memory).prepared)
-    full_forward = standalone_generator_of(model.whole)
-    assert model.writer
+    prepared = dict(model.generate(ids=prompts, memory=memory).prepared_inputs)
+    full_forward = make_generator(model.default_model)
+    assert model.generator
     assert full_forward
-    steps, full = model.writer.stepper(prepared), full_forward.stepper(prepared)
+    steps, full = model.generator.create_stepper(prepared), full_forward.create_stepper(prepared)
     assert isinstance(steps, KVCacheStepper)
     assert isinstance(full, FullForwardStepper)
     tokens, difference = prepared["ids"], 0.0

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 import specc_numpy
 from specc.driver.spec_loader import elaborate_other_graphs, elaborate_spec, open_spec
 from specc.driver.weights_section import (
+    list_required_parameters,
     merge_required_parameters,
     read_weight_rules,
-    required_parameters,
 )
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
@@ -73,14 +73,14 @@ def _said(sets: Mapping[str, object]) -> tuple[str, ...]:
 def _made(
     spec: str, config: str, given: tuple[str, ...], max_tokens: int = 0, graph: str = ""
 ) -> ElaboratedSpec:
-    found = open_spec(spec, config=config, sets=given, longest=max_tokens)
+    found = open_spec(spec, config=config, config_settings=given, context_length=max_tokens)
     model = elaborate_spec(found, graph)
     context = create_context(found.library)
     values = evaluate_and_check_config(context, found.program, found.reader)
     env = Env(module=found.program.module, config=values)
     rules = select_graph_rules(
         read_weight_rules(context, found.program, env),
-        {w.name: w for w in required_parameters(model.graph)},
+        {w.name: w for w in list_required_parameters(model.graph)},
         lambda: merge_required_parameters(elaborate_other_graphs(found, model.graph.name)),
     )
     return ElaboratedSpec(model, rules)
@@ -94,7 +94,7 @@ def _text(value: object) -> str:
 
 def sample_spec_weights(spec: ElaboratedSpec, seed: int = 0) -> Arrays:
     """Return random float32 values for every parameter; tied parameters are equal."""
-    required = required_parameters(spec.model.graph)
+    required = list_required_parameters(spec.model.graph)
     ties = find_tied_pairs({w.name: w for w in required}, spec.rules)
     rng = np.random.default_rng(seed)
     values: Arrays = {}

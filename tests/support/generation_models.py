@@ -191,13 +191,15 @@ class GenerationCase:
 
     def generate_expected(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return tokens and log-probabilities, computed with full forward passes."""
-        steps = list(decode_steps(self._full(), self.prompt, self.settings, keep=self._kept()))
+        steps = list(
+            decode_steps(self._full(), self.prompt, self.settings, padding_mask=self._kept())
+        )
         scores = [s.log_probs for s in steps if s.log_probs is not None]
         return np.stack([s.tokens for s in steps], axis=1), np.stack(scores, axis=1)
 
     def search_expected(self) -> list[list[BeamHypothesis]]:
         """Return the hypotheses of beam search, computed with full forward passes."""
-        return search_beams(self._full(), self.prompt, self.settings, keep=self._kept())
+        return search_beams(self._full(), self.prompt, self.settings, padding_mask=self._kept())
 
     def _full(self) -> FullPassStepper:
         keeps = self._keeps()

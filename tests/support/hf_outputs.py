@@ -21,9 +21,9 @@ import specc_numpy
 from specc.driver.spec_loader import OpenedSpec, elaborate_other_graphs, open_spec
 from specc.driver.weight_sources import bind_checkpoint
 from specc.driver.weights_section import (
+    list_required_parameters,
     merge_required_parameters,
     read_weight_rules,
-    required_parameters,
 )
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
@@ -103,11 +103,11 @@ def check_reference_outputs(recorded: RecordedOutputs, directory: Path) -> None:
     """
     write_checkpoint(recorded, directory)
     sets = [f"{name}={value}" for name, value in recorded.sets.items()]
-    spec = open_spec(str(directory), config=str(directory), sets=sets)
+    spec = open_spec(str(directory), config=str(directory), config_settings=sets)
     graph_name = find_graph_for_architecture(spec.program, spec.reader.config_file or {})
     model = elaborate_model(spec.program, spec.library, spec.reader, graph_name)
     graph = model.graph
-    values = bind_checkpoint(required_parameters(graph), _rules(spec, model), str(directory))
+    values = bind_checkpoint(list_required_parameters(graph), _rules(spec, model), str(directory))
     weights = {n: read_parameter(values, values.get_tied_source(n) or n) for n in values.parameters}
     _assert_all(recorded, lambda x: specc_numpy.evaluate_graph(graph, x, weights))
 
@@ -117,7 +117,7 @@ def _rules(spec: OpenedSpec, model: ModelDefinition) -> WeightRules:
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     env = Env(module=spec.program.module, config=config)
-    required = {w.name: w for w in required_parameters(model.graph)}
+    required = {w.name: w for w in list_required_parameters(model.graph)}
     elsewhere = lambda: merge_required_parameters(elaborate_other_graphs(spec, model.graph.name))
     return select_graph_rules(read_weight_rules(context, spec.program, env), required, elsewhere)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import specc_numpy
 from specc.artifact.generation_facts import GenerationFacts
-from specc.driver.generation_graphs import can_batch_unequal_lengths
+from specc.driver.generation_graphs import can_batch_mixed_lengths
 from specc.ir.graph import Graph
 from specc.ir.model import DerivedGraphs, ModelDefinition, resolve_absent_inputs
 from specc.preprocessing.input_checks import LengthBound
@@ -107,13 +107,13 @@ class GenerativeModel:
             graph=graph,
             reading=PreprocessingConfig(),
             defaults=self.model.defaults,
-            growing=generation.growing,
-            bounds=bounds,
+            sequence_input=generation.growing,
+            length_bounds=bounds,
         )
 
     @property
     def can_batch(self) -> bool:
-        return can_batch_unequal_lengths(self.model, self.derived)
+        return can_batch_mixed_lengths(self.model, self.derived)
 
     def stepper(self, prepared: Mapping[str, Array]) -> KVCacheStepper:
         """Return a stepper for the prompts."""
@@ -144,7 +144,7 @@ class GenerativeModel:
         """Return the logits after the first `count` tokens of a sequence, computed by a full
         forward pass.
         """
-        growing, generation = self.input_signature.growing, self.model.generation
+        growing, generation = self.input_signature.sequence_input, self.model.generation
         assert generation
         mask_input = find_mask_input(self.model.graph, growing)
         inputs = dict(sequence.prepared)
@@ -165,7 +165,7 @@ class GenerativeModel:
             return np.ones(tokens.shape, np.bool_)
         if mask_input not in defaults.outputs:
             return np.ones(tokens.shape, np.bool_)
-        inputs = {self.input_signature.growing: tokens}
+        inputs = {self.input_signature.sequence_input: tokens}
         outputs = specc_numpy.evaluate_graph(
             resolve_absent_inputs(defaults, (mask_input,)), inputs, {}
         )
@@ -190,7 +190,7 @@ def sample_sequence(
     """Return a sequence with random lengths of prompt and sources; unpadded lengths are those of
     `like`.
     """
-    graph, growing = model.model.graph, model.input_signature.growing
+    graph, growing = model.model.graph, model.input_signature.sequence_input
     facts = graph.input_facts[growing]
     vocab = facts.below.number if facts.below is not None else None
     tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(MAX_TOKENS)])
@@ -201,7 +201,7 @@ def sample_sequence(
     inputs: dict[str, Any] = {growing: [tokens[:length].tolist()]}
     lengths = {}
     made = np.random.default_rng(rng.randrange(2**31))
-    for name in model.input_signature.asked:
+    for name in model.input_signature.required_inputs:
         type = graph.inputs[name].type
         if name in (growing, mask_input):
             continue
@@ -230,7 +230,7 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
     rng = random.Random(seed)
     batch: KVCacheStepper | None = None
     rows: list[tuple[SampledSequence, int]] = []
-    growing = model.input_signature.growing
+    growing = model.input_signature.sequence_input
     for step in range(steps):
         remaining = [
             n
@@ -242,7 +242,7 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
             prepared = batch_slots.stack_prompts(
                 model.input_signature, [t.prepared for t in joined]
             )
-            margin = batch_slots.spare_columns(model.derived.states)
+            margin = batch_slots.count_spare_columns(model.derived.states)
             prepared = batch_slots.prepend_spare_columns(model.input_signature, prepared, margin)
             first = model.stepper(prepared)
             logits = np.asarray(first.step(prepared[growing]), np.float64)
@@ -251,17 +251,17 @@ def find_logit_difference(model: GenerativeModel, seed: int, steps: int = 12) ->
                 return f"turn {step}, at the beginning: {difference}"
             every = np.arange(len(joined))
             if batch is None or not remaining:
-                batch_slots.merge_stepper_rows(first, every, None, every)
+                batch_slots.merge_batches(first, every, None, every)
                 batch, rows = first, new
             else:
-                batch_slots.merge_stepper_rows(batch, np.array(remaining), first, every)
+                batch_slots.merge_batches(batch, np.array(remaining), first, every)
                 rows = [*(rows[n] for n in remaining), *new]
         elif 0 < len(remaining) < len(rows):
             none = np.zeros(0, np.int64)
-            batch_slots.merge_stepper_rows(batch, np.array(remaining), None, none)
+            batch_slots.merge_batches(batch, np.array(remaining), None, none)
             rows = [rows[n] for n in remaining]
         is_done = np.array([count >= MAX_TOKENS for _, count in rows])
-        batch.rows.finished = is_done
+        batch.inputs.is_finished = is_done
         tokens = np.array([[t.tokens[min(c, MAX_TOKENS - 1)]] for t, c in rows])
         rows = [(t, min(c + 1, MAX_TOKENS)) for t, c in rows]
         logits = np.asarray(batch.step(tokens), np.float64)

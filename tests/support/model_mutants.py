@@ -17,7 +17,7 @@ from specc import backend
 from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.verification.planned_rounds import planned_inputs
 from specc.verification.rounding_errors import (
     Sample,
@@ -185,14 +185,14 @@ class MutantJudge:
         rng = np.random.default_rng(7)
         bounds = {s: limit.max_length for s, limit in find_length_limits(self.graph).items()}
         for n in range(tries):
-            least = sizes_for(self.graph, 0)
+            least = choose_lengths(self.graph, 0)
             long = rng.choice(list(least)) if least else ""
             sizes = {s: int(rng.integers(1, 400 if s == long and n % 2 else 30)) for s in least}
             sizes = {s: max(least[s], min(k, bounds.get(s, k))) for s, k in sizes.items()}
             found = find_valid_lengths(self.graph, sizes, bounds)
             if found is None:
                 continue
-            inputs = random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])
+            inputs = make_random_inputs(self.graph, found, rng, (0.7, 0.02, 1.0)[n % 3])
             if n % 4 == 3:
                 inputs = {k: v * 30 if v.dtype == np.float32 else v for k, v in inputs.items()}
             with suppress(

@@ -15,7 +15,7 @@ from specc.backend import ExtraFile, PackageGraph, PackageMetadata
 from specc.driver import weight_sources as loading
 from specc.driver.profiles.export_profiles import RETURNED_LOGITS, apply_profile
 from specc.driver.profiles.hf_decoder import ProfiledGraphs
-from specc.driver.weights_section import required_parameters
+from specc.driver.weights_section import list_required_parameters
 from specc.ir.graph import Graph
 from specc.weights.formats.safetensors import write_safetensors
 from specc.weights.weight_rules import WeightRules
@@ -111,12 +111,14 @@ def write_profiled_package(model: ProfiledModel, directory: Path, weights_as: st
     # the file contains the parameters unchanged
     rules = WeightRules(model.spec.rules.ties, (), ())
     values = loading.bind_checkpoint(
-        required_parameters(model.spec.model.graph), rules, str(checkpoint)
+        list_required_parameters(model.spec.model.graph), rules, str(checkpoint)
     )
     graphs = {
         name: PackageGraph(graph, f"{name}.onnx") for name, graph in model.profiled.graphs.items()
     }
-    extras = [ExtraFile.from_json(name, content) for name, content in model.profiled.files.items()]
+    extras = [
+        ExtraFile.from_json(name, content) for name, content in model.profiled.json_files.items()
+    ]
     metadata = PackageMetadata(model.spec.model.name)
     write_package(
         graphs,

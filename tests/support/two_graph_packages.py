@@ -13,7 +13,7 @@ from specc.driver import weight_sources as loading
 from specc.driver.compile_model import compile_model
 from specc.driver.compile_options import CompileOptions
 from specc.driver.spec_loader import OpenedSpec, elaborate_spec, open_spec
-from specc.driver.weights_section import read_weight_rules, required_parameters
+from specc.driver.weights_section import list_required_parameters, read_weight_rules
 from specc.frontend.context import Env
 from specc.frontend.spec_to_graph import create_context, evaluate_and_check_config
 from specc.ir.graph import Graph
@@ -98,7 +98,7 @@ def write_pair_package(
     values = bind_pair_weights(spec, [m.graph for m in models.values()], seed, weights)
     parts = {}
     for name, model in models.items():
-        reading = readings.build_record(spec.program, model)
+        reading = readings.build_preprocessing_config(spec.program, model)
         build_metadata = build_manifest_text(
             model, model.graph, reading, {}, {} if weights else {"seed": seed}
         )
@@ -115,7 +115,7 @@ def bind_pair_weights(
     spec: OpenedSpec, graphs: list[Graph], seed: int, weights: str
 ) -> ParameterValues:
     """Return the weights of all graphs together."""
-    wanted = {w.name: w for graph in graphs for w in required_parameters(graph)}
+    wanted = {w.name: w for graph in graphs for w in list_required_parameters(graph)}
     context = create_context(spec.library)
     config = evaluate_and_check_config(context, spec.program, spec.reader)
     rules = read_weight_rules(context, spec.program, Env(module=spec.program.module, config=config))

@@ -13,7 +13,7 @@ from specc.ir import ops
 from specc.ir.graph import Builder, Graph, Input, Node, Parameter, Value
 from specc.ir.ir_verifier import find_graph_errors
 from specc.ir.types import Type
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.mixed_precision import (
     ALWAYS_HALF_OPS,
@@ -46,7 +46,7 @@ def check_equal_function(name: str) -> None:
     assert not find_graph_errors(thin)
     assert any(True for _ in find_half_nodes(thin))
     weights = sample_spec_weights(found)
-    inputs = random_inputs(graph, sizes_for(graph, 1), np.random.default_rng(3))
+    inputs = make_random_inputs(graph, choose_lengths(graph, 1), np.random.default_rng(3))
     want = specc_numpy.evaluate_graph(graph, inputs, weights)
     got = specc_numpy.evaluate_graph(thin, inputs, weights)
     for key, value in want.items():

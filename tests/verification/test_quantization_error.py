@@ -8,7 +8,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc
 from specc.cli.main import main
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import (
     QuantizationLoss,
     comparison_sizes,
@@ -47,7 +47,7 @@ def test_error_per_layer(models: dict[str, str], capsys: pytest.CaptureFixture[s
     told = {line.split("`")[1]: float(line.split()[-4]) for line in lines if " off by " in line}
     low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
     graph = specc.load(models["gpt2"]).manifest.graph
-    inputs = random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
     rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
     lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
     assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are printed

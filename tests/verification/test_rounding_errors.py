@@ -14,7 +14,7 @@ from specc import backend
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.rounding_errors import make_rounding_sample, rounding_bounds
 from specc.verification.verify_model import iterate_rounds
 from specc.weights.formats.safetensors import write_safetensors
@@ -181,7 +181,7 @@ graph g(x: float[batch, 64]) -> (y: float[batch, 16]) {
     graph, (name,) = model.manifest.graph, model.weights()
     rng = np.random.default_rng(0)
     w = (rng.normal(size=(16, 64)) * scale).astype("f4")
-    inputs = random_inputs(graph, {"batch": 200}, rng)
+    inputs = make_random_inputs(graph, {"batch": 200}, rng)
     want = backend.load_reference().evaluate_graph(graph, inputs, {name: w})
     (bound,) = rounding_bounds(make_rounding_sample(graph, inputs, {name: w}), want).values()
     got = np.tanh(inputs["x"] @ w.T)

@@ -13,7 +13,7 @@ from specc import backend
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import random_inputs, sample_step_inputs, states_by_name
+from specc.runtime.random_inputs import find_exported_states, make_random_inputs, make_step_sampler
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,14 @@ def test_states_of_a_prefix(spec: str, names: str, tmp_path: Path) -> None:
     package = open_package(tmp_path / "p")
     tried = 0
     for role in package.roles:
-        model = package.load(role)
+        model = package.load_graph(role)
         tried += _has_consistent_states(model.manifest.graph, model.weights())
     assert tried
     assert list(list_package_lines(package))
 
 
 def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
-    states = states_by_name(step)
+    states = find_exported_states(step)
     growing = {n for n in states if not all(d.number for d in step.inputs[n].type.shape[1:])}
     if not growing:
         return False
@@ -50,10 +50,10 @@ def _has_consistent_states(step: Graph, weights: Mapping[str, Array]) -> bool:
     new = next(iter(symbols["input_ids"] - {str(step.inputs["input_ids"].type.shape[0])}))
     past = next(s for s in symbols[min(growing)] if s not in symbols["input_ids"])
     sizes = dict.fromkeys(set().union(*symbols.values()), 3)
-    given = sample_step_inputs(weights)(step, sizes, np.random.default_rng(0))
+    given = make_step_sampler(weights)(step, sizes, np.random.default_rng(0))
     again = np.random.default_rng(0)
-    random_inputs(step, sizes, again)
-    first = random_inputs(step, {**sizes, new: 3, past: 0}, again)
+    make_random_inputs(step, sizes, again)
+    first = make_random_inputs(step, {**sizes, new: 3, past: 0}, again)
     whole = {}
     for name, told in symbols.items():
         if name in states:

@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.subgraph_coverage import Coverage
 from specc.verification.verify_model import iterate_rounds
 
@@ -91,7 +91,7 @@ def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
         coverage = Coverage.of(model)
         rng = np.random.default_rng(0)
         graph = model.manifest.graph
-        coverage.run(random_inputs(graph, sizes, rng, density))
+        coverage.run(make_random_inputs(graph, sizes, rng, density))
         names = coverage.subgraphs.names
         counted = dict(zip(names, coverage.counts.tolist(), strict=True))
         (loop,) = (n for n in names if "Loop" in n)

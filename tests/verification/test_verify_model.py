@@ -17,7 +17,7 @@ from specc.ir.graph import Builder, Input
 from specc.ir.types import Type
 from specc.runtime.loaded_model import LoadedModel
 from specc.runtime.model_package import open_package
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.verification.tolerance import compare_result
 
 NAN, INF = np.nan, np.inf
@@ -149,7 +149,7 @@ def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
     graph = b.finish("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
     rng = np.random.default_rng(0)
     for turn in range(3):
-        yield random_inputs(graph, sizes_for(graph, turn), rng)
+        yield make_random_inputs(graph, choose_lengths(graph, turn), rng)
 
 
 def test_first_and_last_id_are_used() -> None:
@@ -167,7 +167,7 @@ def test_padding_side(side: Any, sides: set[int]) -> None:
         b = Builder()
         x = b.input("keep", keep)
         graph = b.finish("g", {"y": x})
-        made = random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))["keep"]
+        made = make_random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))["keep"]
         assert made[0].all()
         assert made.any(axis=1).all()
         seen |= {1 if row[0] else 0 for row in made if not row.all()}

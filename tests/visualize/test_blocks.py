@@ -21,7 +21,7 @@ ALL = [
 
 
 def elaborate_graph(name: str, *sets: str) -> Graph:
-    return elaborate_spec(open_spec(name, sets=sets)).graph
+    return elaborate_spec(open_spec(name, config_settings=sets)).graph
 
 
 def list_named_edges(flow: BlockFlow) -> Iterator[tuple[str, str]]:

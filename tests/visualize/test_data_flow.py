@@ -36,7 +36,7 @@ def elaborate_small(name: str) -> Graph:
     """Return the graph of a built-in spec, small."""
     values = SMALL_CONFIGS.get(name, {}).items()
     sets = [f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in values]
-    return elaborate_spec(open_spec(name, sets=sets)).graph
+    return elaborate_spec(open_spec(name, config_settings=sets)).graph
 
 
 Homes: TypeAlias = Mapping[Node, str]

@@ -33,7 +33,7 @@ graph g(ids: int[batch, n], keep: keep[batch, n] = ids != 0) -> (y: float[batch,
 def make_side(text: str, directory: Path, *sets: str) -> DiffSide:
     path = directory / "m.specc"
     path.write_text(text)
-    model = elaborate_spec(open_spec(str(path), sets=sets))
+    model = elaborate_spec(open_spec(str(path), config_settings=sets))
     return DiffSide(name="m", graph=model.graph, config=model.config)
 
 

@@ -21,7 +21,7 @@ from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Graph, Input, Parameter, Value
 from specc.ir.ops.quantized import NormFold
 from specc.ir.types import Type
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc.transforms.linear_weights import find_norm_folds
 from specc.weights.formats.safetensors import write_safetensors
@@ -103,7 +103,7 @@ def test_folding_is_exact(spec: str, tmp_path: Path) -> None:
     assert bool(ties) == (spec == "gpt2")
     assert len(folded.folds) == (4 if ties else 5)
     assert not any("wte" in n or "embed_tokens" in n for n in folded.fold_by_parameter)
-    inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(1))
+    inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(1))
     wanted = specc_numpy.evaluate_graph(graph, inputs, before)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, after).items():
         assert np.array_equal(value, wanted[name])
@@ -211,7 +211,7 @@ def test_folding_is_exact_for_every_spec(spec: str, tmp_path: Path) -> None:
     weights |= {name: weights[root] for name, root in ties.items()}
     folded = fold_all_norms(graph, ties, weights)
     after = weights | {n: read_parameter(folded, n, "f32") for n in folded.fold_by_parameter}
-    inputs = random_inputs(graph, sizes_for(graph, 2), rng)
+    inputs = make_random_inputs(graph, choose_lengths(graph, 2), rng)
     for name, value in specc_numpy.evaluate_graph(graph, inputs, weights).items():
         made = specc_numpy.evaluate_graph(graph, inputs, after)[name]
         np.testing.assert_allclose(made, value, rtol=1e-9, atol=1e-12)

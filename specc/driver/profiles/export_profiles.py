@@ -58,25 +58,25 @@ def build_genai_config(
         "outputs": {"logits": LOGITS}
         | {n: p for n, p in CACHE_NAME_PATTERNS.items() if n.startswith("present")},
     }
-    longest = _max_sequence_length(model, generation)
+    longest = _find_max_sequence_length(model, generation)
 
     return {
         "model": {
             "type": "decoder",
             "vocab_size": graph.outputs[LOGITS].type.shape[-1].number,
             "context_length": longest,
-            **_special_tokens(settings),
+            **_collect_special_tokens(settings),
             "decoder": decoder,
         },
         "search": {
-            **_search_options(settings),
+            **_translate_search_options(settings),
             "max_length": longest,
             "past_present_share_buffer": False,
         },
     }
 
 
-def _max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
+def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSection) -> int:
     """Return the maximum sequence length in tokens: the smallest position embedding table,
     else the config's `context`, else `DEFAULT_MAX_LENGTH`.
     """
@@ -87,7 +87,7 @@ def _max_sequence_length(model: ModelDefinition, generation: GenerateSection) ->
     return context if context is not None and context > 0 else DEFAULT_MAX_LENGTH
 
 
-def _special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
+def _collect_special_tokens(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the special tokens that the settings name; the first stop token pads by default."""
     start, stop = _list_tokens(settings.get("start")), _list_tokens(settings.get("stop"))
     tokens = {
@@ -105,18 +105,18 @@ def _list_tokens(setting: object) -> list[object]:
     return [] if setting is None else [setting]
 
 
-def _search_options(settings: Mapping[str, object]) -> dict[str, object]:
+def _translate_search_options(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the search options in the terms of onnxruntime-genai."""
     kind, search = parse_strategy(settings.get("strategy") or "greedy")
-    words = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
-    same = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
-    made: dict[str, object] = {"do_sample": kind == "sample"}
+    renamed = {"width": "num_beams", "num_return_sequences": "num_return_sequences"}
+    unchanged = ("temperature", "top_k", "top_p", "repetition_penalty", "length_penalty")
+    options: dict[str, object] = {"do_sample": kind == "sample"}
     for name, value in search.items():
-        if name in same or name in words:
-            made[words.get(name, name)] = value
+        if name in unchanged or name in renamed:
+            options[renamed.get(name, name)] = value
     if search.get("early_stopping") is not None:
-        made["early_stopping"] = search["early_stopping"] is True
-    return made
+        options["early_stopping"] = search["early_stopping"] is True
+    return options
 
 
 RETURNED_LOGITS: Mapping[str, Literal["newest", "new"]] = {
@@ -156,7 +156,7 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
         exported = ProfiledGraphs({"model": graph}, states)
     if profile == "genai":
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}
-        exported = replace(exported, files=files)
+        exported = replace(exported, json_files=files)
     # each graph is named after its file
     named = {stem: replace(graph, name=stem) for stem, graph in exported.graphs.items()}
     return replace(exported, graphs=named)

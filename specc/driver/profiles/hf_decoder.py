@@ -19,13 +19,13 @@ class ProfiledGraphs:
     """Derived graphs with the names of a profile.
 
     `graphs` maps the file stem (`decoder_model` for `decoder_model.onnx`) to the graph.
-    `states` are passed from step to step, with the profile's names. `files` is JSON
+    `states` are passed from step to step, with the profile's names. `json_files` is JSON
     content by file name, written next to the graphs.
     """
 
     graphs: Mapping[str, Graph]
     states: tuple[DecodeState, ...]
-    files: Mapping[str, object] = field(default_factory=dict)
+    json_files: Mapping[str, object] = field(default_factory=dict)
 
 
 PROFILE_READERS = {
@@ -35,11 +35,11 @@ PROFILE_READERS = {
 """The programs that read each profile, as messages name them."""
 
 
-def fail_unsupported_profile(profile: str, why: str, notes: Iterable[str] = ()) -> NoReturn:
+def fail_unsupported_profile(profile: str, reason: str, notes: Iterable[str] = ()) -> NoReturn:
     """Raise E0752: the profile has no names for something that the model needs."""
     raise_error(
         "E0752",
-        f"this model does not fit the profile `{profile}`: {why}",
+        f"this model does not fit the profile `{profile}`: {reason}",
         notes=notes,
         helps=["`--io-names specc` fits every model: each state is a separate input and output"],
     )
@@ -47,12 +47,12 @@ def fail_unsupported_profile(profile: str, why: str, notes: Iterable[str] = ()) 
 
 @dataclass
 class GraphReplay:
-    """Graph under construction; `now` maps values of the source graphs to its values."""
+    """Graph under construction; `copied_values` maps values of the source graphs to its values."""
 
-    b: Builder = field(default_factory=Builder)
-    now: dict[Value, Value] = field(default_factory=dict)
-    least: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Dim] = field(default_factory=dict)
+    builder: Builder = field(default_factory=Builder)
+    copied_values: dict[Value, Value] = field(default_factory=dict)
+    min_lengths: dict[str, int] = field(default_factory=dict)
+    length_equations: dict[str, Dim] = field(default_factory=dict)
 
     def copy_nodes_for(self, graph: Graph, wanted: Iterable[Value]) -> None:
         """Copy the nodes that compute `wanted` values of `graph` and are not copied yet."""
@@ -62,27 +62,29 @@ class GraphReplay:
             if node not in live:
                 continue
             self._copy_parameters(graph, names, node)
-            made = self._add(node.op, tuple(a and self.now[a] for a in node.args))
-            self.now.update(zip(results, made, strict=True))
+            made = self._add(node.op, tuple(a and self.copied_values[a] for a in node.args))
+            self.copied_values.update(zip(results, made, strict=True))
             if (known := graph.node_origins.get(node)) and made[0].node:
-                self.b.node_origins.setdefault(made[0].node, known)
-        self.b.names |= {n: self.now[v] for n, v in graph.names.items() if v in self.now}
-        self.least |= graph.min_lengths
-        self.facts |= graph.length_equations
+                self.builder.node_origins.setdefault(made[0].node, known)
+        self.builder.names |= {
+            n: self.copied_values[v] for n, v in graph.names.items() if v in self.copied_values
+        }
+        self.min_lengths |= graph.min_lengths
+        self.length_equations |= graph.length_equations
 
     def _copy_parameters(self, graph: Graph, names: Mapping[Value, str], node: Node) -> None:
         for a in node.args:
-            if a and a in names and a not in self.now:
-                self.now[a] = self.b.parameter(graph.parameter_facts[names[a]])
+            if a and a in names and a not in self.copied_values:
+                self.copied_values[a] = self.builder.parameter(graph.parameter_facts[names[a]])
 
     def _uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
-        todo = [v for v in wanted if v not in self.now]
+        todo = [v for v in wanted if v not in self.copied_values]
         while todo:
             node = todo.pop().node
             if node and node not in live:
                 live.add(node)
-                todo += [a for a in node.args if a and a not in self.now]
+                todo += [a for a in node.args if a and a not in self.copied_values]
         return live
 
     def _add(self, op: Op, args: tuple[Value | None, ...]) -> tuple[Value, ...]:
@@ -91,36 +93,40 @@ class GraphReplay:
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(some) == 1:
                 return some
-        return self.b.add(op, *args)
+        return self.builder.add(op, *args)
 
-    def make_constant(self, type: Type, number: float | bool) -> Value:
-        """Return a constant tensor: `number` expanded to the shape of `type`."""
-        made = self.b.one(ops.Constant(number, type.dtype))
+    def make_constant(self, type: Type, value: float | bool) -> Value:
+        """Return a constant tensor: `value` expanded to the shape of `type`."""
+        constant = self.builder.one(ops.Constant(value, type.dtype))
         for axis, length in enumerate(type.shape):
-            made = self.b.one(ops.Insert(axis), made)
-            made = self.b.one(ops.Expand(axis, length), made)
-        return made
+            constant = self.builder.one(ops.Insert(axis), constant)
+            constant = self.builder.one(ops.Expand(axis, length), constant)
+        return constant
 
-    def mask(self, name: str, type: Type) -> Value:
+    def declare_mask(self, name: str, type: Type) -> Value:
         """Declare an int64 mask input (0 for padding) and return it as booleans."""
-        given = self.b.input(name, Input(Type("i64", type.shape)))
-        return self.b.one(ops.Compare("ne"), given, self.b.one(ops.Constant(0, "i64")))
+        given = self.builder.input(name, Input(Type("i64", type.shape)))
+        return self.builder.one(ops.Compare("ne"), given, self.builder.one(ops.Constant(0, "i64")))
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
         """Declare a cache of `step` as the input `name`, and convert it to the layout of the
         step.
         """
         value = step.inputs[state.name]
-        layout, type = get_cache_layout(state), exported_state_type(state, value.type)
-        given = self.b.input(name, Input(type))
-        self.now[value] = self.b.one(layout.import_op, given) if layout.import_op else given
+        layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
+        given = self.builder.input(name, Input(type))
+        self.copied_values[value] = (
+            self.builder.one(layout.import_op, given) if layout.import_op else given
+        )
 
     def finish(self, name: str, outputs: Mapping[str, Value]) -> Graph:
         """Return the finished graph with the length bounds of its remaining symbols."""
-        symbols = _symbols(self.b.inputs.values())
-        least = {n: m for n, m in self.least.items() if n in symbols}
-        facts = {n: d for n, d in self.facts.items() if n in symbols}
-        return self.b.finish(name, outputs, min_lengths=least, length_equations=facts)
+        symbols = _collect_symbols(self.builder.inputs.values())
+        min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
+        length_equations = {n: d for n, d in self.length_equations.items() if n in symbols}
+        return self.builder.finish(
+            name, outputs, min_lengths=min_lengths, length_equations=length_equations
+        )
 
 
 def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
@@ -128,25 +134,29 @@ def rename_lengths(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
 
     An existing symbol that clashes with a new name is renamed with a trailing `_`.
     """
-    symbols = _symbols(graph.inputs.values())
-    taken = set().union(*(d.symbols() for d in lengths.values()))
+    symbols = _collect_symbols(graph.inputs.values())
+    new_symbols = set().union(*(d.symbols() for d in lengths.values()))
     # A spec may call an axis `batch_size` that is not the batch: it becomes
     # `batch_size_` before the batch gets that name.
-    clash = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & taken}
-    every = {**clash, **{s: d for s, d in lengths.items() if d.name != s}}
+    clashing = {s: Dim.symbol(f"{s}_") for s in (symbols - lengths.keys()) & new_symbols}
+    substitutions = {**clashing, **{s: d for s, d in lengths.items() if d.name != s}}
 
     def get_new_name(symbol: str) -> str:
         """Return the new name of a symbol; empty if it became an integer or a sum."""
-        return every[symbol].name or "" if symbol in every else symbol
+        return substitutions[symbol].name or "" if symbol in substitutions else symbol
 
-    renamed = substitute_graph_symbols(graph, every)
-    least = {get_new_name(s): rows for s, rows in graph.min_lengths.items() if get_new_name(s)}
+    renamed = substitute_graph_symbols(graph, substitutions)
+    min_lengths = {
+        get_new_name(s): rows for s, rows in graph.min_lengths.items() if get_new_name(s)
+    }
     equations = graph.length_equations.items()
-    facts = {get_new_name(s): d.substitute(every) for s, d in equations if get_new_name(s)}
-    return replace(renamed, min_lengths=least, length_equations=facts)
+    length_equations = {
+        get_new_name(s): d.substitute(substitutions) for s, d in equations if get_new_name(s)
+    }
+    return replace(renamed, min_lengths=min_lengths, length_equations=length_equations)
 
 
-def _symbols(values: Iterable[Value]) -> set[str]:
+def _collect_symbols(values: Iterable[Value]) -> set[str]:
     """Return the symbols that occur in the shapes of values."""
     return {s for v in values for d in v.type.shape for s in d.symbols()}
 
@@ -177,7 +187,8 @@ def list_cache_layers(profile: str, derived: DerivedGraphs) -> tuple[CacheLayer,
             (other,) = states.values()
             fail_unsupported_profile(
                 profile,
-                f"`{_state_label(other)}` caches only {other.role}s, without {missing.pop()}s",
+                f"`{_format_state_name(other)}` caches only {other.role}s, "
+                f"without {missing.pop()}s",
             )
     if not found:
         fail_unsupported_profile(
@@ -192,19 +203,19 @@ def _check_state(profile: str, state: DecodeState) -> None:
     if state.role not in CACHE_PARTS:
         fail_unsupported_profile(
             profile,
-            f"a step keeps `{_state_label(state)}`, {STATE_DESCRIPTIONS[state.role]}",
+            f"a step keeps `{_format_state_name(state)}`, {STATE_DESCRIPTIONS[state.role]}",
             [f"{reader} passes only keys and values from step to step"],
         )
     if state.initial_output:
         fail_unsupported_profile(
             profile,
-            f"`{_state_label(state)}` begins with prefix positions",
+            f"`{_format_state_name(state)}` begins with prefix positions",
             [f"{reader} begins with empty caches"],
         )
     if state.max_positions != inf:
         fail_unsupported_profile(
             profile,
-            f"`{_state_label(state)}` keeps only the newest {state.max_positions:.0f} "
+            f"`{_format_state_name(state)}` keeps only the newest {state.max_positions:.0f} "
             f"position{'s' * (state.max_positions > 1)}",
             [
                 f"{reader} infers the number of past tokens from the cache length, "
@@ -214,7 +225,7 @@ def _check_state(profile: str, state: DecodeState) -> None:
     if (state.type.rank, state.time_axis, state.batch_axis) not in CACHE_LAYOUTS:
         fail_unsupported_profile(
             profile,
-            f"`{_state_label(state)}` has the type {state.type}",
+            f"`{_format_state_name(state)}` has the type {state.type}",
             [f"{reader} expects caches of shape [batch, heads, positions, features]"],
         )
 
@@ -239,7 +250,7 @@ CACHE_LAYOUTS: Mapping[tuple[int, int | None, int | None], CacheLayout] = {
 """The layouts that profiles can represent, by rank, time axis and batch axis of the state."""
 
 
-def _state_label(state: DecodeState) -> str:
+def _format_state_name(state: DecodeState) -> str:
     return state.name.removeprefix("past.")
 
 
@@ -248,7 +259,7 @@ def get_cache_layout(state: DecodeState) -> CacheLayout:
     return CACHE_LAYOUTS[state.type.rank, state.time_axis, state.batch_axis]
 
 
-def exported_state_type(state: DecodeState, type: Type) -> Type:
+def get_exported_state_type(state: DecodeState, type: Type) -> Type:
     """Return the `type` of a state in the renamed step as [batch, heads, positions, features]."""
     axes = get_cache_layout(state).axes
     return Type.of(type.dtype, *(1 if axis is None else type.shape[axis] for axis in axes))
@@ -269,10 +280,10 @@ def build_decoder(
     """
     layers = list_cache_layers(profile, derived)
     if derived.encode is not None or derived.static_inputs:
-        once = (*derived.static_inputs, *(derived.encode.outputs if derived.encode else ()))
+        static_names = (*derived.static_inputs, *(derived.encode.outputs if derived.encode else ()))
         fail_unsupported_profile(
             profile,
-            f"`{once[0]}` is computed once and passed to every step",
+            f"`{static_names[0]}` is computed once and passed to every step",
             [f"{PROFILE_READERS[profile]} runs no encoder"],
         )
     lengths = name_lengths(derived, layers)
@@ -282,18 +293,18 @@ def build_decoder(
     for name, value in step.inputs.items():
         if name == derived.growing or name in {s.name for s in derived.states}:
             continue
-        replay.now[value] = _declare_other_input(
+        replay.copied_values[value] = _declare_other_input(
             profile, replay, name, value, step.input_facts[name], name in derived.full_length_inputs
         )
     for n, layer in enumerate(layers):
         for word, state in layer.items():
             replay.declare_cache(step, state, PAST_CACHE.format(n, word))
     replay.copy_nodes_for(step, step.outputs.values())
-    made = {LOGITS: replay.now[step.outputs[source]]}
-    made |= emit_caches(replay, step, layers, PRESENT_CACHE)
-    made |= keep_other_outputs(replay, step, derived, source)
+    outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
+    outputs |= emit_caches(replay, step, layers, PRESENT_CACHE)
+    outputs |= keep_other_outputs(replay, step, derived, source)
     states = name_states(step, layers, PAST_CACHE, PRESENT_CACHE)
-    return replay.finish(step.name, made), states
+    return replay.finish(step.name, outputs), states
 
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
@@ -308,28 +319,30 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
 def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) -> None:
     """Declare `input_ids`, which holds the new tokens."""
     value, facts = step.inputs[derived.growing], step.input_facts[derived.growing]
-    replay.now[value] = replay.b.input(IDS, Input(value.type, below=facts.below, span=facts.span))
+    replay.copied_values[value] = replay.builder.input(
+        IDS, Input(value.type, below=facts.below, span=facts.span)
+    )
 
 
 def _declare_other_input(
-    profile: str, replay: GraphReplay, name: str, value: Value, facts: Input, whole: bool
+    profile: str, replay: GraphReplay, name: str, value: Value, facts: Input, covers_past: bool
 ) -> Value:
     """Map an input other than the ids: the attention mask, or the position ids."""
-    batch, rows = value.type.shape if value.type.rank == 2 else (None, None)
-    if facts.keep and batch is not None and rows is not None:
-        if MASK in replay.b.inputs:
+    batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
+    if facts.keep and batch_size is not None and new_length is not None:
+        if MASK in replay.builder.inputs:
             fail_unsupported_profile(
                 profile,
                 f"`{name}` is a second mask",
                 [f"{PROFILE_READERS[profile]} gives one mask, `{MASK}`"],
             )
-        if whole:
-            return replay.mask(MASK, value.type)
-        every = Dim.symbol(PAST) + rows
-        mask = replay.mask(MASK, Type.of("bool", batch, every))
-        return replay.b.one(ops.Slice(1, Dim.symbol(PAST), every), mask)
-    if name == POSITIONS and value.type.dtype == "i64" and not whole:
-        return replay.b.input(POSITIONS, facts)
+        if covers_past:
+            return replay.declare_mask(MASK, value.type)
+        total_length = Dim.symbol(PAST) + new_length
+        mask = replay.declare_mask(MASK, Type.of("bool", batch_size, total_length))
+        return replay.builder.one(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
+    if name == POSITIONS and value.type.dtype == "i64" and not covers_past:
+        return replay.builder.input(POSITIONS, facts)
     fail_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
@@ -346,9 +359,9 @@ def emit_caches(
     made = {}
     for n, layer in enumerate(layers):
         for word, state in layer.items():
-            cache = replay.now[step.outputs[state.next_output]]
+            cache = replay.copied_values[step.outputs[state.next_output]]
             op = get_cache_layout(state).export_op
-            made[name.format(n, word)] = replay.b.one(op, cache) if op else cache
+            made[name.format(n, word)] = replay.builder.one(op, cache) if op else cache
     return made
 
 
@@ -357,7 +370,7 @@ def keep_other_outputs(
 ) -> dict[str, Value]:
     """Return the other outputs, such as taps; programs that do not know them ignore them."""
     inside = {source, *(s.next_output for s in derived.states)}
-    return {n: replay.now[v] for n, v in step.outputs.items() if n not in inside}
+    return {n: replay.copied_values[v] for n, v in step.outputs.items() if n not in inside}
 
 
 def name_states(
@@ -369,7 +382,7 @@ def name_states(
             state,
             name=past.format(n, word),
             next_output=present.format(n, word),
-            type=exported_state_type(state, step.inputs[state.name].type),
+            type=get_exported_state_type(state, step.inputs[state.name].type),
             batch_axis=0,
             time_axis=2,
             layer=n,

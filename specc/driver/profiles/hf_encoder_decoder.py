@@ -36,33 +36,33 @@ def find_encoder_output(
 
     Values that do not depend on `source`, such as a mask from another input, are ignored.
     """
-    above: dict[Value, Value | None] = {source: None}
+    dominators: dict[Value, Value | None] = {source: None}
     depth = {source: 0}
 
     def find_common_dominator(a: Value, b: Value) -> Value:
         while a is not b:
             if depth[a] < depth[b]:
                 a, b = b, a
-            up = above[a]
-            assert up is not None, "every value here depends on the source"
-            a = up
+            parent = dominators[a]
+            assert parent is not None, "every value here depends on the source"
+            a = parent
         return a
 
     def find_dominator_of_all(values: Iterable[Value]) -> Value | None:
         found: Value | None = None
         for value in values:
-            if value in above:
+            if value in dominators:
                 found = value if found is None else find_common_dominator(found, value)
         return found
 
     for node, results in encode.nodes:
-        if (up := find_dominator_of_all(filter(None, node.args))) is not None:
+        if (parent := find_dominator_of_all(filter(None, node.args))) is not None:
             for result in results:
-                above[result], depth[result] = up, depth[up] + 1
-    at = find_dominator_of_all(static_inputs)
-    while at is not None and not _is_hidden_state(at, source):
-        at = above[at]
-    return at
+                dominators[result], depth[result] = parent, depth[parent] + 1
+    dominator = find_dominator_of_all(static_inputs)
+    while dominator is not None and not _is_hidden_state(dominator, source):
+        dominator = dominators[dominator]
+    return dominator
 
 
 def _is_hidden_state(value: Value, source: Value) -> bool:
@@ -90,7 +90,7 @@ def find_cross_attention(step: Graph, static_inputs: Iterable[str]) -> list[dict
     return found
 
 
-SOURCE_ROWS = "encoder_sequence_length"
+SOURCE_LENGTH = "encoder_sequence_length"
 ENCODER_INPUT_NAMES = {
     ("i64", 2): "input_ids",
     ("f32", 4): "pixel_values",
@@ -108,12 +108,12 @@ class EncoderDecoderParts:
 
     derived: DerivedGraphs
     encode: Graph
-    words: str
+    encoder_input: str
     mask: str
-    end: Value
-    layers: tuple[CacheLayer, ...]
-    crosses: Sequence[Mapping[str, str]]
-    lengths: Mapping[str, Dim]
+    encoder_output: Value
+    cache_layers: tuple[CacheLayer, ...]
+    cross_attentions: Sequence[Mapping[str, str]]
+    renamed_lengths: Mapping[str, Dim]
 
 
 def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
@@ -124,27 +124,29 @@ def find_encoder_decoder_parts(derived: DerivedGraphs) -> EncoderDecoderParts:
         fail_unsupported_profile(
             "hf", f"{names} is passed to every step unchanged, without an encoder"
         )
-    layers = list_cache_layers("hf", derived)
-    words, mask = _find_encoder_inputs(encode, derived)
-    end = find_encoder_output(encode, encode.inputs[words], encode.outputs.values())
-    if end is None:
+    cache_layers = list_cache_layers("hf", derived)
+    encoder_input, mask = _find_encoder_inputs(encode, derived)
+    encoder_output = find_encoder_output(
+        encode, encode.inputs[encoder_input], encode.outputs.values()
+    )
+    if encoder_output is None:
         fail_unsupported_profile(
             "hf",
             "the decoder does not attend to a single encoder output of shape "
             "[batch, positions, features]",
         )
-    lengths = name_lengths(derived, layers)
-    if rows := end.type.shape[1].name:
-        lengths[rows] = Dim.symbol(SOURCE_ROWS)
+    lengths = name_lengths(derived, cache_layers)
+    if source_symbol := encoder_output.type.shape[1].name:
+        lengths[source_symbol] = Dim.symbol(SOURCE_LENGTH)
     parts = EncoderDecoderParts(
         derived=derived,
         encode=encode,
-        words=words,
+        encoder_input=encoder_input,
         mask=mask,
-        end=end,
-        layers=layers,
-        crosses=find_cross_attention(derived.step, derived.static_inputs),
-        lengths=lengths,
+        encoder_output=encoder_output,
+        cache_layers=cache_layers,
+        cross_attentions=find_cross_attention(derived.step, derived.static_inputs),
+        renamed_lengths=lengths,
     )
     _check_layers(parts)
     return parts
@@ -154,31 +156,31 @@ def _check_layers(parts: EncoderDecoderParts) -> None:
     """Raise E0752 unless every layer has one cross-attention and nothing else depends on
     the encoder output.
     """
-    for pair in parts.crosses:
+    for pair in parts.cross_attentions:
         # one projection for both would be one cache under two names
         if pair.keys() != {"key", "value"} or len(set(pair.values())) == 1:
             first = next(iter(pair.values()))
             fail_unsupported_profile("hf", f"`{first}` is used both as keys and as values")
-    if len(parts.crosses) != len(parts.layers):
-        own, over = len(parts.layers), len(parts.crosses)
+    if len(parts.cross_attentions) != len(parts.cache_layers):
+        self_count, cross_count = len(parts.cache_layers), len(parts.cross_attentions)
         fail_unsupported_profile(
             "hf",
-            f"the decoder has {own} self-attentions and {over} cross-attentions",
+            f"the decoder has {self_count} self-attentions and {cross_count} cross-attentions",
             [f"{PROFILE_READERS['hf']} expects one of each in every layer"],
         )
-    named = {n for pair in parts.crosses for n in pair.values()}
+    named = {n for pair in parts.cross_attentions for n in pair.values()}
     static_inputs = [n for n in parts.derived.static_inputs if n in parts.encode.outputs]
     for name in static_inputs:
         # values that `encode` computes from the mask only are recomputed from the mask
-        if name not in named and depends_on_source(parts, name):
+        if name not in named and depends_on_encoder_input(parts, name):
             fail_unsupported_profile(
                 "hf", f"`{name}` is passed to the decoder and is not a key or value of an attention"
             )
 
 
-def depends_on_source(parts: EncoderDecoderParts, name: str) -> bool:
+def depends_on_encoder_input(parts: EncoderDecoderParts, name: str) -> bool:
     """Return whether the output `name` of `encode` depends on the encoder's input."""
-    source = parts.encode.inputs[parts.words]
+    source = parts.encode.inputs[parts.encoder_input]
     todo, seen = [parts.encode.outputs[name]], set[Value]()
     while todo:
         value = todo.pop()
@@ -193,7 +195,7 @@ def depends_on_source(parts: EncoderDecoderParts, name: str) -> bool:
 def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, str]:
     """Return the names of the encoder's input and of its mask ("" for none)."""
     mask = _find_encoder_mask(encode, derived)
-    words = _find_encoder_input(encode, derived, mask)
+    encoder_input = _find_encoder_input(encode, derived, mask)
     for name in derived.static_inputs:
         if name not in encode.outputs and name != mask:
             fail_unsupported_profile(
@@ -201,7 +203,7 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
                 f"every step reads the input `{name}`",
                 ["only a mask may be passed to the decoder unchanged"],
             )
-    return words, mask
+    return encoder_input, mask
 
 
 def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
@@ -234,8 +236,14 @@ def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str
 
 
 HIDDEN, LAST, CROSS_MASK = ("encoder_hidden_states", "last_hidden_state", "encoder_attention_mask")
-PAST_OWN, PRESENT_OWN = "past_key_values.{}.decoder.{}", "present.{}.decoder.{}"
-PAST_CROSS, PRESENT_CROSS = "past_key_values.{}.encoder.{}", "present.{}.encoder.{}"
+PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION = (
+    "past_key_values.{}.decoder.{}",
+    "present.{}.decoder.{}",
+)
+PAST_CROSS_ATTENTION, PRESENT_CROSS_ATTENTION = (
+    "past_key_values.{}.encoder.{}",
+    "present.{}.encoder.{}",
+)
 
 
 def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs:
@@ -243,10 +251,10 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
     values and a mask.
     """
     parts = find_encoder_decoder_parts(derived)
-    first, _ = _decoder(parts, source, first=True)
-    later, states = _decoder(parts, source, first=False)
+    first, _ = _build_decoder(parts, source, without_past=True)
+    later, states = _build_decoder(parts, source, without_past=False)
     graphs = {
-        "encoder_model": _encoder(parts),
+        "encoder_model": _build_encoder(parts),
         "decoder_model": first,
         "decoder_with_past_model": later,
     }
@@ -254,28 +262,30 @@ def build_encoder_decoder(derived: DerivedGraphs, source: str) -> ProfiledGraphs
     return ProfiledGraphs(graphs, states)
 
 
-def _encoder(parts: EncoderDecoderParts) -> Graph:
+def _build_encoder(parts: EncoderDecoderParts) -> Graph:
     """Return `encoder_model`: `encode` up to the encoder output."""
-    encode, end = _rename_encoder(parts)
+    encode, encoder_output = _rename_encoder(parts)
     replay = GraphReplay()
-    value = encode.inputs[parts.words]
-    facts = encode.input_facts[parts.words]
+    value = encode.inputs[parts.encoder_input]
+    facts = encode.input_facts[parts.encoder_input]
     name = ENCODER_INPUT_NAMES[value.type.dtype, value.type.rank]
-    replay.now[value] = replay.b.input(name, Input(value.type, below=facts.below, span=facts.span))
+    replay.copied_values[value] = replay.builder.input(
+        name, Input(value.type, below=facts.below, span=facts.span)
+    )
     if parts.mask in encode.inputs:
         mask = encode.inputs[parts.mask]
-        replay.now[mask] = replay.mask(MASK, mask.type)
-    replay.copy_nodes_for(encode, [end])
-    return replay.finish(encode.name, {LAST: replay.now[end]})
+        replay.copied_values[mask] = replay.declare_mask(MASK, mask.type)
+    replay.copy_nodes_for(encode, [encoder_output])
+    return replay.finish(encode.name, {LAST: replay.copied_values[encoder_output]})
 
 
-def _decoder(
-    parts: EncoderDecoderParts, source: str, *, first: bool
+def _build_decoder(
+    parts: EncoderDecoderParts, source: str, *, without_past: bool
 ) -> tuple[Graph, tuple[DecodeState, ...]]:
-    """Return `decoder_model`, which takes no past (`first`), or `decoder_with_past_model`."""
+    """Return `decoder_model` (`without_past`) or `decoder_with_past_model`."""
     derived = parts.derived
-    lengths: Mapping[str, Dim] = parts.lengths
-    if first:
+    lengths: Mapping[str, Dim] = parts.renamed_lengths
+    if without_past:
         # the same step with a past of length 0: concatenations with the past disappear
         lengths = {n: Dim.of(0) if d.name == PAST else d for n, d in lengths.items()}
     step = rename_lengths(derived.step, lengths)
@@ -283,52 +293,54 @@ def _decoder(
     replay = GraphReplay()
     # inputs are declared in the order in which the file lists them
     declare_input_ids(replay, step, derived)
-    if first:
-        replay.now[end] = replay.b.input(HIDDEN, Input(end.type))
+    if without_past:
+        replay.copied_values[end] = replay.builder.input(HIDDEN, Input(end.type))
     _declare_cross_mask(parts, replay, step, encode)
     _fill_decoder_masks(parts, replay, step)
-    _add_past_caches(parts, replay, step, empty=first)
+    _add_past_caches(parts, replay, step, without_past=without_past)
     for name in derived.static_inputs:
         # cross-attention keys and values: computed here in `decoder_model`, inputs of
         # `decoder_with_past_model`. What depends on the mask alone is computed in both.
-        if step.inputs[name] not in replay.now:
+        if step.inputs[name] not in replay.copied_values:
             replay.copy_nodes_for(encode, [encode.outputs[name]])
-            replay.now[step.inputs[name]] = replay.now[encode.outputs[name]]
+            replay.copied_values[step.inputs[name]] = replay.copied_values[encode.outputs[name]]
     replay.copy_nodes_for(step, step.outputs.values())
-    outputs = {LOGITS: replay.now[step.outputs[source]]}
-    outputs |= _emit_presents(parts, replay, step, crossing=first)
+    outputs = {LOGITS: replay.copied_values[step.outputs[source]]}
+    outputs |= _emit_presents(parts, replay, step, with_cross_attention=without_past)
     outputs |= keep_other_outputs(replay, step, derived, source)
-    states = name_states(step, parts.layers, PAST_OWN, PRESENT_OWN)
+    states = name_states(step, parts.cache_layers, PAST_SELF_ATTENTION, PRESENT_SELF_ATTENTION)
     return replay.finish(step.name, outputs), states
 
 
 def _emit_presents(
-    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, crossing: bool
+    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, with_cross_attention: bool
 ) -> dict[str, Value]:
     """Return for each layer the self-attention cache, then the cross-attention cache, which
     only `decoder_model` outputs because it never changes.
     """
-    own = emit_caches(replay, step, parts.layers, PRESENT_OWN)
-    found: dict[str, Value] = {}
-    for n, pair in enumerate(parts.crosses):
-        for name in (PRESENT_OWN.format(n, word) for word in CACHE_PARTS):
-            found[name] = own[name]
-        for word in CACHE_PARTS if crossing else ():
-            found[PRESENT_CROSS.format(n, word)] = replay.now[step.inputs[pair[word]]]
-    return found
+    self_attention = emit_caches(replay, step, parts.cache_layers, PRESENT_SELF_ATTENTION)
+    outputs: dict[str, Value] = {}
+    for n, pair in enumerate(parts.cross_attentions):
+        for name in (PRESENT_SELF_ATTENTION.format(n, word) for word in CACHE_PARTS):
+            outputs[name] = self_attention[name]
+        for word in CACHE_PARTS if with_cross_attention else ():
+            outputs[PRESENT_CROSS_ATTENTION.format(n, word)] = replay.copied_values[
+                step.inputs[pair[word]]
+            ]
+    return outputs
 
 
 def _rename_encoder(parts: EncoderDecoderParts) -> tuple[Graph, Value]:
     """Return `encode` with the new axis names, and its output value in that graph."""
     # renaming creates new values, so the encoder output is found again as a graph output
     encode = parts.encode
-    marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.end})
+    marked = replace(encode, outputs={**encode.outputs, _ENCODER_OUTPUT: parts.encoder_output})
     # `encode` has neither new nor past positions
-    lengths = {n: d for n, d in parts.lengths.items() if d.name not in (NEW, PAST)}
+    lengths = {n: d for n, d in parts.renamed_lengths.items() if d.name not in (NEW, PAST)}
     found = rename_lengths(marked, lengths)
     outputs = dict(found.outputs)
-    end = outputs.pop(_ENCODER_OUTPUT)
-    return replace(found, outputs=outputs), end
+    encoder_output = outputs.pop(_ENCODER_OUTPUT)
+    return replace(found, outputs=outputs), encoder_output
 
 
 _ENCODER_OUTPUT = "the encoder output"
@@ -342,12 +354,12 @@ def _declare_cross_mask(
     everything = parts.derived.static_inputs
     static_inputs = [n for n in everything if n == parts.mask and n in step.inputs]
     # `encode` may pass on what it computes from the mask: that is recomputed here
-    left = not all(depends_on_source(parts, n) for n in everything if n in encode.outputs)
+    left = not all(depends_on_encoder_input(parts, n) for n in everything if n in encode.outputs)
     if not parts.mask or not (static_inputs or left):
         return
     mask = encode.inputs[parts.mask]
-    given = replay.mask(CROSS_MASK, mask.type)
-    replay.now |= {mask: given} | {step.inputs[n]: given for n in static_inputs}
+    given = replay.declare_mask(CROSS_MASK, mask.type)
+    replay.copied_values |= {mask: given} | {step.inputs[n]: given for n in static_inputs}
 
 
 def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
@@ -356,24 +368,26 @@ def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: G
     known = {derived.growing, *derived.static_inputs, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
         if step.input_facts[name].keep and name not in derived.static_inputs:
-            replay.now[value] = replay.make_constant(value.type, True)
+            replay.copied_values[value] = replay.make_constant(value.type, True)
         elif name not in known:
             fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
 
 
 def _add_past_caches(
-    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, empty: bool
+    parts: EncoderDecoderParts, replay: GraphReplay, step: Graph, *, without_past: bool
 ) -> None:
-    """Fill the self-attention caches with `empty` constants, or declare for each layer the
+    """Fill the self-attention caches with `without_past` constants, or declare for each layer the
     self-attention cache, then the cross-attention cache; readers rely on the order.
     """
-    for n, (layer, pair) in enumerate(zip(parts.layers, parts.crosses, strict=True)):
+    for n, (layer, pair) in enumerate(zip(parts.cache_layers, parts.cross_attentions, strict=True)):
         for word, state in layer.items():
             value = step.inputs[state.name]
-            if empty:
-                replay.now[value] = replay.make_constant(value.type, 0.0)
+            if without_past:
+                replay.copied_values[value] = replay.make_constant(value.type, 0.0)
             else:
-                replay.declare_cache(step, state, PAST_OWN.format(n, word))
-        for word in () if empty else CACHE_PARTS:
+                replay.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, word))
+        for word in () if without_past else CACHE_PARTS:
             value = step.inputs[pair[word]]
-            replay.now[value] = replay.b.input(PAST_CROSS.format(n, word), Input(value.type))
+            replay.copied_values[value] = replay.builder.input(
+                PAST_CROSS_ATTENTION.format(n, word), Input(value.type)
+            )

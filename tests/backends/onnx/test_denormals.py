@@ -15,7 +15,7 @@ from support.small_configs import SMALL_CONFIGS
 
 from specc.diagnostics.diagnostic import Failed
 from specc.ir.graph import Graph
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, denormals, get_target, ort_session
 from specc_onnx.denormals import compute_half_min_normal, flush_denormals, get_float_mode
@@ -147,7 +147,7 @@ def check_bitwise_equal(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run with and without the mode on random weights and a batch of inputs."""
     sets = {key.replace(".", "__"): value for key, value in SMALL_CONFIGS[spec].items()}
     graph = pass_pipeline.simplify_graph(spec_opened(spec, **sets).model.graph)
-    inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
     on = open_graph(graph).run(inputs)
     monkeypatch.setattr(ort_session, "flush_denormals", nothing)
     monkeypatch.setattr(ort_session, "FLUSH_DENORMALS_OPTION", "none.such")

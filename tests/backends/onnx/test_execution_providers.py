@@ -160,4 +160,6 @@ def test_layers_without_a_cuda_kernel_become_loops(spec: str, layer: str, tmp_pa
         specc.compile(spec, path, set=small[spec], init=0, target=target)
         kinds = {n.op_type for n in onnx.load(path).graph.node}
         assert {layer, "Scan"} & kinds == {expected}
-        assert list(list_model_lines(specc.load(path, execution_provider="cpu").whole, rounds=2))
+        assert list(
+            list_model_lines(specc.load(path, execution_provider="cpu").default_model, rounds=2)
+        )

@@ -14,7 +14,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.runtime.random_inputs import random_inputs, sizes_for
+from specc.runtime.random_inputs import choose_lengths, make_random_inputs
 
 WRITTEN_FOR = ("bert", "gpt2", "vit", "llama", "t5", "rnnsearch")
 SOME = [
@@ -48,7 +48,7 @@ def measure_relative_error(path: Path, full: Path) -> float:
     a position in left padding has no visible keys, and a norm amplifies values near zero.
     """
     graph = specc.load(full).manifest.graph
-    inputs = random_inputs(graph, sizes_for(graph, 2), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
     keeps = [inputs[n] for n, facts in graph.input_facts.items() if facts.keep]
     got, want = run_file(path, inputs), run_file(full, inputs)
     return max(

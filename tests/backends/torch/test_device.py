@@ -64,7 +64,7 @@ def make_meta_inputs(graph: Graph) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_spec_stays_on_its_device(name: str) -> None:
-    described = elaborate_spec(open_spec(name, sets=SPECS[name]))
+    described = elaborate_spec(open_spec(name, config_settings=SPECS[name]))
     module = specc_torch.SpecModule(described.graph, defaults=described.defaults).to("meta")
     given = make_meta_inputs(described.graph)
     absent = set(described.defaults.outputs) if described.defaults is not None else set()

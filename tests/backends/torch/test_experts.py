@@ -19,7 +19,7 @@ SMALL = {"vocab": 17, "d": 16, "heads": 2, "kv_heads": 1, "layers": 2, "hidden":
 
 def test_compiled_model_equals_the_trained_module(tmp_path: Path) -> None:
     sets = [f"{name}={value}" for name, value in SMALL.items()]
-    graph = elaborate_spec(open_spec("mixtral", sets=sets)).graph
+    graph = elaborate_spec(open_spec("mixtral", config_settings=sets)).graph
     model = specc_torch.SpecModule(graph, seed=3)
     ids = torch.arange(24).reshape(2, 12) * 5 % 17
     keep = torch.arange(12) < torch.tensor([[12], [7]])
@@ -57,7 +57,7 @@ def test_compiled_model_equals_the_trained_module(tmp_path: Path) -> None:
 
 def test_unused_experts_get_no_gradient() -> None:
     sets = [f"{name}={value}" for name, value in SMALL.items()]
-    graph = elaborate_spec(open_spec("mixtral", sets=sets)).graph
+    graph = elaborate_spec(open_spec("mixtral", config_settings=sets)).graph
     model = specc_torch.SpecModule(graph, seed=3)
     ids = torch.tensor([[3]])
     made = model(input_ids=ids, attention_mask=torch.ones(1, 1, dtype=torch.bool))

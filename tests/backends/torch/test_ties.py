@@ -33,7 +33,7 @@ def build_module(name: str) -> Any:
         f"{k}.{n}={m}" if n else f"{k}={str(m).lower()}"
         for k, v in SMALL[name].items() for n, m in (v.items() if isinstance(v, dict) else [("", v)])
     ]  # fmt: skip
-    model = elaborate_spec(open_spec(name, sets=flat))
+    model = elaborate_spec(open_spec(name, config_settings=flat))
     return specc_torch.SpecModule(model.graph, seed=3, defaults=model.defaults)
 
 

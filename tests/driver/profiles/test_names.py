@@ -86,14 +86,14 @@ def test_specc_profile_keeps_the_graphs(spec: str) -> None:
     made = open_profiled_model("specc", spec, **(GPT2 if spec == "gpt2" else TRANSFORMER)).profiled
     assert list(made.graphs) == (["step"] if spec == "gpt2" else ["encode", "step"])
     assert {s.name for s in made.states} < made.graphs["step"].inputs.keys()
-    assert not made.files
+    assert not made.json_files
 
 
 def test_genai_config() -> None:
     made = open_profiled_model("genai", "gpt2", **GPT2, stop=7).profiled
     assert list(made.graphs) == ["model"]
     assert str(made.graphs["model"].outputs["logits"].type) == "f32[batch_size, 1, 20]"
-    config = made.files["genai_config.json"]
+    config = made.json_files["genai_config.json"]
     assert isinstance(config, dict)
     model = config["model"]
     assert (model["type"], model["vocab_size"], model["context_length"]) == ("decoder", 20, 16)
@@ -110,7 +110,7 @@ def test_genai_config() -> None:
 def test_genai_context_length_without_position_embeddings() -> None:
     config = open_profiled_model(
         "genai", "llama", layers=1, d=8, heads=2, hidden=8, vocab=20
-    ).profiled.files["genai_config.json"]
+    ).profiled.json_files["genai_config.json"]
     assert isinstance(config, dict)
     assert config["model"]["context_length"] == 131072
     assert config["model"]["eos_token_id"] == 2

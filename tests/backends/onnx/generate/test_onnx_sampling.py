@@ -9,7 +9,12 @@ from support.onnx_sessions import EmittedModel
 
 from specc.decode.decode_loop import choose_next_tokens
 from specc.decode.generation_settings import GenerationSettings
-from specc.decode.token_choice import DecodePosition, Floats, prompt_lengths, tokens_in_prompt
+from specc.decode.token_choice import (
+    DecodePosition,
+    Floats,
+    count_prompt_tokens,
+    find_prompt_tokens,
+)
 from specc_onnx.generate import onnx_sampling
 from specc_onnx.generate.generation_context import SAMPLING_INPUTS
 from specc_onnx.lower.emitter import Emitter
@@ -88,9 +93,9 @@ def test_samples_match_python(settings: GenerationSettings) -> None:
         logits = (3 * rng.standard_normal((16, VOCABULARY))).astype(np.float32)
         prompt = rng.integers(-1, VOCABULARY + 2, (16, 6))
         keep = rng.random((16, 6)) < 0.7
-        place = DecodePosition(step=step, prompts=prompt_lengths(prompt, keep))
+        place = DecodePosition(step=step, prompt_lengths=count_prompt_tokens(prompt, keep))
         wanted = choose_next_tokens(
-            logits, tokens_in_prompt(prompt, VOCABULARY, keep), settings, place
+            logits, find_prompt_tokens(prompt, VOCABULARY, keep), settings, place
         )
         assert sample_tokens(model, logits, settings, step, prompt, keep) == wanted.tolist(), (
             f"step {step}"

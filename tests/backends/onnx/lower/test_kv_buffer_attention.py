@@ -27,13 +27,13 @@ def open_generator(
 ) -> Generator:
     path = tmp_path / f"{spec}-{target}-{opset}-{len(list(tmp_path.iterdir()))}"
     specc.compile(spec, path, init=1, set=sets, target=target, opset=opset, graphs=["step"])
-    writer = specc.load(path).writer
+    writer = specc.load(path).generator
     assert writer
     return writer
 
 
 def prefill_stepper(writer: Generator, ids: Any) -> KVCacheStepper:
-    made = writer.stepper(writer.input_signature.prepared({"input_ids": ids}))
+    made = writer.create_stepper(writer.input_signature.prepare({"input_ids": ids}))
     assert isinstance(made, KVCacheStepper)
     return made
 
@@ -59,8 +59,8 @@ def test_models_with_in_place_buffers(
     tmp_path: Path, spec: str, target: str, opset: int, sets: dict[str, Any], count: int
 ) -> None:
     writer = open_generator(tmp_path, spec, target, opset, **sets)
-    name = writer.input_signature.growing
-    made = writer.stepper(writer.input_signature.prepared({name: np.ones((1, 2), np.int64)}))
+    name = writer.input_signature.sequence_input
+    made = writer.create_stepper(writer.input_signature.prepare({name: np.ones((1, 2), np.int64)}))
     assert isinstance(made, KVCacheStepper)
     assert len(made.buffers) == count
 
@@ -170,7 +170,7 @@ def test_single_masked_key_is_masked_on_cuda(
         given = {"input_ids": ids, "attention_mask": keep}
         found = []
         for writer in (usual, other):
-            made = writer.stepper(writer.input_signature.prepared(given))
+            made = writer.create_stepper(writer.input_signature.prepare(given))
             found.append([made.step(ids), made.step(np.array([[7]]))])
         for want, got in zip(*found, strict=True):
             assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max(), hidden

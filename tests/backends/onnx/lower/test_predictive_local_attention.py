@@ -13,7 +13,7 @@ from support.small_configs import SMALL_CONFIGS
 
 import specc_numpy
 from specc.ir.graph import Graph
-from specc.runtime.random_inputs import random_inputs
+from specc.runtime.random_inputs import make_random_inputs
 from specc.transforms import pass_pipeline
 from specc_onnx import build_model, get_target
 from specc_onnx.lower import predictive_local_attention
@@ -39,7 +39,7 @@ def measure_max_error(opset: int, *sizes: Mapping[str, int]) -> float:
     session = open_silent_session(built.model)
     worst = 0.0
     for at in sizes:
-        given = random_inputs(graph, at, np.random.default_rng(at["src"]))
+        given = make_random_inputs(graph, at, np.random.default_rng(at["src"]))
         want = specc_numpy.evaluate_graph(graph, given, weights)
         got = session.run(list(want), given)
         for made, (_, right) in zip(got, want.items(), strict=True):

@@ -107,7 +107,7 @@ def test_interrupt_leaves_the_former_or_the_new_package(
         tmp_path, monkeypatch, "replace", KeyboardInterrupt(), True
     ):
         assert read_directory(directory) == before
-        open_package(directory, contents=True)
+        open_package(directory, verify_contents=True)
 
 
 @pytest.mark.parametrize("call", ["write", "replace", "fsync", "unlink"])
@@ -118,7 +118,7 @@ def test_killed_process_leaves_one_package_or_an_error(
     refused = whole = 0
     for directory, before in iterate_failures(tmp_path, monkeypatch, call, Stopped(), True):
         try:
-            package = open_package(directory, contents=True)
+            package = open_package(directory, verify_contents=True)
         except Failed as failed:
             refused += 1
             (found,) = failed.diagnostics
@@ -139,4 +139,4 @@ def test_package_can_be_rewritten_after_a_killed_process(
 ) -> None:
     for directory, _ in iterate_failures(tmp_path, monkeypatch, "replace", Stopped(), True):
         write_pair_package(directory, seed=2, extra_files=EXTRAS[1:], load=False)
-        assert open_package(directory, contents=True).roles == ("encode", "score")
+        assert open_package(directory, verify_contents=True).roles == ("encode", "score")

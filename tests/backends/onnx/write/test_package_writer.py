@@ -98,19 +98,21 @@ def test_graph_equals_the_single_file_model(tmp_path: Path) -> None:
     package = open_package(tmp_path / "pair")
     for graph, result in (("score", "tags"), ("encode", "rows")):
         alone = specc.load(write_single_graph(tmp_path, graph)).run(ids=IDS)[result]
-        np.testing.assert_array_equal(package.load(graph).run(ids=IDS)[result], alone)
+        np.testing.assert_array_equal(package.load_graph(graph).run(ids=IDS)[result], alone)
 
 
 def test_every_graph_agrees_with_the_reference(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
-    lines = list(list_package_lines(open_package(tmp_path / "pair", contents=True), rounds=2))
+    lines = list(
+        list_package_lines(open_package(tmp_path / "pair", verify_contents=True), rounds=2)
+    )
     assert [line.partition(":")[0] for line in lines] == ["encode", "encode", "score", "score"]
 
 
 def test_sources_are_in_the_index_and_in_each_manifest(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair")
     package = open_package(tmp_path / "pair")
-    assert {package.manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
+    assert {package.read_manifest(role).sources["pair.specc"] for role in package.roles} == {SPEC}
     assert b"Tags words, or" in (tmp_path / "pair" / INDEX_FILE).read_bytes()
     assert b"layer_norm(x, eps=1e-5) @ norm" not in (tmp_path / "pair" / "score.onnx").read_bytes()
 
@@ -125,7 +127,7 @@ def test_inline_weights_are_in_each_graph(tmp_path: Path) -> None:
 def test_small_weights_of_a_single_graph_are_inline(tmp_path: Path) -> None:
     write_pair_package(tmp_path / "pair", graphs=("score",))
     assert list_names(tmp_path / "pair") == ["score.onnx", INDEX_FILE]
-    assert open_package(tmp_path / "pair").role() == "score"
+    assert open_package(tmp_path / "pair").resolve_role() == "score"
 
 
 @pytest.fixture
@@ -133,7 +135,9 @@ def checkpoint_path(tmp_path: Path) -> Path:
     """Write a checkpoint to the directory of the package; return its path."""
     write_pair_package(tmp_path / "first")
     package = open_package(tmp_path / "first")
-    weights = {n: a for role in package.roles for n, a in package.load(role).weights().items()}
+    weights = {
+        n: a for role in package.roles for n, a in package.load_graph(role).weights().items()
+    }
     path = tmp_path / "pair" / "weights" / "model.safetensors"
     path.parent.mkdir(parents=True)
     write_safetensors(path, {n: np.ascontiguousarray(a) for n, a in weights.items()}, {})
@@ -144,10 +148,10 @@ def test_linked_weights_stay_in_the_checkpoint(tmp_path: Path, checkpoint_path: 
     written = write_pair_package(tmp_path / "pair", weights=str(checkpoint_path), weights_as="link")
     assert written.data is None
     assert list_names(tmp_path / "pair") == ["encode.onnx", "score.onnx", INDEX_FILE, "weights"]
-    package = open_package(tmp_path / "pair", contents=True)
+    package = open_package(tmp_path / "pair", verify_contents=True)
     assert list(package.index.linked) == ["weights/model.safetensors"]
-    want = open_package(tmp_path / "first").load("score").run(ids=IDS)["tags"]
-    np.testing.assert_array_equal(package.load("score").run(ids=IDS)["tags"], want)
+    want = open_package(tmp_path / "first").load_graph("score").run(ids=IDS)["tags"]
+    np.testing.assert_array_equal(package.load_graph("score").run(ids=IDS)["tags"], want)
     assert len(list(list_package_lines(package, rounds=1))) == 2
 
 
@@ -176,9 +180,9 @@ def test_extra_files_are_found_by_role(tmp_path: Path) -> None:
     ]
     write_pair_package(tmp_path / "pair", extra_files=extras)
     package = open_package(tmp_path / "pair")
-    assert package.extra("genai_config.json") == b"{}"
-    assert package.extra("tokenizer") == b"[1]"
-    assert package.extra("merges") is None
+    assert package.read_extra_file("genai_config.json") == b"{}"
+    assert package.read_extra_file("tokenizer") == b"[1]"
+    assert package.read_extra_file("merges") is None
     assert package.index.extras["tokenizer"].startswith("tokenizer-")
 
 
