@@ -64,7 +64,7 @@ def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
     """specc: a text of `model`, the writer of a package; each call feeds tokens
     i64[batch, n] and gives logits.
     """
-    prepared = model.input_signature.prepared({model.input_signature.growing: prompt})
+    prepared = model.input_signature.prepare({model.input_signature.sequence_input: prompt})
     taken: Callable[[Ints], NDArray[np.float32]] = model.stepper(prepared).step
     return taken
 

@@ -130,7 +130,7 @@ _stacked = _MergedBatch._stack_elements
 def _mark_all_valid(input_signature: Any, prepared: Any, count: int) -> Any:
     return {
         n: np.pad(v, ((0, 0), (count, 0)), constant_values=v.dtype == np.bool_)
-        if v.ndim == 2 and n in (input_signature.growing, "attention_mask", "target_keep")
+        if v.ndim == 2 and n in (input_signature.sequence_input, "attention_mask", "target_keep")
         else v
         for n, v in prepared.items()
     }
