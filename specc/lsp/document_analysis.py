@@ -101,12 +101,19 @@ class DocumentAnalysis:
         if self.is_in_document(span):
             return self.path
         name = span.source.name
-        for path, module in self.library.modules.items():
-            if module.file.span is not None and module.file.span.source.name == name:
-                return path
+        loaded = self._find_loaded_path(name)
+        if loaded is not None:
+            return loaded
         if name.startswith("std/"):
             return get_specs_directory() / name
         return next((p for p in list_builtin_specs().values() if p.name == name), None)
+
+    def _find_loaded_path(self, name: str) -> Path | None:
+        """Return the path of the loaded file with a source name."""
+        for path, module in self.library.modules.items():
+            if module.file.span is not None and module.file.span.source.name == name:
+                return path
+        return None
 
 
 def analyze_incrementally(
@@ -279,8 +286,13 @@ def find_enclosing_item(
     """Return the block or definition around a character; if the text is newer than the items
     (`is_incomplete`), the last one before it.
     """
-    blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
-    before = [item for item in blocks if item.span and item.span.start <= offset]
+    before = _list_blocks_before(items, offset)
     if not before or before[-1].span is None:
         return None
     return before[-1] if is_incomplete or offset <= before[-1].span.end else None
+
+
+def _list_blocks_before(items: Iterable[ast.Item], offset: int) -> list[ast.Block | ast.Definition]:
+    """Return the blocks and definitions that begin before a character or at it."""
+    blocks = [item for item in items if isinstance(item, ast.Block | ast.Definition)]
+    return [item for item in blocks if item.span and item.span.start <= offset]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from specc.diagnostics.render import extract_docstring_summary
 from specc.driver.quantize_section import QUANTIZE_SETTINGS as ROUNDING
@@ -48,9 +49,7 @@ class CompletionItem:
 
 def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[CompletionItem]:
     """Complete at a character; the text may be newer than its analysis."""
-    start = offset
-    while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
-        start -= 1
+    start = _find_word_start(text, offset)
     if start and text[start - 1] == ".":
         return list(_complete_members(analysis, _get_dotted_name(text, start - 1)))
     expected = find_expected_tokens(text, start)
@@ -58,6 +57,14 @@ def complete_dsl(analysis: DocumentAnalysis, text: str, offset: int) -> list[Com
         return list(_complete_quoted(text, start))
     inside = any(token.kind == "LBRACE" for token in _find_unclosed(expected.preceding))
     return complete_terminals(analysis, expected, start, is_incomplete=inside)
+
+
+def _find_word_start(text: str, offset: int) -> int:
+    """Return where the word that ends at an offset begins."""
+    start = offset
+    while start and (text[start - 1].isalnum() or text[start - 1] == "_"):
+        start -= 1
+    return start
 
 
 def complete_terminals(
@@ -74,9 +81,7 @@ def complete_terminals(
         found += _complete_definition_names(expected.preceding)
         found += _list_scope(analysis, offset, is_incomplete=is_incomplete)
     elif last in ("COLON", "ARROW") and "NAME" in expected.terminals:
-        found += [
-            CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
-        ]
+        found += _list_type_words()
     elif last == "EXTENDS":
         found += [CompletionItem(name, "file", "a built-in spec") for name in list_builtin_specs()]
     elif "NAME" in expected.terminals:
@@ -84,6 +89,13 @@ def complete_terminals(
     # keywords last: where a name is allowed, users more often want a name
     found += [CompletionItem(kind.lower(), "keyword") for kind in sorted(expected.keywords)]
     return _deduplicate(found)
+
+
+def _list_type_words() -> list[CompletionItem]:
+    """Return the words that begin a type."""
+    return [
+        CompletionItem(name, "type") for name in (*STATIC_KINDS, *TENSOR_DTYPES, "list", "pair")
+    ]
 
 
 def _deduplicate(offers: Iterable[CompletionItem]) -> list[CompletionItem]:
@@ -133,14 +145,15 @@ def _complete_options(
     # after `name =` a value is expected, not an option
     if tokens[-1].kind == "EQUAL":
         return
-    existing = {
-        token.text
-        for token, after in zip(tokens[bracket:], tokens[bracket + 1 :], strict=False)
-        if after.kind == "EQUAL"
-    }
+    existing = _find_set_options(tokens[bracket:])
     for offer in list_call_options(analysis, tokens[bracket - 1].text):
         if offer.text.removesuffix("=") not in existing:
             yield offer
+
+
+def _find_set_options(tokens: Sequence[Token]) -> set[str]:
+    """Return the names before `=`."""
+    return {token.text for token, after in pairwise(tokens) if after.kind == "EQUAL"}
 
 
 def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
@@ -205,13 +218,18 @@ def _complete_entries(
         return
     match tokens[bracket - 1].kind:
         case "CONFIG":
-            base = analysis.extended_module
-            for field in iterate_config_fields(base.root.file.items) if base else ():
-                yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
+            yield from _list_config_fields(analysis)
         case "QUANTIZE":
             yield from (CompletionItem(word, "property") for word in ROUNDING)
         case "READING":
             yield from _list_inputs(analysis)
+
+
+def _list_config_fields(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:
+    """Yield the config values of the extended file."""
+    base = analysis.extended_module
+    for field in iterate_config_fields(base.root.file.items) if base else ():
+        yield CompletionItem(field.name, "property", print_type(field.type), field.doc)
 
 
 def _list_inputs(analysis: DocumentAnalysis) -> Iterator[CompletionItem]:

@@ -1,7 +1,7 @@
 """Describe the name at a position: signature, documentation, types, location of the definition."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specc.diagnostics.render import escape_control_characters, extract_docstring_summary
@@ -149,7 +149,11 @@ def _find_option(
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
         return resolve_dotted_name(analysis, calls[-1].function.path, span.start, called=True)
-    # `text: { layers: 2 }` of an instance: its keys are config values
+    return _find_record_key(analysis, nodes)
+
+
+def _find_record_key(analysis: DocumentAnalysis, nodes: Sequence[ast.Node]) -> NameMeaning | None:
+    """Return the meaning of a key of `text: { layers: 2 }` of an instance, a config value."""
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
     return _describe_config_path(analysis, ".".join(names)) if is_record else None
@@ -165,10 +169,8 @@ def _find_name(
     """Return the meaning of a dotted name up to the part that contains the offset."""
     span = node.span
     assert span is not None  # as the caller checked
-    called = len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
-    # with the cursor on `v` of `v.encode`, describe the used file
-    dot = node.path.find(".", max(0, offset - span.start))
-    path = node.path if dot < 0 else node.path[:dot]
+    called = _is_called(nodes, node)
+    path = _cut_path(node.path, offset - span.start)
     here = _describe_binding(analysis, path, span)
     found = resolve_dotted_name(analysis, path, span.start, called=called)
     if found is None and not here.symbolic_types:
@@ -181,21 +183,39 @@ def _find_name(
     )
 
 
+def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
+    """Return whether a name is the function of the call around it."""
+    return len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
+
+
+def _cut_path(path: str, offset: int) -> str:
+    """Return a dotted name up to the part at an offset: with the cursor on `v` of `v.encode`, the
+    used file.
+    """
+    dot = path.find(".", max(0, offset))
+    return path if dot < 0 else path[:dot]
+
+
 def resolve_dotted_name(
     analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
 ) -> NameMeaning | None:
     """Return the meaning of a dotted name at a character: the innermost scope wins."""
     head, _, rest = path.partition(".")
     if rest:
-        used = analysis.find_used_module(head)
-        if used is not None and rest in used.items:
-            return describe_item(used.items[rest])
-        return _describe_config_path(analysis, path.removeprefix("config."))
+        return _resolve_member(analysis, head, rest)
     values = (_find_local, _describe_config_value)
     look_ups = (_find_item, *values) if called else (*values, _find_item)
     found = (look_up(analysis, head, offset) for look_up in look_ups)
     constant = NameMeaning(code=head) if head in NAMED_CONSTANTS else None
     return next(filter(None, found), None) or _find_length(analysis, head) or constant
+
+
+def _resolve_member(analysis: DocumentAnalysis, head: str, rest: str) -> NameMeaning | None:
+    """Return the meaning of `head.rest`: an item of a used file, or a config value."""
+    used = analysis.find_used_module(head)
+    if used is not None and rest in used.items:
+        return describe_item(used.items[rest])
+    return _describe_config_path(analysis, f"{head}.{rest}".removeprefix("config."))
 
 
 def _find_local(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
@@ -241,12 +261,17 @@ def _find_length(analysis: DocumentAnalysis, name: str) -> NameMeaning | None:
     """Return the meaning of a length that `dims` declares, in this file or in an extended file."""
     module: SpecModule | None = analysis.module
     while module is not None:
-        dims = (item for item in module.file.items if isinstance(item, ast.Dims))
-        for one in (one for item in dims for one in item.names if one.name == name):
+        for one in _iterate_dims(module, name):
             doc = f"a run-time length, at least {one.minimum}"
             return NameMeaning(code=f"dims {name}", doc=doc, definition=one.span)
         module = module.extended
     return None
+
+
+def _iterate_dims(module: SpecModule, name: str) -> Iterator[ast.DimName]:
+    """Yield the declarations of a length in one file."""
+    dims = (item for item in module.file.items if isinstance(item, ast.Dims))
+    return (one for item in dims for one in item.names if one.name == name)
 
 
 def _find_spec(module: SpecModule | None) -> NameMeaning | None:
@@ -288,12 +313,16 @@ def format_meaning(meaning: NameMeaning) -> str:
     if meaning.doc:
         parts.append(escape_spec_text(meaning.doc))
     if meaning.symbolic_types:
-        parts.append("here: " + " or ".join(f"`{escape_code(s)}`" for s in meaning.symbolic_types))
+        parts.append("here: " + _join_alternatives(meaning.symbolic_types))
     # numbers add no information if no length is a config value
     if meaning.concrete_types and meaning.concrete_types != meaning.symbolic_types:
-        types = " or ".join(f"`{escape_code(s)}`" for s in meaning.concrete_types)
-        parts.append(f"with this config: {types}")
+        parts.append(f"with this config: {_join_alternatives(meaning.concrete_types)}")
     return "\n\n".join(parts)
+
+
+def _join_alternatives(codes: Sequence[str]) -> str:
+    """Join code fragments to a text such as `f32[n]` or `f32[m]`."""
+    return " or ".join(f"`{escape_code(code)}`" for code in codes)
 
 
 def fence_code(code: str) -> str:

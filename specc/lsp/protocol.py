@@ -212,18 +212,9 @@ def to_document_symbols(
 ) -> Iterator[lsp.DocumentSymbol]:
     """Yield the items of a spec that have a name."""
     for item in analysis.items:
-        match item:
-            case ast.Block() | ast.Definition():
-                name, kind, detail = item.name, item.kind, item.doc
-            case ast.Config():
-                name, kind, detail = "config", "config", ""
-            case ast.Stream():
-                name, kind, detail = item.source, "stream", ""
-            case ast.Generate():
-                name, kind, detail = item.name, "generate", ""
-            case _:
-                continue
-        if item.span is not None:
+        described = _describe_symbol(item)
+        if described is not None and item.span is not None:
+            name, kind, detail = described
             yield lsp.DocumentSymbol(
                 name=name,
                 kind=SYMBOL_KINDS.get(kind, lsp.SymbolKind.Function),
@@ -231,6 +222,21 @@ def to_document_symbols(
                 selection_range=to_range(lines, item.span.start, item.span.start),
                 detail=detail or None,
             )
+
+
+def _describe_symbol(item: ast.Item) -> tuple[str, str, str] | None:
+    """Return the name, the kind and the description of an item; None without a name."""
+    match item:
+        case ast.Block() | ast.Definition():
+            return item.name, item.kind, item.doc
+        case ast.Config():
+            return "config", "config", ""
+        case ast.Stream():
+            return item.source, "stream", ""
+        case ast.Generate():
+            return item.name, "generate", ""
+        case _:
+            return None
 
 
 def to_code_action(

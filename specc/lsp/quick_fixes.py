@@ -100,13 +100,18 @@ def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[a
     seen: list[ast.Call] = []
     for span in spans if analysis.file else ():
         assert analysis.file is not None
-        nodes = find_nodes_at(analysis.file, span.start)
-        # the span may be a statement or the call in it
-        inside = [n for node in nodes[-2:] for n in walk_tree(node)]
-        for node in (*reversed(nodes), *inside):
+        for node in _list_nodes_near(analysis.file, span.start):
             if isinstance(node, ast.Call) and node.span and node not in seen:
                 seen.append(node)
                 yield node
+
+
+def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
+    """Return the nodes around an offset, the innermost first, then the nodes inside them."""
+    nodes = find_nodes_at(file, offset)
+    # the offset may be that of a statement or of the call in it
+    inside = [n for node in nodes[-2:] for n in walk_tree(node)]
+    return [*reversed(nodes), *inside]
 
 
 def _end_of_inputs(call: ast.Call) -> int | None:
@@ -131,11 +136,16 @@ def _declaration_edits(analysis: DocumentAnalysis, piece: str) -> Iterator[FixEd
     for node in walk_tree(analysis.file):
         if isinstance(node, ast.BlockParameter | ast.Field) and node.name == declared[1]:
             yield from _redeclaration_edits(node, piece, title)
+    yield from _insert_into_configs(analysis, piece, title)
+    yield from _insert_above(analysis, f"config {{ {piece} }}", title)
+
+
+def _insert_into_configs(analysis: DocumentAnalysis, piece: str, title: str) -> Iterator[FixEdit]:
+    """Yield edits that add a declaration at the end of a config."""
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
             closer = item.span.end - 1
             yield FixEdit(title, closer, closer, f"  {piece} ")
-    yield from _insert_above(analysis, f"config {{ {piece} }}", title)
 
 
 def _redeclaration_edits(
@@ -151,15 +161,21 @@ def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -
     title = f"add `{piece}`"
     if analysis.file is None or not spans:
         return
-    if ITEM_TEXT.match(piece) and analysis.syntax == "yaml":
-        # YAML keys are unordered
-        end = len(analysis.source.text)
-        yield FixEdit(title, end, end, f"{piece}\n")
-    elif ITEM_TEXT.match(piece):
-        yield from _insert_above(analysis, piece, title)
+    if ITEM_TEXT.match(piece):
+        yield from _insert_item(analysis, piece, title)
     block = find_enclosing_item(analysis.items, spans[0].start)
     if isinstance(block, ast.Block) and block.span is not None:
         yield from _block_edits(block.span, piece, title)
+
+
+def _insert_item(analysis: DocumentAnalysis, piece: str, title: str) -> Iterator[FixEdit]:
+    """Yield edits that add an item to the document."""
+    if analysis.syntax == "yaml":
+        # YAML keys are unordered
+        end = len(analysis.source.text)
+        yield FixEdit(title, end, end, f"{piece}\n")
+    else:
+        yield from _insert_above(analysis, piece, title)
 
 
 def _block_edits(span: Span, piece: str, title: str) -> Iterator[FixEdit]:
@@ -225,11 +241,16 @@ def _placeholder_edits(
 
     error_span = spans[0]
     for call in _find_calls(analysis, spans[:1]):
-        inside = call.span is not None and call.span.text in error_span.text
-        for argument in (a.span for a in call.args if inside and a.span):
+        for argument in _list_argument_spans(call, error_span):
             yield make_edit(argument, argument)
             yield make_edit(error_span, argument)
     yield make_edit(error_span, error_span)
+
+
+def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
+    """Return the spans of the arguments of a call if the error contains it."""
+    inside = call.span is not None and call.span.text in error_span.text
+    return [a.span for a in call.args if inside and a.span]
 
 
 def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:
@@ -292,13 +313,18 @@ def propose_edits(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> Iterato
     for fix in diagnostic.fixes:
         if analysis.is_in_document(fix.span):
             yield replace_span(fix.span, fix.text)
-    labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
-    spans = [label.span for label in labels if label and analysis.is_in_document(label.span)]
+    spans = _list_label_spans(analysis, diagnostic)
     # a suggested name is more certain than other advice
     if spans:
         yield from _follow_name_suggestions(diagnostic, spans[0])
     for advice in diagnostic.helps:
         yield from _follow_advice(analysis, advice, spans)
+
+
+def _list_label_spans(analysis: DocumentAnalysis, diagnostic: Diagnostic) -> list[Span]:
+    """Return the spans that a diagnostic marks in the document, the primary one first."""
+    labels = [diagnostic.primary, *diagnostic.others] if diagnostic.primary else []
+    return [label.span for label in labels if label and analysis.is_in_document(label.span)]
 
 
 def _follow_name_suggestions(diagnostic: Diagnostic, span: Span) -> Iterator[FixEdit]:

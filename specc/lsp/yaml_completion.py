@@ -50,15 +50,20 @@ def _find_parents(above: Sequence[str], column: int) -> tuple[str, ...]:
         if found is None or line.lstrip().startswith("#"):
             continue
         dashes = found["blank"]
-        at = len(dashes)
-        # entries of a list may be in the column of its key
-        has_list = line.rstrip().endswith(":") and above[-1].lstrip().startswith("-")
-        if at < column or (at == column and "-" not in dashes and has_list):
+        if _is_parent_line(line, dashes, column, above[-1]):
             keys.append(found["key"].strip("\"' "))
             column = len(dashes) - len(dashes.lstrip())
         if column == 0:
             break
     return tuple(reversed(keys))
+
+
+def _is_parent_line(line: str, dashes: str, column: int, last_line: str) -> bool:
+    """Return whether the key of a line, after blanks and dashes, encloses a column."""
+    at = len(dashes)
+    # entries of a list may be in the column of its key
+    has_list = line.rstrip().endswith(":") and last_line.lstrip().startswith("-")
+    return at < column or (at == column and "-" not in dashes and has_list)
 
 
 def _complete_keys(text: str, path: Sequence[str]) -> Iterator[CompletionItem]:
@@ -126,13 +131,18 @@ def _list_allowed_values(schema: Schema, text: str) -> Iterator[Schema]:
         target = load_schema()["definitions"]
         assert isinstance(target, dict)
         yield target[reference.rpartition("/")[2]]
-    for key in ("anyOf", "allOf"):
-        several = schema.get(key, ())
-        yield from several if isinstance(several, list) else ()
+    yield from _list_alternatives(schema)
     if isinstance(items := schema.get("items"), dict):
         yield items
     if isinstance(then := schema.get("then"), dict) and _applies_to_text(schema.get("if"), text):
         yield then
+
+
+def _list_alternatives(schema: Schema) -> Iterator[Schema]:
+    """Yield the schemas that a schema combines."""
+    for key in ("anyOf", "allOf"):
+        several = schema.get(key, ())
+        yield from several if isinstance(several, list) else ()
 
 
 def _applies_to_text(condition: object, text: str) -> bool:

@@ -89,10 +89,15 @@ def _make_exact_product(node: NodeProto) -> Iterator[NodeProto]:
             yield cast
             yield helper.make_node("Gemm", operands, node.output, transB=1)
         case _:
-            for attribute in node.attribute:
-                if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
-                    attribute.i = EXACT_ACCURACY_LEVEL
+            _set_exact_accuracy(node)
             yield node
+
+
+def _set_exact_accuracy(node: NodeProto) -> None:
+    """Let a `MatMulNBits` compute with activations that are not quantized."""
+    for attribute in node.attribute:
+        if node.op_type == "MatMulNBits" and attribute.name == "accuracy_level":
+            attribute.i = EXACT_ACCURACY_LEVEL
 
 
 def _cast_weights(node: NodeProto, weights: str) -> tuple[NodeProto, list[str]]:

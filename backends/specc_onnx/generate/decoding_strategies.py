@@ -63,13 +63,8 @@ def emit_token_rules(
         scores = _emit_suppressed_scores(g, scores, decoding.stop, vocabulary, early)
     if decoding.forced_eos_token_id is not None:
         last = g.node("Equal", g.node("Add", iteration, 1), limit)
-        only = [
-            [
-                0.0 if i == decoding.forced_eos_token_id else FORBIDDEN_SCORE
-                for i in range(vocabulary)
-            ]
-        ]
-        scores = g.node("Where", last, g.constant(only, "f32"), scores)
+        only = _emit_only_token(g, decoding.forced_eos_token_id, vocabulary)
+        scores = g.node("Where", last, only, scores)
     if decoding.suppress_tokens:
         scores = _emit_suppressed_scores(g, scores, decoding.suppress_tokens, vocabulary)
     if decoding.begin_suppress_tokens:
@@ -82,6 +77,12 @@ def emit_token_rules(
         forced = _emit_forced_scores(g, unrestricted, tokens, vocabulary)
         scores = g.node("Where", g.node("Equal", iteration, step), forced, scores)
     return scores
+
+
+def _emit_only_token(g: Emitter, token: int, vocabulary: int) -> str:
+    """Emit scores f32[1, vocabulary] that forbid all tokens but one."""
+    only = [[0.0 if i == token else FORBIDDEN_SCORE for i in range(vocabulary)]]
+    return g.constant(only, "f32")
 
 
 def _emit_history_rules(

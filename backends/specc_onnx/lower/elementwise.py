@@ -73,14 +73,17 @@ def emit_integer_floordiv(g: Emitter, x: Tensor, y: Tensor) -> str:
     ):
         remainder = g.node("Sub", x, g.node("Mul", quotient, divisor))
         if divisor_value is not None:
-            zero = g.constant(0, dtype)
-            too_large = g.node(
-                "Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder))
-            )
+            too_large = _emit_sign_difference(g, remainder, divisor_value, dtype)
         else:
             too_large = g.node("Not", g.node("Equal", remainder, g.node("Mod", x, divisor)))
         quotient = g.node("Sub", quotient, emit_cast(g, too_large, dtype))
     return g.node("Where", is_special, g.node("Mul", x, y), quotient) if is_special else quotient
+
+
+def _emit_sign_difference(g: Emitter, remainder: str, divisor_value: float, dtype: str) -> str:
+    """Emit whether a remainder has the sign opposite to that of a constant divisor."""
+    zero = g.constant(0, dtype)
+    return g.node("Less", *((remainder, zero) if divisor_value > 0 else (zero, remainder)))
 
 
 def _emit_safe_divisor(g: Emitter, y: Tensor) -> tuple[str, str]:

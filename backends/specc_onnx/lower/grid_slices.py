@@ -296,11 +296,7 @@ def slice_positions(
     g: Emitter, x: Tensor, axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
 ) -> Tensor:
     """Slice a tensor along each axis that has a span."""
-    axis_spans = [
-        (axis, span)
-        for axis, span in zip(axes, spans, strict=True)
-        if axis is not None and span is not None
-    ]
+    axis_spans = _pair_axes_with_spans(axes, spans)
     if not axis_spans:
         return x
     name, type = x.name, x.type
@@ -312,6 +308,17 @@ def slice_positions(
             name = _gather_positions(g, name, axis, span)
     g.bodies.open[-1].types[name] = type
     return Tensor(name, type)
+
+
+def _pair_axes_with_spans(
+    axes: Sequence[int | None], spans: Sequence[PositionSpan | None]
+) -> list[tuple[int, PositionSpan]]:
+    """Return the axes that have a span, with it."""
+    return [
+        (axis, span)
+        for axis, span in zip(axes, spans, strict=True)
+        if axis is not None and span is not None
+    ]
 
 
 def _slice_contiguous(g: Emitter, x: str, spans: Sequence[tuple[int, PositionSpan]]) -> str:

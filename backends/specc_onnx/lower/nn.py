@@ -12,6 +12,7 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly, multiply_dims
 from specc.ir.graph import Node, Value
+from specc.ir.types import Type
 from specc_onnx.lower.conv import emit_convolution
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
 from specc_onnx.lower.registry import lower
@@ -99,10 +100,16 @@ def _emit_norm_input(g: Emitter, x: Tensor) -> str:
     match value.node:
         # the runtime fuses neither additions with other users nor broadcasting ones
         case Node(ops.Arith(fn="add"), args) if g.facts.use_counts[value] == 1:
-            terms = [a for a in args if a is not None and a.type == value.type]
-            if len(terms) == 2:
-                return g.node("Sum", *(g.values.tensors[a].name for a in terms))
+            return _emit_sum(g, args, value.type) or x.name
     return x.name
+
+
+def _emit_sum(g: Emitter, args: Sequence[Value | None], type: Type) -> str | None:
+    """Emit the `Sum` of two operands of a type; None if either has another type."""
+    terms = [a for a in args if a is not None and a.type == type]
+    if len(terms) != 2:
+        return None
+    return g.node("Sum", *(g.values.tensors[a].name for a in terms))
 
 
 @lower
@@ -204,12 +211,20 @@ def group_norm(
         name = _emit_centered_norm(g, name, dtype, op.eps)
     name = emit_reshape(g, name, shape, source_shape=grouped)
     # Scale and bias are per channel, not per group: they follow the layer norm.
-    for kind, weight in (("Mul", gain), ("Add", bias)):
-        if weight is not None:
-            name = g.node(kind, name, emit_unsqueeze(g, weight, *range(1, rank - 1)))
+    name = _emit_channel_scale(g, name, gain, bias, rank)
     if in_order:
         return name
     return g.node("Transpose", name, perm=[order.index(n) for n in range(rank)])
+
+
+def _emit_channel_scale(
+    g: Emitter, name: str, gain: Tensor | None, bias: Tensor | None, rank: int
+) -> str:
+    """Emit the scale and the bias of the channels on axis 1."""
+    for kind, weight in (("Mul", gain), ("Add", bias)):
+        if weight is not None:
+            name = g.node(kind, name, emit_unsqueeze(g, weight, *range(1, rank - 1)))
+    return name
 
 
 def _emit_centered_norm(g: Emitter, x: str, dtype: str, eps: float) -> str:

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from specc.ir import ops
 from specc.ir.dim import Dim, divide_dims_exactly
+from specc.ir.graph import Node
 from specc.ir.recurrent_as_loop import RecurrentOp, expand_to_scan
 from specc_onnx.lower.emitter import CONTRIB_DOMAIN, Emitter, Tensor
 from specc_onnx.lower.registry import lower, lower_expansion
@@ -121,7 +122,7 @@ def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
     g, operands = sequence.g, [x]
     node = x.value.node if x.value else None
     if x.name not in g.layouts.recurrent and node is not None and node.op == ops.Concat(2):
-        operands = [g.values.tensors[a] for a in node.args if a in g.values.tensors]
+        operands = _find_emitted_operands(g, node)
         if len(operands) < len(node.args):
             return None
     cached = [g.layouts.recurrent.get(operand.name, ("", "")) for operand in operands]
@@ -130,6 +131,11 @@ def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
         return None
     packed = [name for _, name in cached]
     return packed[0] if len(packed) == 1 else g.node("Concat", *packed, axis=2)
+
+
+def _find_emitted_operands(g: Emitter, node: Node) -> list[Tensor]:
+    """Return the operands of a node that are emitted."""
+    return [g.values.tensors[a] for a in node.args if a in g.values.tensors]
 
 
 def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
@@ -305,10 +311,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     padded_lengths = lengths and sequence.pad_lengths(lengths)
     initial_states = x.initial_state, x.initial_cell
     # ONNX states have a directions axis, here of length 1: each direction is a layer of its own.
-    states = [
-        emit_unsqueeze(g, sequence.pad_empty_axes(s.name, s.shape), 0) if s else None
-        for s in initial_states
-    ]
+    states = [_emit_initial_state(sequence, state) for state in initial_states]
     packed = sequence.pack_sequence(x.sequence, zero_padding=x.scales is not None)
     axis = 1 if x.scales else 0
     weights = emit_ordered_weights(
@@ -336,6 +339,13 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
         dtype = x.sequence.dtype
         results.append(sequence.select_final_state(state, initial, lengths, dtype))
     return tuple(results)
+
+
+def _emit_initial_state(sequence: PackedSequence, state: Tensor | None) -> str | None:
+    """Emit an initial state with a directions axis."""
+    if state is None:
+        return None
+    return emit_unsqueeze(sequence.g, sequence.pad_empty_axes(state.name, state.shape), 0)
 
 
 def _emit_scales(layer: _RecurrentLayer) -> list[str]:

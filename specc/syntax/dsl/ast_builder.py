@@ -198,12 +198,7 @@ class NodeRule(Generic[N]):
         head, rest = children[:size], drop_absent_options(children[size:])
         values = {**self.constants, "span": span}
         for name, child in zip(self.fields, head, strict=True):
-            if isinstance(child, tuple) and "+" in name:
-                values |= zip(name.split("+"), child, strict=True)
-            elif child is not None:
-                values[name] = b.convert_child(child) if name not in FLAG_FIELDS else True
-                if name == "name" and self.has_name_span and isinstance(child, Token):
-                    values["name_span"] = b.span(child)
+            values |= self._read_field(b, name, child)
         if self.body:
             body, doc = self._read_body(b, rest)
             values |= zip((self.body, "end", "trailing"), body, strict=True)
@@ -216,6 +211,17 @@ class NodeRule(Generic[N]):
         if isinstance(trailing := values.pop("trailing", None), str):
             values["comments"] = ast.Comments(trailing=trailing)
         return self.kind(**values)
+
+    def _read_field(self, b: AstBuilder, name: str, child: object) -> dict[str, object]:
+        """Return the values of a field, and the span of a name."""
+        if isinstance(child, tuple) and "+" in name:
+            return dict(zip(name.split("+"), child, strict=True))
+        if child is None:
+            return {}
+        values = {name: b.convert_child(child) if name not in FLAG_FIELDS else True}
+        if name == "name" and self.has_name_span and isinstance(child, Token):
+            values["name_span"] = b.span(child)
+        return values
 
     def _read_body(
         self, b: AstBuilder, children: Sequence[object]

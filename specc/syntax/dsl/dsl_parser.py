@@ -233,12 +233,23 @@ def _run_parser(
             states = shifted
             index += 1
             continue
-        # the previous word may have been parsed as a name: `mask a = ⏎ graph f(…)`
-        restart = next((n for n in restart_points if n >= index - 1 and n not in tried), None)
+        restart = _find_next_restart(restart_points, index, tried)
         if restart is None or start != FILE.symbol:
             return None
         tried.add(restart)
-        states, index = [table.starts[start]], restart
-        for kind in HEADER_TERMINALS:
-            states = table.shift(states, kind, end) or states
+        states, index = _compute_states_after_header(table, start), restart
+    return states
+
+
+def _find_next_restart(restart_points: Sequence[int], index: int, tried: set[int]) -> int | None:
+    """Return the first restart point that was not tried and is not before an error."""
+    # the previous word may have been parsed as a name: `mask a = ⏎ graph f(…)`
+    return next((n for n in restart_points if n >= index - 1 and n not in tried), None)
+
+
+def _compute_states_after_header(table: LalrTable, start: str) -> list[int]:
+    """Return the parser states after the header of a file."""
+    states, end = [table.starts[start]], table.ends[start]
+    for kind in HEADER_TERMINALS:
+        states = table.shift(states, kind, end) or states
     return states

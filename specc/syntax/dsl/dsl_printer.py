@@ -109,14 +109,18 @@ def print_section(node: ast.Commentable, indent: int) -> list[str]:
     head, (children, end) = layout_head(node), list_entries(node)
     if not children and not end:
         return append_comment([f"{' ' * indent}{head} {{}}"], node.comments)
-    has_comments = bool(end) or any(c.comments != ast.NO_COMMENTS for c in children)
-    if len(children) <= max_on_line and not has_comments:
+    if len(children) <= max_on_line and not end and not _have_comments(children):
         entries = "  ".join(join_pieces(layout_leaf(c)) for c in children)
         line = f"{' ' * indent}{head} {{ {entries} }}"
         if len(line) <= MAX_LINE_WIDTH:
             return append_comment([line], node.comments)
     first = append_comment([f"{' ' * indent}{head} {{"], node.comments)
     return [*first, *print_braced_body(children, end, indent + INDENT_STEP), " " * indent + "}"]
+
+
+def _have_comments(nodes: Iterable[ast.Commentable]) -> bool:
+    """Return whether any of the nodes has a comment."""
+    return any(node.comments != ast.NO_COMMENTS for node in nodes)
 
 
 def print_when(node: ast.When, indent: int) -> list[str]:
@@ -305,11 +309,7 @@ def layout_block_header(node: ast.Block) -> Pieces:
     """Lay out `block attention(x: float[n, d]) -> float[n, d] where d = 4`, broken by sections."""
     params = join_with_commas(layout_block_parameter(p) for p in node.params)
     found: Pieces = [f"{node.kind} {node.name}", "(", *params, ")", SECTION_BREAK, "-> "]
-    # one result needs neither a name nor brackets
-    if len(node.results) == 1 and not node.results[0].name:
-        found += layout_block_parameter(node.results[0])
-    else:
-        found += ["(", *join_with_commas(layout_block_parameter(r) for r in node.results), ")"]
+    found += _layout_results(node.results)
     if node.where:
         lengths = ([f"{e.name} = ", *layout_expression(e.value)] for e in node.where)
         found += [SECTION_BREAK, "where ", *join_with_commas(lengths)]
@@ -317,6 +317,14 @@ def layout_block_header(node: ast.Block) -> Pieces:
         names = join_with_commas([quote_unless_name(name)] for name in node.architectures)
         found += [SECTION_BREAK, "for ", *names]
     return found
+
+
+def _layout_results(results: Sequence[ast.BlockParameter]) -> Pieces:
+    """Lay out the results of a block."""
+    # one result needs neither a name nor brackets
+    if len(results) == 1 and not results[0].name:
+        return layout_block_parameter(results[0])
+    return ["(", *join_with_commas(layout_block_parameter(r) for r in results), ")"]
 
 
 def layout_name_list(word: str, names: Sequence[str]) -> Pieces:

@@ -53,7 +53,7 @@ def join_pieces(pieces: Pieces) -> str:
 
 def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> list[str]:
     """Break pieces into lines; the first is indented by `indent` columns."""
-    if indent + sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces) <= width:
+    if indent + _measure_flat_width(pieces) <= width:
         return [" " * indent + join_pieces(pieces)]
     # greedy: fill the line; at the first break beyond the width return to the break on the line
     # with the best score, i.e. the least nested one
@@ -94,6 +94,11 @@ def break_lines(pieces: Pieces, indent: int, width: int = MAX_LINE_WIDTH) -> lis
             column += len(piece.flat)
         n += 1
     return [*done, "".join(line).rstrip()]
+
+
+def _measure_flat_width(pieces: Pieces) -> int:
+    """Return the width of pieces on one line."""
+    return sum(len(p) if isinstance(p, str) else len(p.flat) for p in pieces)
 
 
 def print_comment_lines(texts: Iterable[str], indent: int) -> list[str]:

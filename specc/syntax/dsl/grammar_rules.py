@@ -277,11 +277,15 @@ def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
         "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign))
     )
     b.report_duplicates("the expectation", (e for e in node.entries if isinstance(e, ast.Expect)))
-    # one list, as a YAML key can occur only once
+    _report_repeated_ignores(b, node)
+    return node
+
+
+def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
+    """Report several lists of ignored keys, as a YAML key can occur only once."""
     ignored = [e for e in node.entries if isinstance(e, ast.IgnoredKeys)]
     keys = ", ".join(f'"{key}"' for key in dict.fromkeys(key for e in ignored for key in e.keys))
     b.report_duplicates("the list", ignored, f"write one list: `ignore {keys}`")
-    return node
 
 
 @register_rule("field")
@@ -333,14 +337,7 @@ def _file(
     extends: ast.TextLiteral | None,
     *items: ast.Item,
 ) -> ast.File:
-    if version.text != "1":
-        b.report_error(
-            "E0113",
-            f"unknown language version {version.text}",
-            b.span(version),
-            "here",
-            "this compiler reads version 1: `specc 1`",
-        )
+    _check_version(b, version)
     last = extends.span if extends else b.span(doc) if doc else model.span
     assert last is not None, "a parsed node has a span"
     file = ast.File(
@@ -353,3 +350,15 @@ def _file(
         extends_span=extends.span if extends else None,
     )
     return attach_file_comments(b.attacher, file, span.start, last.end)
+
+
+def _check_version(b: AstBuilder, version: Token) -> None:
+    """Report an unknown version of the language."""
+    if version.text != "1":
+        b.report_error(
+            "E0113",
+            f"unknown language version {version.text}",
+            b.span(version),
+            "here",
+            "this compiler reads version 1: `specc 1`",
+        )

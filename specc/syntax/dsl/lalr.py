@@ -297,12 +297,18 @@ def recover_from_error(run: ParseRun, index: int) -> int | None:
         if n == index or (n < index and n not in run.keywords_as_names):
             continue
         run.keywords_as_names.discard(n)
-        # drop states until the item is accepted; states that also accept a name are in an
-        # expression
-        for depth in range(len(run.states), 1, -1):
-            states = run.states[:depth]
-            if run.accepts(states, run.tokens[n].kind) and not run.accepts(states, "NAME"):
-                del run.states[depth:]
-                del run.stack[depth - 1 :]
-                return n
+        if _drop_failed_item(run, run.tokens[n].kind):
+            return n
     return None
+
+
+def _drop_failed_item(run: ParseRun, kind: str) -> bool:
+    """Drop states until an item that begins with `kind` is accepted; return whether it is."""
+    # states that also accept a name are in an expression
+    for depth in range(len(run.states), 1, -1):
+        states = run.states[:depth]
+        if run.accepts(states, kind) and not run.accepts(states, "NAME"):
+            del run.states[depth:]
+            del run.stack[depth - 1 :]
+            return True
+    return False

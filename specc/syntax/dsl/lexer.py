@@ -268,6 +268,11 @@ def _explain_unsupported_number(text: str) -> tuple[str, str] | None:
     if len(text) > MAX_NUMBER_LENGTH:
         fix = "numbers are doubles, which have 17 digits"
         return f"a number of {len(text)} characters", fix
+    return _explain_large_number(text)
+
+
+def _explain_large_number(text: str) -> tuple[str, str] | None:
+    """Explain a number that is too large, with a fix."""
     # 16 digits are checked before `int`, which takes quadratic time
     if text.isdigit() and (len(text) > 16 or int(text) >= MAX_INTEGER):
         title = f"the integer {truncate_token_text(text)} is too large"

@@ -212,9 +212,7 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
     if error.token.kind != "STRING" or not (between_items or in_body):
         return None
     place = "first inside the braces of a block or graph, or after the default of a config value"
-    # tokens on the stack, such as the keyword of an open definition, are not yet part of a rule
-    kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
-    last = next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
+    last = _find_open_definition(error)
     if last and between_items:
         word = last.lower()
         place = f'before the `=`: `{word} name(…) "what it is" = …`'
@@ -224,6 +222,13 @@ def explain_misplaced_doc(error: UnexpectedToken) -> Diagnostic | None:
         Label(error.span(error.token), "no description is allowed here"),
         helps=(f"write a description {place}",),
     )
+
+
+def _find_open_definition(error: UnexpectedToken) -> str:
+    """Return the terminal of the keyword of the definition around an error, or ''."""
+    # tokens on the stack, such as the keyword of an open definition, are not yet part of a rule
+    kinds = [p.value.kind for p in error.parse_run.stack if isinstance(p.value, Token)]
+    return next((k for k in reversed(kinds) if k in DEFINITION_TERMINALS), "")
 
 
 def explain_unfinished_line(error: UnexpectedToken) -> Diagnostic | None:
@@ -264,12 +269,7 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
     if not error.is_on_new_line(name, before):
         if before.kind in ("LBRACE", "RBRACE", "$END") or name.text == "":
             return explain_unnamed_result(error, name)
-        return Diagnostic(  # `y = a b`
-            "E0101",
-            f"an operator is missing before `{name.text}`",
-            Label(error.span(name), "expected an operator before this"),
-            helps=("write an operator between the two, or start a new statement: `name = …`",),
-        )
+        return _explain_missing_operator(error, name)
     if error.token.text == "(" or before.text in ("{", "}"):
         return explain_unnamed_result(error, name)
     return Diagnostic(
@@ -278,6 +278,16 @@ def explain_bare_name(error: UnexpectedToken) -> Diagnostic | None:
         Label(error.get_end_span(before), "is an operator missing at the end of this line?"),
         (Label(error.span(name), "read as the name of a new result, and no `=` follows"),),
         helps=(f"join the lines with an operator, or write `{name.text} = …`",),
+    )
+
+
+def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic:
+    """Explain `y = a b`."""
+    return Diagnostic(
+        "E0101",
+        f"an operator is missing before `{name.text}`",
+        Label(error.span(name), "expected an operator before this"),
+        helps=("write an operator between the two, or start a new statement: `name = …`",),
     )
 
 

@@ -79,13 +79,7 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
     terminals that can begin a value.
     """
     left = set(expected)
-    words: list[str] = []
-    if {"NUMBER", "NAME", "LPAR"} <= left:
-        left -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
-        words.append("a value")
-    elif OPERATOR_TERMINALS & left and left - OPERATOR_TERMINALS:
-        # after a value any operator fits; a closing token is more relevant
-        left -= OPERATOR_TERMINALS
+    words = _remove_value_terminals(left)
     if "RETURN" in left:
         words.append("a statement")
     elif "NAME" in left:
@@ -96,6 +90,17 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
     elif not words:
         words += [f"`{kind.lower()}`" for kind in sorted(left & KEYWORD_TERMINALS)]
     return left, words
+
+
+def _remove_value_terminals(left: set[str]) -> list[str]:
+    """Remove the terminals that begin or follow a value; return the description of their group."""
+    if {"NUMBER", "NAME", "LPAR"} <= left:
+        left -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
+        return ["a value"]
+    if OPERATOR_TERMINALS & left and left - OPERATOR_TERMINALS:
+        # after a value any operator fits; a closing token is more relevant
+        left -= OPERATOR_TERMINALS
+    return []
 
 
 @dataclass(frozen=True)

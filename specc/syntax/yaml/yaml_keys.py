@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from specc.diagnostics.source import Span
 from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax import ast
 from specc.syntax.comments import move_header_comment
@@ -161,11 +162,15 @@ def parse_yaml_statement(reader: YamlReader, node: YamlNode) -> ast.Statement | 
         return STATEMENT_FORMS[kind].parse(reader, node)
     if "until" not in names:
         return parse_yaml_let(reader, node)
-    span = node.entries[names.index("until")].key.span
+    _report_unbounded_loop(reader, node.entries[names.index("until")].key.span)
+    return None
+
+
+def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
+    """Report `until` without a maximum number of iterations."""
     what = "the maximum number of iterations is missing"
     fix = "add the maximum: `- scan: step in 8`, and `until` below it"
     reader.report_error("E0728", "this loop has no bound", span, what, fix)
-    return None
 
 
 def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:

@@ -66,16 +66,20 @@ def format_yaml_scalar(text: str, flow: bool) -> str:
     # only double quotes can express invisible characters
     if not all(map(is_visible_character, text)):
         return f'"{"".join(map(escape_yaml_character, text))}"'
-    is_plain = (
-        PLAIN_SCALAR.fullmatch(text)
+    if _is_plain_scalar(text) and not (flow and re.search(r"[\[\]{},?:]", text)):
+        return text
+    # single quotes have only one escape, so the text stays readable
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _is_plain_scalar(text: str) -> bool:
+    """Return whether a text needs no quotes outside brackets."""
+    return (
+        PLAIN_SCALAR.fullmatch(text) is not None
         and ": " not in text
         and " #" not in text
         and not text.endswith(":")
     )
-    if is_plain and not (flow and re.search(r"[\[\]{},?:]", text)):
-        return text
-    # single quotes have only one escape, so the text stays readable
-    return "'" + text.replace("'", "''") + "'"
 
 
 def escape_yaml_character(character: str) -> str:

@@ -73,13 +73,19 @@ def parse_yaml_items(reader: YamlReader, entry: YamlEntry) -> Items:
         kind = next((e.name for e in node.entries if e.name in LISTED_ITEMS), None)
         if kind is None:
             reader.report_unknown_key(node.entries[0], LISTED_ITEMS, "an item")
-        elif kind in ITEM_FORMS:
-            item = ITEM_FORMS[kind].parse(reader, node)
-            items += [item] if item is not None else []
-        else:  # a top-level key may be an entry of `items:`, `- dims: [batch]`
-            found = reader.read_known_keys(node, (kind,), f"`{kind}`")
-            items += TOP_ITEM_PARSERS[kind](reader, found[kind])
+        else:
+            items += _parse_listed_item(reader, node, kind)
     return items
+
+
+def _parse_listed_item(reader: YamlReader, node: YamlMapping, kind: str) -> Items:
+    """Parse an entry of `items:`."""
+    if kind in ITEM_FORMS:
+        item = ITEM_FORMS[kind].parse(reader, node)
+        return [item] if item is not None else []
+    # a top-level key may be an entry of `items:`, `- dims: [batch]`
+    found = reader.read_known_keys(node, (kind,), f"`{kind}`")
+    return TOP_ITEM_PARSERS[kind](reader, found[kind])
 
 
 def make_section_parser(

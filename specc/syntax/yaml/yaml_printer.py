@@ -39,27 +39,36 @@ from specc.syntax.yaml.yaml_values import EQUATIONS
 def print_yaml(file: ast.File) -> str:
     """Print a spec."""
     out = print_comment_lines(file.comments.leading, 0)
-    head = [
-        YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
-        YamlPair("model", file.model),
-    ]
-    optional = (("doc", file.doc), ("extends", file.extends))
-    head += [YamlPair(key, text) for key, text in optional if text]
-    out += print_yaml_block(YamlMap(head), 0)
+    out += print_yaml_block(YamlMap(_list_head_pairs(file)), 0)
     previous: ast.Item | None = None
     for run, pair in convert_runs(file.items):
-        if (
-            previous is None
-            or run[0].comments.blank_line_before
-            or is_spaced_item(run[0])
-            or is_spaced_item(previous)
-        ):
+        if _needs_blank_line(previous, run[0]):
             out.append("")
         out += print_yaml_block(YamlMap([pair]), 0)
         previous = run[-1]
     if file.end:
         out += ["", *print_comment_lines(file.end, 0)]
     return "\n".join(out) + "\n"
+
+
+def _needs_blank_line(previous: ast.Item | None, item: ast.Item) -> bool:
+    """Return whether a blank line precedes an item."""
+    return (
+        previous is None
+        or item.comments.blank_line_before
+        or is_spaced_item(item)
+        or is_spaced_item(previous)
+    )
+
+
+def _list_head_pairs(file: ast.File) -> list[YamlPair]:
+    """Return the keys before the items of a spec."""
+    head = [
+        YamlPair("specc", str(file.version), ast.Comments(trailing=file.comments.trailing)),
+        YamlPair("model", file.model),
+    ]
+    optional = (("doc", file.doc), ("extends", file.extends))
+    return head + [YamlPair(key, text) for key, text in optional if text]
 
 
 ItemRun = list[ast.Item]

@@ -116,14 +116,18 @@ class YamlReader(ErrorCollector):
                 if meant in missing:
                     missing.remove(meant)
         for name in missing:
-            self.report_error(
-                "E0126",
-                f"{subject} has no `{name}`",
-                get_first_line_span(node.span),
-                f"`{name}` is missing here",
-                f"add `{name}: {REQUIRED_VALUES.get(name, '…')}`",
-            )
+            self._report_missing_key(node, name, subject)
         return found
+
+    def _report_missing_key(self, node: YamlNode, name: str, subject: str) -> None:
+        """Report that a map has no key `name`."""
+        self.report_error(
+            "E0126",
+            f"{subject} has no `{name}`",
+            get_first_line_span(node.span),
+            f"`{name}` is missing here",
+            f"add `{name}: {REQUIRED_VALUES.get(name, '…')}`",
+        )
 
     def report_unknown_key(self, entry: YamlEntry, allowed: Iterable[str], subject: str) -> str:
         """Report an unknown key; return the most similar allowed key, or ""."""

@@ -125,14 +125,7 @@ def parse_yaml_expressions(reader: YamlReader, node: YamlNode) -> tuple[ast.Expr
 def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
     """Parse `{linear: {in: x, out: d, weights: q_proj}}`."""
     if len(node.entries) != 1:
-        keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
-        reader.report_error(
-            "E0125",
-            "a value as a map has one key, the name of the function",
-            get_first_line_span(node.span),
-            f"its keys are {keys}" if keys else "it has no key",
-            "write `{linear: {in: x, out: d, weights: q_proj}}`",
-        )
+        _report_call_keys(reader, node)
         return ast.Name("_", span=node.span)
     entry = node.entries[0]
     subject = "the name of the function"
@@ -151,6 +144,18 @@ def parse_yaml_call(reader: YamlReader, node: YamlMapping) -> ast.Expr:
             parse_yaml_name(reader, argument.key, "an option")
             options.append(make_option(argument, parse_yaml_expression(reader, argument.value)))
     return ast.Call(function, args, tuple(options), weights, span=node.span)
+
+
+def _report_call_keys(reader: YamlReader, node: YamlMapping) -> None:
+    """Report a call whose map does not have exactly one key."""
+    keys = ", ".join(f"`{e.name}`" for e in node.entries[:4])
+    reader.report_error(
+        "E0125",
+        "a value as a map has one key, the name of the function",
+        get_first_line_span(node.span),
+        f"its keys are {keys}" if keys else "it has no key",
+        "write `{linear: {in: x, out: d, weights: q_proj}}`",
+    )
 
 
 def make_option(entry: YamlEntry, value: ast.Expr) -> ast.Option:
