@@ -4,7 +4,7 @@ declared results.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from specc.diagnostics.diagnostic import raise_error
 from specc.frontend.context import (
@@ -53,12 +53,7 @@ def broadcast_batch(
     """Expand operands with batch size 1 if the declared type names the batch axis and
     another operand, or a run-time length of `dims`, has a larger size for that name.
     """
-    lengths: dict[str, Dim] = {}
-    for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
-        if name and isinstance(value, Tensor):
-            known = env.find_runtime_length(name) or value.shape[0]
-            if known != 1:
-                lengths.setdefault(name, known)
+    lengths = _find_batch_lengths(arguments, env)
     expanded: list[ParameterArgument] = []
     for param, value, expr in arguments:
         length = lengths.get(_get_batch_name(param, value, env))
@@ -67,6 +62,17 @@ def broadcast_batch(
             value = add_op(context, op, value, span=expr.span, scope=env.scope)
         expanded.append((param, value, expr))
     return expanded
+
+
+def _find_batch_lengths(arguments: Sequence[ParameterArgument], env: Env) -> dict[str, Dim]:
+    """Return the first batch size other than 1 of each name of a batch axis."""
+    lengths: dict[str, Dim] = {}
+    for name, value in ((_get_batch_name(p, v, env), v) for p, v, _ in arguments):
+        if name and isinstance(value, Tensor):
+            known = env.find_runtime_length(name) or value.shape[0]
+            if known != 1:
+                lengths.setdefault(name, known)
+    return lengths
 
 
 def _get_batch_name(param: ast.BlockParameter, value: SpecValue, env: Env) -> str:
@@ -203,13 +209,9 @@ def _pair_arguments(
     block: ast.Block, call: PendingCall
 ) -> list[tuple[ast.BlockParameter, ast.Expr]]:
     """Pair each argument with its parameter. Raise E0201, E0211 or E0212 on a mismatch."""
-    args = call.args
     options = [o for o in call.options if o.name != "config"]
-    if len(args) > len(block.params):
-        names = ", ".join(p.name for p in block.params)
-        title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
-        raise_error("E0211", title, args[len(block.params)].span, helps=[f"it takes ({names})"])
-    pairs = list(zip(block.params, args, strict=False))
+    _check_argument_count(block, call.args)
+    pairs = list(zip(block.params, call.args, strict=False))
     by_name = {p.name: p for p in block.params}
     for option in options:
         span = option.name_span or option.span
@@ -219,6 +221,14 @@ def _pair_arguments(
             raise_error("E0212", f"`{option.name}` is given twice", span)
         pairs.append((by_name[option.name], option.value))
     return pairs
+
+
+def _check_argument_count(block: ast.Block, args: Sequence[ast.Expr]) -> None:
+    """Raise E0211 if there are more arguments than inputs of the block."""
+    if len(args) > len(block.params):
+        names = ", ".join(p.name for p in block.params)
+        title = f"`{block.name}` takes {len(block.params)} inputs, {len(args)} are given"
+        raise_error("E0211", title, args[len(block.params)].span, helps=[f"it takes ({names})"])
 
 
 def bind_arguments(context: Context, block: ast.Block, pairs: BoundArguments, env: Env) -> None:
@@ -283,8 +293,7 @@ def _bind_parameter(
 ) -> None:
     description = f"`{param.name}` of `{block.name}`"
     value_context = ValueContext(description, expr.span, block.name)
-    words = param.type.names if param.type.name == "choice" else ()
-    if isinstance(value, ChoiceValue) and value.word in words and value.words == words:
+    if _is_declared_choice(param, value):
         env.names[param.name] = value
     elif value is None and param.type.optional:
         env.names[param.name] = None
@@ -300,6 +309,12 @@ def _bind_parameter(
         )
 
 
+def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
+    """Return whether a value is one of the parameter's words, of the same choice."""
+    words = param.type.names if param.type.name == "choice" else ()
+    return isinstance(value, ChoiceValue) and value.word in words and value.words == words
+
+
 def _check_return(
     block: ast.Block, returned: Returned | None
 ) -> tuple[ast.Return, Sequence[EvalResult]]:
@@ -307,14 +322,7 @@ def _check_return(
     missing or has another number of values.
     """
     if returned is None:
-        names = ", ".join(p.name or "value" for p in block.results)
-        raise_error(
-            "E0214",
-            f"`{block.name}` ends without `return`",
-            block.name_span,
-            "no result",
-            helps=[f"end it with `return {names}`"],
-        )
+        _raise_missing_return(block)
     statement, values = returned
     # `return attend(…)` returns all results of the call
     if len(values) == 1 and isinstance(values[0], Results) and len(block.results) > 1:
@@ -325,6 +333,17 @@ def _check_return(
         title = f"`{block.name}` declares {declared} and returns {len(values)}"
         raise_error("E0214", title, statement.span)
     return statement, values
+
+
+def _raise_missing_return(block: ast.Block) -> NoReturn:
+    names = ", ".join(p.name or "value" for p in block.results)
+    raise_error(
+        "E0214",
+        f"`{block.name}` ends without `return`",
+        block.name_span,
+        "no result",
+        helps=[f"end it with `return {names}`"],
+    )
 
 
 def check_block_results(

@@ -38,10 +38,15 @@ def hoist_position_ids(
         replacements.update(zip(builder.nodes[node], results, strict=True))
         if (origin := builder.node_origins.get(node)) and results[0].node:
             builder.node_origins.setdefault(results[0].node, origin)
-    if not replacements:
-        return dict(outputs)
-    builder.names = {n: replacements.get(v, v) for n, v in builder.names.items()}
-    return {name: replacements.get(v, v) for name, v in outputs.items()}
+    if replacements:
+        builder.names = _replace_values(builder.names, replacements)
+    return _replace_values(outputs, replacements)
+
+
+def _replace_values(
+    values: Mapping[Key, Value], replacements: Mapping[Value, Value]
+) -> dict[Key, Value]:
+    return {name: replacements.get(v, v) for name, v in values.items()}
 
 
 def _get_counted_length(node: Node) -> Dim | None:
@@ -74,18 +79,8 @@ def extract_body_graph(
     captures = _sort_captures(builder, captured)
     names = {**inputs, **{f"outer {n}": Value(v.type) for n, v in enumerate(captures)}}
     copied_values = dict(zip([*inputs.values(), *captures], names.values(), strict=True))
-    copies: list[tuple[Node, tuple[Value, ...]]] = []
-    origins: dict[Node, NodeOrigin] = {}
-    for original in body_nodes:
-        if original not in live:
-            continue
-        results = builder.nodes[original]
-        node = Node(original.op, tuple(copied_values[a] if a else None for a in original.args))
-        copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
-        copied_values.update(zip(results, copies[-1][1], strict=True))
-        # nodes of the body keep their scope and source location, for messages
-        if original in builder.node_origins:
-            origins[node] = builder.node_origins[original]
+    originals = [node for node in body_nodes if node in live]
+    copies, origins = _copy_nodes(builder, originals, copied_values)
     body = Graph(
         name="body",
         inputs=names,
@@ -97,6 +92,25 @@ def extract_body_graph(
         node_origins=origins,
     )
     return body, captures
+
+
+def _copy_nodes(
+    builder: Builder, originals: Iterable[Node], copied_values: dict[Value, Value]
+) -> tuple[list[tuple[Node, tuple[Value, ...]]], dict[Node, NodeOrigin]]:
+    """Copy nodes and add their results to `copied_values`. Return the copies with their results,
+    and the origins of the copies.
+    """
+    copies: list[tuple[Node, tuple[Value, ...]]] = []
+    origins: dict[Node, NodeOrigin] = {}
+    for original in originals:
+        results = builder.nodes[original]
+        node = Node(original.op, tuple(copied_values[a] if a else None for a in original.args))
+        copies.append((node, tuple(Value(r.type, node, r.index) for r in results)))
+        copied_values.update(zip(results, copies[-1][1], strict=True))
+        # nodes of the body keep their scope and source location, for messages
+        if original in builder.node_origins:
+            origins[node] = builder.node_origins[original]
+    return copies, origins
 
 
 def _find_reachable(
@@ -155,15 +169,18 @@ def _find_dependent_nodes(
         results = builder.nodes[node]
         if any(a in dependent_values for a in node.args):
             dependent_values.update(results)
-        elif (length and any(length in d.symbols() for d in results[0].type.shape)) or any(
-            a in length_values for a in node.args
-        ):
+        elif _has_length(results[0], length) or any(a in length_values for a in node.args):
             length_values.update(results)
             earlier_nodes[node] = None
         else:
             continue
         dependent_nodes[node] = None
     return dependent_nodes
+
+
+def _has_length(value: Value, length: str) -> bool:
+    """Return whether an axis of the value has a length with the symbol `length`."""
+    return bool(length) and any(length in d.symbols() for d in value.type.shape)
 
 
 ZEROS_BY_DTYPE: Mapping[str, float | int | bool] = {"bool": False, "i64": 0, "i32": 0}

@@ -67,12 +67,7 @@ def evaluate_argument(
         word := _match_choice_word(context, expr, kinds, description, env)
     ):
         return word
-    if NORMALIZER_KIND in kinds:
-        value = take_first_result(evaluate_normalizer(context, expr, env))
-    elif FUNCTION_KIND in kinds:
-        value = take_first_result(context.evaluate_function(expr, env))
-    else:
-        value = evaluate_value(context, expr, env)
+    value = _evaluate_by_kinds(context, expr, kinds, env)
     # the error is already reported: raise without a diagnostic
     if value is POISON:
         raise Failed
@@ -88,6 +83,17 @@ def evaluate_argument(
         description,
         expr.span,
     )
+
+
+def _evaluate_by_kinds(
+    context: Context, expr: ast.Expr, kinds: ParameterKinds, env: Env
+) -> SpecValue:
+    """Evaluate an argument as a normalizer or a function if the parameter takes one."""
+    if NORMALIZER_KIND in kinds:
+        return take_first_result(evaluate_normalizer(context, expr, env))
+    if FUNCTION_KIND in kinds:
+        return take_first_result(context.evaluate_function(expr, env))
+    return evaluate_value(context, expr, env)
 
 
 def _match_choice_word(
@@ -184,13 +190,16 @@ def _pair_with_parameters(
         # the last parameter may take any number of arguments: `max(a, b, c)`
         parameter = positional[min(n, len(positional) - 1)] if positional else None
         if parameter is None or (n >= len(positional) and not parameter.is_variadic):
-            count = len(positional) or "no"
-            plural = "s" * (len(positional) > 1)
-            title = f"`{builtin.name}` takes {count} input{plural}, this is one too many"
-            raise_error("E0211", title, value.span, helps=[f"`{builtin.format_signature()}`"])
+            _raise_too_many_inputs(builtin, len(positional), value.span)
         pairs.append((parameter, value))
         site.argument_spans[parameter.name] = value.span
     return pairs + _pair_options(builtin, call, site, {s.name for s, _ in pairs})
+
+
+def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None) -> NoReturn:
+    plural = "s" * (input_count > 1)
+    title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, this is one too many"
+    raise_error("E0211", title, span, helps=[f"`{builtin.format_signature()}`"])
 
 
 def _pair_options(
@@ -222,10 +231,14 @@ def _check_missing_arguments(
         is_required = parameter.default is ABSENT and not parameter.is_variadic
         if is_required and parameter.name not in values:
             _raise_missing_argument(builtin, parameter, expr.span)
-    inputs = {p.name for p in builtin.parameters if p.is_positional}
-    if builtin.is_variadic and not has_variadic and not inputs & values.keys():
+    if builtin.is_variadic and not has_variadic and not _has_input(builtin, values):
         title = f"`{builtin.name}` needs an input"
         raise_error("E0211", title, expr.span, helps=[f"`{builtin.format_signature()}`"])
+
+
+def _has_input(builtin: Builtin, values: Mapping[str, SpecValue]) -> bool:
+    """Return whether a positional parameter has a value."""
+    return any(p.is_positional and p.name in values for p in builtin.parameters)
 
 
 def _raise_missing_argument(

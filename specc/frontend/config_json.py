@@ -242,11 +242,7 @@ class _JsonParser:
         character, start = self.peek(), self.position
         self.value_count += 1
         if level >= MAX_JSON_DEPTH or self.value_count > MAX_JSON_VALUES:
-            problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
-            if level < MAX_JSON_DEPTH:
-                problem = f"has more than {MAX_JSON_VALUES} values"
-            helps = ["config files of models are smaller; download it again"]
-            raise_error("E0415", f"the config file {problem}", self.get_next_span(), helps=helps)
+            _raise_too_large(level, self.get_next_span())
         match character:
             case "{":
                 return _decode_float_object(self.parse_object(level))
@@ -347,6 +343,15 @@ class _JsonParser:
         similar = _LITERAL_SPELLINGS.get(lower, lower if lower in _LITERAL_VALUES else "")
         help_ = format_suggestion(similar) if similar else ""
         self.raise_error_here(f"`{text[:40]}` is not a JSON value", help_)
+
+
+def _raise_too_large(level: int, span: Span) -> NoReturn:
+    """Raise E0415 for a file that is nested too deep or has too many values."""
+    problem = f"is nested deeper than {MAX_JSON_DEPTH} levels"
+    if level < MAX_JSON_DEPTH:
+        problem = f"has more than {MAX_JSON_VALUES} values"
+    helps = ["config files of models are smaller; download it again"]
+    raise_error("E0415", f"the config file {problem}", span, helps=helps)
 
 
 def _decode_float_object(value: JsonObject) -> JsonNode:

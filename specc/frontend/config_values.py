@@ -1,6 +1,6 @@
 """Evaluate config fields: command line, extending spec, config.json, default, in this order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -332,12 +332,16 @@ EXAMPLE_VALUES = {
 def _raise_unknown_value(diagnostic: Diagnostic, entry: ast.Field, name: ast.Name) -> NoReturn:
     """Raise E0202 for an unknown name where a value is expected (`layers: two`)."""
     kind = entry.type.name
-    default_text = entry.default.span.text if entry.default and entry.default.span else ""
-    default = "" if default_text == name.path else default_text
-    example = f'"{name.path}"' if kind == "text" else default or EXAMPLE_VALUES[kind]
+    example = f'"{name.path}"' if kind == "text" else _get_example(entry, name.path)
     takes = f"`{entry.name}` takes {kind}, for example {example}"
     suggestions = [help for help in diagnostic.helps if help.startswith("did you mean")]
     raise Failed(replace(diagnostic, helps=(*suggestions, takes)))
+
+
+def _get_example(entry: ast.Field, unknown: str) -> str:
+    """Return an example value: the default, unless it is the unknown name itself."""
+    default = entry.default.span.text if entry.default and entry.default.span else ""
+    return default if default not in ("", unknown) else EXAMPLE_VALUES[entry.type.name]
 
 
 def get_first_trial_value(type: ast.TypeName) -> SpecValue:
@@ -364,10 +368,13 @@ def _raise_missing_value(entry: ast.Field, path: str, reader: ConfigReader) -> N
         title = f"`{path}` has no value: {' or '.join(quoted)} is not in {file}"
         if nested := _find_nested_keys(reader.config_file, keys):
             notes.append(f"{file} has {', '.join(nested[:4])}")
-            both = dict.fromkeys([*nested[:2], *keys])
-            helps.insert(0, "write  from " + " | ".join(f'"{k}"' for k in both))
+            helps.insert(0, _suggest_sources([*nested[:2], *keys]))
     primary = Label.at(entry.span, "declared here, without a default")
     raise Failed(Diagnostic("E0401", title, primary, notes=tuple(notes), helps=tuple(helps)))
+
+
+def _suggest_sources(keys: Iterable[str]) -> str:
+    return "write  from " + " | ".join(f'"{k}"' for k in dict.fromkeys(keys))
 
 
 def _find_nested_keys(file: JsonObject, keys: list[str]) -> list[str]:

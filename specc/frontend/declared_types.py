@@ -1,6 +1,6 @@
 """Check values against declared types: compile-time kinds, and tensor types that bind lengths."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
@@ -176,14 +176,18 @@ def resolve_input_type(context: Context, type: ast.TypeName, env: Env, origin: s
     undeclared = [
         d for d in type.dims if isinstance(d, ast.Name) and not _is_known_length(context, d, env)
     ]
-    for name in undeclared:
-        env.dims[name.path] = Dim.symbol(name.path)  # report it once for all inputs
     if undeclared:
-        raise Failed(*(_explain_undeclared_length(d, env) for d in undeclared))
+        _raise_undeclared_lengths(undeclared, env)
     shape = (_evaluate_input_length(context, dim, env, origin) for dim in type.dims)
     return Type(
         get_declared_dtype(type), tuple(d.with_origin(Origin(type.span, origin)) for d in shape)
     )
+
+
+def _raise_undeclared_lengths(undeclared: Sequence[ast.Name], env: Env) -> NoReturn:
+    for name in undeclared:
+        env.dims[name.path] = Dim.symbol(name.path)  # report it once for all inputs
+    raise Failed(*(_explain_undeclared_length(d, env) for d in undeclared))
 
 
 def _evaluate_input_length(
@@ -272,14 +276,19 @@ def match_tensor_type(
         raise_error(
             "E0301", title, value_context.span, f"this is {describe_value(value)}", others=others
         )
-    matcher = _TypeMatcher(context, type, value, env, value_context)
-    lengths = iter(value.shape)
+    _match_dims(_TypeMatcher(context, type, value, env, value_context), dims, ellipsis_rank)
+    return value
+
+
+def _match_dims(
+    matcher: "_TypeMatcher", dims: Iterable[ast.Expr | ast.EllipsisDims], ellipsis_rank: int
+) -> None:
+    lengths = iter(matcher.tensor.shape)
     for dim in dims:
         if isinstance(dim, ast.EllipsisDims):
             matcher.match_ellipsis(tuple(islice(lengths, ellipsis_rank)))
         else:
             matcher.match_length(dim, next(lengths))
-    return value
 
 
 @dataclass(frozen=True, slots=True)

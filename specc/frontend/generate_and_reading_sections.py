@@ -84,10 +84,14 @@ def expression_to_data(context: Context, expr: ast.Expr, env: Env) -> object:
             left = expression_to_data(context, expr.left, env)
             right = expression_to_data(context, expr.right, env)
             if isinstance(left, int | float) and isinstance(right, int | float) and right:
-                # the result of two integers without a remainder is an integer
-                is_whole = isinstance(left, int) and left % right == 0
-                return left // right if is_whole else left / right
+                return _divide_numbers(left, right)
     return value_to_data(context.evaluate(expr, env), expr.span)
+
+
+def _divide_numbers(left: int | float, right: int | float) -> int | float:
+    """Divide; the result of two integers without a remainder is an integer."""
+    is_whole = isinstance(left, int) and left % right == 0
+    return left // right if is_whole else left / right
 
 
 def _call_to_data(
@@ -203,13 +207,7 @@ def evaluate_streaming(
     """Return the streaming section of the spec for this graph. Raise E0221 for names that
     no graph has, E0975 if one graph has two time axes.
     """
-    graphs = list_graphs(program)
-    items = [
-        item
-        for item, _ in program.iterate_items(ast.Stream)
-        # a section whose names only another graph has belongs to that graph
-        if _has_stream_names(block, item) or not any(_has_stream_names(g, item) for g in graphs)
-    ]
+    items = _list_stream_items(program, block)
     for item in items:
         _check_names(block, item)
         _check_time_axis(block, item)
@@ -217,6 +215,16 @@ def evaluate_streaming(
         return None
     _check_single_stream(block, items, generation)
     return StreamSection(items[0].input_name, tuple(dict.fromkeys(i.source for i in items)))
+
+
+def _list_stream_items(program: Program, block: ast.Block) -> list[ast.Stream]:
+    """Return the streaming sections, without those whose names only another graph has."""
+    graphs = list_graphs(program)
+    return [
+        item
+        for item, _ in program.iterate_items(ast.Stream)
+        if _has_stream_names(block, item) or not any(_has_stream_names(g, item) for g in graphs)
+    ]
 
 
 def _check_single_stream(
@@ -271,9 +279,12 @@ def _is_generated_by(block: ast.Block, item: ast.Generate) -> bool:
     result = next((r for r in block.results if r.name == item.source), None)
     if result is None or len(dims) < 2:
         return False
-    lengths = {n.path for n in walk_tree(result.type) if isinstance(n, ast.Name)}
     time_axis = dims[1]
-    return isinstance(time_axis, ast.Name) and time_axis.path in lengths
+    return isinstance(time_axis, ast.Name) and time_axis.path in _collect_lengths(result.type)
+
+
+def _collect_lengths(type: ast.TypeName) -> set[str]:
+    return {n.path for n in walk_tree(type) if isinstance(n, ast.Name)}
 
 
 def _check_names(block: ast.Block, item: ast.Generate | ast.Stream) -> None:
@@ -312,14 +323,20 @@ def evaluate_readings(
             # `elsewhere`: an input of another graph of the spec
             if not isinstance(entry, kind) or entry.name in data or entry.name in other_names:
                 continue
-            span, expected = entry.span, f"expected one of {', '.join(known)}"
             if entry.name not in known:
+                expected = f"expected one of {', '.join(known)}"
                 helps = suggest_similar_name(entry.name, known, expected)
                 title = f"the graph `{block.name}` has no {kind_name} `{entry.name}`"
-                raise_error("E0221", title, span, helps=helps)
-            reading = expression_to_data(context, entry.value, env)
-            if not isinstance(reading, dict):
-                title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
-                raise_error("E0203", title, span)
-            data[entry.name] = {"home": module.path, **reading}
+                raise_error("E0221", title, entry.span, helps=helps)
+            data[entry.name] = {"home": module.path, **_evaluate_reading(context, entry, env)}
     return data
+
+
+def _evaluate_reading(
+    context: Context, entry: ast.InputReading | ast.ResultDisplay, env: Env
+) -> dict[str, object]:
+    reading = expression_to_data(context, entry.value, env)
+    if not isinstance(reading, dict):
+        title = "expected `image(…)`, `text(…)`, `choice(…)` or `numbers()`"
+        raise_error("E0203", title, entry.span)
+    return reading

@@ -129,9 +129,7 @@ class _RopeReader:
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
         theta, theta_member = self._read_theta(parameters)
-        if parameters and scaling and parameters.to_plain() != scaling.to_plain():
-            title = '"rope_parameters" and "rope_scaling" differ'
-            self.raise_invalid(title, scaling.span, first=parameters.span)
+        self._check_tables_equal(parameters, scaling)
         table = parameters or scaling
         if table is None:
             rope = self._make_unscaled_rope(default, theta)
@@ -143,6 +141,13 @@ class _RopeReader:
         if span and (reason := explain_invalid_rope(rope)):
             self.raise_invalid(f"invalid RoPE settings: {reason}", span)
         return rope
+
+    def _check_tables_equal(
+        self, parameters: JsonObject | None, scaling: JsonObject | None
+    ) -> None:
+        if parameters and scaling and parameters.to_plain() != scaling.to_plain():
+            title = '"rope_parameters" and "rope_scaling" differ'
+            self.raise_invalid(title, scaling.span, first=parameters.span)
 
     def raise_invalid(
         self,
@@ -228,13 +233,20 @@ class _RopeReader:
             return "default"
         name = member.value.value if isinstance(member.value, JsonScalar) else None
         kind = SCALING_ALIASES.get(name, name) if isinstance(name, str) else ""
-        for shared_name, key, actual_kind in KINDS_BY_KEY:
-            if kind == shared_name and table.find_non_null(key):
-                return actual_kind
+        if actual_kind := _find_kind_by_key(table, kind):
+            return actual_kind
         # a config file has no `axial` frequencies
         if kind in SCALING_KINDS and kind != "axial":
             return kind
         self.raise_invalid(f"unknown RoPE scaling {member.value.span.text}", table.span)
+
+
+def _find_kind_by_key(table: JsonObject, kind: str) -> str:
+    """Return the kind that a key of the table tells from others with the same name, or ""."""
+    for shared_name, key, actual_kind in KINDS_BY_KEY:
+        if kind == shared_name and table.find_non_null(key):
+            return actual_kind
+    return ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 equations (`where total = past + seq`), and lengths that no input determines (E0311).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from specc.frontend.spec_values import (
     take_first_result,
 )
 from specc.ir.dim import Dim, DimError, DimFunction, DimLimitError
-from specc.ir.graph import Graph, Node
+from specc.ir.graph import Graph, Node, Value
 from specc.ir.length_constraints import iterate_nested_nodes, list_nonnegative_dims
 from specc.ir.shape_binding import find_length_sources
 from specc.syntax import ast
@@ -137,11 +137,15 @@ def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:
             | BuiltinFunction(bound_arguments=arguments)
         ) if arguments:
             return replace(value, bound_arguments=_substitute_in_values(arguments, values))
-        case CombinedMask(op, parts):
-            substituted = (_substitute_in_value(part, values) for part in parts)
-            return CombinedMask(op, tuple(m for m in substituted if isinstance(m, MaskLike)))
+        case CombinedMask() as mask:
+            return _substitute_in_mask(mask, values)
         case _:
             return value
+
+
+def _substitute_in_mask(mask: CombinedMask, values: dict[str, Dim]) -> CombinedMask:
+    substituted = (_substitute_in_value(part, values) for part in mask.parts)
+    return CombinedMask(mask.op, tuple(m for m in substituted if isinstance(m, MaskLike)))
 
 
 def evaluate_equations(context: Context, block: ast.Block, env: Env) -> dict[str, Dim]:
@@ -197,19 +201,22 @@ def check_lengths_known(graph: Graph, dims: Collection[str], span: Span | None) 
         return
     axes = {d for t in types.values() for d in t.shape}
     for node, results in iterate_nested_nodes(graph):
-        result_lengths = (d for r in results for d in r.type.shape)
-        for length in (*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()):
+        for length in _list_needed_lengths(node, results):
             missing = sorted(length.symbols() & unknown)
             if missing and length not in axes:
                 _raise_unknown_length(graph, node, length, missing[0], span)
+
+
+def _list_needed_lengths(node: Node, results: Iterable[Value]) -> list[Dim]:
+    result_lengths = (d for r in results for d in r.type.shape)
+    return [*result_lengths, *list_nonnegative_dims(node), *node.op.iterate_lengths()]
 
 
 def _raise_unknown_length(
     graph: Graph, node: Node, length: Dim, symbol: str, span: Span | None
 ) -> None:
     origin = graph.node_origins.get(node)
-    axes = {d for v in graph.inputs.values() for d in v.type.shape}
-    containing_axes = sorted(str(d) for d in axes if symbol in d.symbols())
+    containing_axes = _list_axes_with_symbol(graph, symbol)
     notes = [f"`{symbol}` cannot be computed from the axis `{d}`" for d in containing_axes]
     raise_error(
         "E0311",
@@ -222,3 +229,9 @@ def _raise_unknown_length(
             f"`where {symbol} = …`"
         ],
     )
+
+
+def _list_axes_with_symbol(graph: Graph, symbol: str) -> list[str]:
+    """Return the lengths of input axes that contain a symbol, sorted as strings."""
+    axes = {d for v in graph.inputs.values() for d in v.type.shape}
+    return sorted(str(d) for d in axes if symbol in d.symbols())

@@ -3,6 +3,7 @@ Evaluate expressions where a value of a declared type or a normalizer is expecte
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -119,16 +120,19 @@ def _resolve_first_part(
     if head in NAMED_CONSTANTS:
         return NAMED_CONSTANTS[head]
     if head == "i" and env.grid_indices:
-        # a grid for a query [batch, d] has `j` only
-        helps = [
-            "`insert(x, axis=1)` gives the query a length axis of 1",
-            "`local_window(center, reach)` and `trailing_window(at, back)` take the query's "
-            "position",
-        ]
-        title = "this query has no position: it is one vector per batch element"
-        raise_error("E0604", title, span, "reads the query's position", helps=helps)
+        _raise_no_query_position(span)
     target = resolve_function(context, head, env, span)
     return ABSENT if target is None else target
+
+
+def _raise_no_query_position(span: Span | None) -> NoReturn:
+    """Raise E0604: a grid for a query [batch, d] has `j` only."""
+    helps = [
+        "`insert(x, axis=1)` gives the query a length axis of 1",
+        "`local_window(center, reach)` and `trailing_window(at, back)` take the query's position",
+    ]
+    title = "this query has no position: it is one vector per batch element"
+    raise_error("E0604", title, span, "reads the query's position", helps=helps)
 
 
 def resolve_function(context: Context, name: str, env: Env, span: Span | None) -> Function | None:
@@ -170,14 +174,20 @@ def resolve_used_item(context: Context, name: ast.Name, env: Env) -> Function | 
             # an empty config: a block of another file has its own values, not the caller's
             inner_env = Env(module=module, config={})
     if item_name not in module.items:
-        helps = suggest_similar_name(item_name, module.items, f"it has {', '.join(module.items)}")
-        title = f"`{module.path}` has no block or graph called `{item_name}`"
-        others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
-        raise_error("E0204", title, name.span, helps=helps, others=others)
+        _raise_unknown_item(module, item_name, use, name.span)
     function = _make_function_value(module.items[item_name], module, inner_env, name.span)
     if isinstance(function, BlockFunction) and use.has_own_config:
         return replace(function, weight_scope=inner_env.file_scope)
     return function
+
+
+def _raise_unknown_item(
+    module: SpecModule, item_name: str, use: ast.Use, span: Span | None
+) -> NoReturn:
+    helps = suggest_similar_name(item_name, module.items, f"it has {', '.join(module.items)}")
+    title = f"`{module.path}` has no block or graph called `{item_name}`"
+    others = [Label(use.span, "used here")] if use.span and use.paths[1:] else []
+    raise_error("E0204", title, span, helps=helps, others=others)
 
 
 def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> EvalResult:
@@ -188,9 +198,7 @@ def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> Ev
         case Record(fields=fields):
             if quiet:
                 return POISON
-            helps = suggest_similar_name(part, fields, f"it has {', '.join(fields)}")
-            title = f"`{name.path}`: the record has no field `{part}`"
-            raise_error("E0202", title, name.span, helps=helps)
+            _raise_unknown_field(part, fields, name)
         case RawConfig() as config:
             return _get_raw_section(config, part)
         case Results(values=values, names=names) if part in names:
@@ -199,6 +207,12 @@ def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> Ev
     fix = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
     title = f"`{name.path}`: {describe_value(value)} has no member `{part}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
+
+
+def _raise_unknown_field(part: str, fields: Mapping[str, SpecValue], name: ast.Name) -> NoReturn:
+    helps = suggest_similar_name(part, fields, f"it has {', '.join(fields)}")
+    title = f"`{name.path}`: the record has no field `{part}`"
+    raise_error("E0202", title, name.span, helps=helps)
 
 
 def _get_raw_section(config: RawConfig, key: str) -> RawConfig:
@@ -215,7 +229,6 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     values = [*env.grid_indices, *env.names, *env.dims, *env.config]
     values += [*env.module.root.dims, *NAMED_CONSTANTS]
     functions = _list_functions(context, env)
-    visible = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
     if name.path in GRID_INDEX_NAMES:
         helps = [
             f"`{name.path}` is an index in the definition of a mask, score or bias: define "
@@ -224,12 +237,17 @@ def _raise_unknown_name(context: Context, name: ast.Name, env: Env) -> NoReturn:
     elif fix := suggest_for_foreign_operation(name.path, functions):
         helps = [fix]
     else:
-        names = f"names in scope: {', '.join(visible[:12])}" if visible else ""
+        names = _format_visible_names(env)
         # without a call a variable is meant more often than a block
         helps = suggest_similar_name(name.path, values)
         helps = helps or suggest_similar_name(name.path, functions, names)
     title = f"`{name.path}` is not defined"
     raise_error("E0202", title, name.span, "unknown name", helps=helps)
+
+
+def _format_visible_names(env: Env) -> str:
+    visible = sorted(n for n in {*env.names, *env.config} if not n.startswith("_"))
+    return f"names in scope: {', '.join(visible[:12])}" if visible else ""
 
 
 def _list_functions(context: Context, env: Env) -> list[str]:

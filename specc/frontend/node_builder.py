@@ -3,7 +3,7 @@ for shape mismatches.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -96,14 +96,18 @@ def explain_shape_mismatch(error: ShapeError, operation: FailedOperation) -> Dia
     # the most common error: two lengths that should be equal, each with its origin
     if len(error.dims) == 2 and len(tensors) == 2:
         return _explain_length_mismatch(error.dims, tensors, operation)
-    others = tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span)
     return Diagnostic(
         "E0301",
         f"`{operation.name}`: {_insert_operand_names(error.title, operands)}",
         Label.at(span, "here"),
-        others,
+        _label_other_operands(tensors, span),
         helps=(error.hint,) if error.hint else (),
     )
+
+
+def _label_other_operands(tensors: Iterable[Tensor], span: Span | None) -> tuple[Label, ...]:
+    """Return labels with the types of operands whose span is not that of the operation."""
+    return tuple(Label(o.span, format_type(o.type)) for o in tensors if o.span and o.span != span)
 
 
 def _insert_operand_names(title: str, operands: Sequence[Tensor | None]) -> str:

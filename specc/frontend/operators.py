@@ -82,10 +82,9 @@ def _compute_numbers(
     try:
         if isinstance(left, Dim) and isinstance(right, Dim):
             # integers stay integers, symbols too, where the operation allows it
-            if op == "**" and right.number is not None and 0 <= right.number <= 64:
-                return left**right.number
-            if op in INTEGER_OPERATORS:
-                return INTEGER_OPERATORS[op](left, right)
+            result = _compute_integers(op, left, right)
+            if result is not None:
+                return result
         return scalar_arithmetic.compute_arithmetic(
             context, TENSOR_OPERATORS[op], left, right, expr.span
         )
@@ -105,6 +104,15 @@ def _compute_numbers(
         raise_error("E0310", title, expr.span)
 
 
+def _compute_integers(op: str, left: Dim, right: Dim) -> Dim | None:
+    """Return the result as an integer, or None if the operation does not allow it."""
+    if op == "**" and right.number is not None and 0 <= right.number <= 64:
+        return left**right.number
+    if op in INTEGER_OPERATORS:
+        return INTEGER_OPERATORS[op](left, right)
+    return None
+
+
 def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str]:
     """Return notes on the origin of each operand: `d` is given in `config.json:9:18`."""
     notes = []
@@ -112,13 +120,13 @@ def _describe_origins(expr: ast.Binary, left: Number, right: Number) -> list[str
         origin = value.origin if isinstance(value, Dim) else None
         span, origin_span = side.span, origin and origin.span
         # a literal in the expression itself needs no origin
-        if (
-            span
-            and origin_span
-            and (span.source is not origin_span.source or span.start != origin_span.start)
-        ):
+        if span and origin_span and not _has_same_start(span, origin_span):
             notes.append(f"`{span.text}` is given in {origin_span}")
     return notes
+
+
+def _has_same_start(first: Span, second: Span) -> bool:
+    return first.source is second.source and first.start == second.start
 
 
 def _suggest_divisors(context: Context, op: str, left: Number, right: Number) -> list[str]:
@@ -128,11 +136,16 @@ def _suggest_divisors(context: Context, op: str, left: Number, right: Number) ->
     dividend, divisor = left.number, right.number
     if not dividend or not divisor:
         return []
-    divisors = [n for n in range(1, min(abs(dividend), 4096) + 1) if dividend % n == 0]
-    nearest = sorted(divisors, key=lambda n: abs(n - divisor))[:2]
-    helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, sorted(nearest)))}"]
+    nearest = _find_nearest_divisors(dividend, divisor)
+    helps = [f"divisors of {dividend} near {divisor}: {', '.join(map(str, nearest))}"]
     # the user cannot change code of std
     return helps if context.errors.user_call else [*helps, "to round down write `//`"]
+
+
+def _find_nearest_divisors(dividend: int, number: int) -> list[int]:
+    """Return up to two divisors of `dividend` nearest to `number`, in ascending order."""
+    divisors = [n for n in range(1, min(abs(dividend), 4096) + 1) if dividend % n == 0]
+    return sorted(sorted(divisors, key=lambda n: abs(n - number))[:2])
 
 
 def _describe_operands(expr: ast.Binary, left: Number, right: Number) -> str:
@@ -256,15 +269,19 @@ def apply_logical(
     """Apply `&`, `|` or `not` to bools, boolean tensors or masks."""
     non_bool = next((v for v in values if not isinstance(v, bool)), None)
     if non_bool is None:
-        if op == "not":
-            return not values[0]
-        return all(values) if op == "&" else any(values)
+        return _combine_bools(op, values)
     if any(map(_is_deferred_mask, values)):
         return _combine_masks(op, values, expr)
     if all(isinstance(v, bool) or _is_boolean(v) for v in values):
         operands = [convert_to_tensor(context, v, "bool", expr.span) for v in values]
         return add_node(context, LOGICAL_OPS[op](), operands, expr.span, name=op)[0]
     raise_error("E0206", f"`{op}` takes booleans, not {describe_value(non_bool)}", expr.span)
+
+
+def _combine_bools(op: LogicalOperator, values: Sequence[SpecValue]) -> bool:
+    if op == "not":
+        return not values[0]
+    return all(values) if op == "&" else any(values)
 
 
 def _is_deferred_mask(value: SpecValue) -> bool:

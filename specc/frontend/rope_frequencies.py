@@ -51,6 +51,11 @@ def explain_invalid_rope(rope: Rope) -> str:
     # YaRN's ramp divides by log(theta)
     if rope.kind == "yarn" and rope.theta <= 1:
         return f"`theta` is {rope.theta:g}, but `yarn` needs it above 1"
+    return _explain_invalid_factor(rope)
+
+
+def _explain_invalid_factor(rope: Rope) -> str:
+    """Return the reason why parameters are invalid for the scaling kind, or ""."""
     numbers = _ScalingParameters(rope)
     if rope.kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
         return "the low frequency factor must be below the high one"

@@ -12,7 +12,7 @@ from specc.frontend.context import Context
 from specc.frontend.node_builder import add_constant, add_op
 from specc.frontend.spec_values import Number, RuntimeNumber, SpecValue, Tensor
 from specc.ir import ops
-from specc.ir.dim import Dim, DimFunction
+from specc.ir.dim import Dim, DimFunction, Monomial
 from specc.ir.op import Op
 
 UNARY_FUNCTIONS: Mapping[str, Callable[..., float]] = {
@@ -208,15 +208,23 @@ def _convert_dim_to_f64(context: Context, dim: Dim, span: Span | None) -> Tensor
         )
     total: Tensor | None = None
     for monomial, c in dim.terms:
-        term = add_constant(context, float(c), "f64", span)
-        for atom, power in monomial:
-            factor = _convert_atom_to_f64(context, atom, span)
-            # powers as products: exact where floating-point `pow` may not be
-            for _ in range(power):
-                term = add_op(context, ops.Arith("mul"), term, factor, span=span)
+        term = _multiply_atoms(context, float(c), monomial, span)
         total = term if total is None else add_op(context, ops.Arith("add"), total, term, span=span)
     assert total is not None, "a length without terms is the known number 0"
     return total
+
+
+def _multiply_atoms(
+    context: Context, coefficient: float, monomial: Monomial, span: Span | None
+) -> Tensor:
+    """Return a term of a length as f64[]."""
+    term = add_constant(context, coefficient, "f64", span)
+    for atom, power in monomial:
+        factor = _convert_atom_to_f64(context, atom, span)
+        # powers as products: exact where floating-point `pow` may not be
+        for _ in range(power):
+            term = add_op(context, ops.Arith("mul"), term, factor, span=span)
+    return term
 
 
 def _convert_atom_to_f64(context: Context, atom: str | DimFunction, span: Span | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Elaborate `scan` loops: scanned inputs, carries, collected outputs, body graph."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -133,9 +133,7 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     scanned, axis = evaluate_scan_inputs(context, statement, env)
     keep = evaluate_scan_mask(context, statement, env, scanned[0].shape[axis])
     initial_carries = {name: _get_initial_carry(statement, name, env) for name in statement.carry}
-    initial_tensors = [
-        t for name, value in initial_carries.items() for t in flatten_carry(name, value)
-    ]
+    initial_tensors = _flatten_carries(initial_carries)
     early_exit = find_early_exit(statement, dict(initial_tensors))
     body, captures = _build_scan_body(
         context,
@@ -196,11 +194,7 @@ def _build_scan_body(
     Its inputs are the scanned slices and the carries, its outputs the next carries and
     the collected values, each in the order of the statement.
     """
-    carries = {
-        label: Value(tensor.type)
-        for name, value in initial_carries.items()
-        for label, tensor in flatten_carry(name, value)
-    }
+    carries = {label: Value(tensor.type) for label, tensor in _flatten_carries(initial_carries)}
     inputs = dict(zip(statement.variables, slices, strict=True))
     start = len(context.builder.nodes)
     # names bound in the body are local, except carried and collected ones
@@ -213,12 +207,7 @@ def _build_scan_body(
     if returned is not None:
         raise_error("E0214", "`return` is not allowed inside `scan`", statement.span)
     # names now have their values at the end of an iteration
-    values_before = iter(carries.values())
-    after = [
-        value
-        for name, initial in initial_carries.items()
-        for value in _check_carried(statement, name, initial, values_before, names[name])
-    ]
+    after = _list_next_carries(statement, initial_carries, carries.values(), names)
     collected = {n: _get_collected(statement, n, inner) for n in statement.collect}
     if early_exit is not None:
         before_carries = [*carries.values()]
@@ -229,6 +218,21 @@ def _build_scan_body(
     return extract_body_graph(context.builder, {**inputs, **carries}, outputs, start)
 
 
+def _list_next_carries(
+    statement: ast.Scan,
+    initial_carries: Mapping[str, CarryValue],
+    carries: Iterable[Value],
+    names: Mapping[str, SpecValue],
+) -> list[Value]:
+    """Return the values of the carries at the end of an iteration."""
+    values_before = iter(carries)
+    return [
+        value
+        for name, initial in initial_carries.items()
+        for value in _check_carried(statement, name, initial, values_before, names[name])
+    ]
+
+
 def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a carry, a tensor or a (nested) list, with the names for messages."""
     if isinstance(value, Tensor):
@@ -236,6 +240,10 @@ def flatten_carry(name: str, value: CarryValue) -> Iterator[tuple[str, Tensor]]:
     else:
         for n, item in enumerate(value):
             yield from flatten_carry(f"{name}[{n}]", item)
+
+
+def _flatten_carries(carries: Mapping[str, CarryValue]) -> list[tuple[str, Tensor]]:
+    return [t for name, value in carries.items() for t in flatten_carry(name, value)]
 
 
 def rebuild_carry(value: CarryValue, tensors: Iterator[Tensor]) -> CarryValue:

@@ -94,8 +94,7 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
     defines the same names.
     """
     standard = {*library.list_standard_names()} - BUILTINS.keys()
-    file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
-    worklist = [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
+    worklist = _list_foreign_names(file)
     items: dict[str, ast.Block | ast.Definition] = {}
     while worklist:
         name = worklist.pop(0)
@@ -108,6 +107,12 @@ def _list_shadowed_std_items(file: ast.File, library: Library) -> list[ast.Block
     return [*items.values()]
 
 
+def _list_foreign_names(file: ast.File) -> list[str]:
+    """Return the names that a file uses and does not define as a block or definition."""
+    file_names = {i.name for i in file.items if isinstance(i, ast.Block | ast.Definition)}
+    return [n for item in file.items for n in _iterate_used_names(item) if n not in file_names]
+
+
 def merge_extends_chain(program: Program) -> ast.File:
     """Return the chain of a program as one file, which still uses std by name."""
     base = program.module.file
@@ -117,12 +122,18 @@ def merge_extends_chain(program: Program) -> ast.File:
     # The nearest file decides about `generate` and `stream`.
     overridden = {kind for kind in SINGLE_ITEMS for i in inherited_items if isinstance(i, kind)}
     base_items = [i for i in base.items if not isinstance(i, (ast.Config, *overridden))]
-    configs = [
-        _assign_config(i, program.assignments) for i in base.items if isinstance(i, ast.Config)
-    ]
     return replace(
-        base, model=program.name, doc=program.doc, items=(*configs, *inherited_items, *base_items)
+        base,
+        model=program.name,
+        doc=program.doc,
+        items=(*_list_assigned_configs(program), *inherited_items, *base_items),
     )
+
+
+def _list_assigned_configs(program: Program) -> list[ast.Config]:
+    """Return the config sections of the extending spec with the assigned values."""
+    items = program.module.file.items
+    return [_assign_config(i, program.assignments) for i in items if isinstance(i, ast.Config)]
 
 
 def _reject_values_of_used_specs(program: Program) -> None:
@@ -192,12 +203,15 @@ def _rename_lengths(
     if isinstance(item, ast.Definition):
         return item
     params = {p.name for p in item.params}
-    types = [p.type for p in (*item.params, *item.results)]
-    lengths = {
-        node.path for kind in types for node in walk_tree(kind) if isinstance(node, ast.Name)
-    }
+    lengths = _collect_declared_lengths(item)
     renamed = {name: f"{name}_" for name in (lengths & {*clashing}) - params}
     return _rename_names(item, renamed) if renamed else item
+
+
+def _collect_declared_lengths(item: ast.Block) -> set[str]:
+    """Return the names in the types of parameters and results."""
+    types = [p.type for p in (*item.params, *item.results)]
+    return {node.path for kind in types for node in walk_tree(kind) if isinstance(node, ast.Name)}
 
 
 def _rename_names(node: AnyNode, names: Mapping[str, str]) -> AnyNode:

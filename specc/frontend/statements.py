@@ -126,16 +126,21 @@ def _run_repeat(context: Context, statement: ast.Repeat, env: Env) -> None:
         env.scope = scope
         if returned is not None:
             raise_error("E0214", "`return` is not allowed inside `repeat`", returned[0].span)
-        for name, values in collected.items():
-            if name not in env.names:
-                raise_error(
-                    "E0202", f"`{name}` is collected but never set in the loop", statement.span
-                )
-            values.append(env.names[name])
+        _collect_values(statement, collected, env)
     env.names.pop(statement.variable, None)
     if outer is not None:
         env.names[statement.variable] = outer
     env.names.update({name: tuple(values) for name, values in collected.items()})
+
+
+def _collect_values(
+    statement: ast.Repeat, collected: Mapping[str, list[SpecValue]], env: Env
+) -> None:
+    """Append the values at the end of an iteration. Raise E0202 for a name that is not set."""
+    for name, values in collected.items():
+        if name not in env.names:
+            raise_error("E0202", f"`{name}` is collected but never set in the loop", statement.span)
+        values.append(env.names[name])
 
 
 def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Sequence[SpecValue]:
@@ -188,13 +193,15 @@ def check_requirement(
         return
     names = sorted({n.path for n in collect_value_names(condition)})
     values = {n: env.names.get(n, env.config.get(n)) for n in names}
-    value_texts = ", ".join(
-        f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str)
-    )
+    value_texts = _format_values(values)
     primary, others = _make_requirement_labels(condition, values, assignment_spans)
     title = statement.because or "a requirement of this spec is not met"
     notes = (value_texts,) if value_texts else ()
     raise Failed(Diagnostic("E0404", title, primary, tuple(others), notes))
+
+
+def _format_values(values: Mapping[str, SpecValue]) -> str:
+    return ", ".join(f"{n} = {v}" for n, v in values.items() if isinstance(v, Dim | float | str))
 
 
 def _make_requirement_labels(

@@ -184,10 +184,14 @@ class _ItemSteps:
             case ast.Conditional(then=then, otherwise=otherwise):
                 return 1 + min(self._estimate_mask(then), self._estimate_mask(otherwise))
             case ast.Name(path=name) | ast.Call(function=ast.Name(path=name)):
-                found = self._find_item(name)
-                is_mask = found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
-                return 1 + (self._estimate_used_item(found) if found and is_mask else 0)
+                return 1 + self._estimate_mask_definition(name)
         return self._estimate_value(expr)
+
+    def _estimate_mask_definition(self, name: str) -> int:
+        """Estimate the steps of a defined mask; 0 for another function."""
+        found = self._find_item(name)
+        is_mask = found and isinstance(found[0], ast.Definition) and found[0].kind == "mask"
+        return self._estimate_used_item(found) if found and is_mask else 0
 
 
 STATEMENT_STEPS: Mapping[type[ast.Node], Callable[..., int]] = {

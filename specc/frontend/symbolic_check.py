@@ -13,7 +13,7 @@ from specc.diagnostics.source import Span
 from specc.frontend.config_values import ConfigReader, get_first_trial_value, is_derived_field
 from specc.frontend.context import Library, raise_undecided_structure
 from specc.frontend.elaboration_state import StepBudget
-from specc.frontend.spec_modules import Program
+from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
 from specc.frontend.spec_values import ChoiceValue, NeedsValue, Record, SpecValue, format_value
 from specc.frontend.used_specs import apply_trial_specs
@@ -98,9 +98,7 @@ def _check_without_overrides(
     value differs.
     """
     fields = program.list_fields_by_path()
-    overrides = {
-        p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
-    }
+    overrides = _find_overrides(program, fields)
     if not overrides or not _is_shape_error(failed):
         raise failed from None
     others = {p: a for p, a in program.assignments.items() if p not in overrides}
@@ -116,6 +114,15 @@ def _check_without_overrides(
     if value.span is None or default is None or default.span is None:
         raise failed from None
     _raise_override_error(failed.diagnostics[0], path, value.span, default.span.text)
+
+
+def _find_overrides(
+    program: Program, fields: Mapping[str, ast.Field]
+) -> dict[str, ConfigAssignment]:
+    """Return the assigned values of derived fields."""
+    return {
+        p: a for p, a in program.assignments.items() if p in fields and is_derived_field(fields[p])
+    }
 
 
 def _raise_override_error(diagnostic: Diagnostic, path: str, span: Span, default: str) -> NoReturn:
@@ -313,14 +320,18 @@ def _iterate_trial_sizes(fields: Mapping[str, ast.Field]) -> Iterator[dict[str, 
         p: _get_trial_number(entry) for p, entry in fields.items()
     }
     yield dict(small_values)
-    defaults = {path: _get_default_number(entry) for path, entry in fields.items()}
-    yield small_values | {path: d for path, d in defaults.items() if d is not None}
+    yield small_values | _collect_default_numbers(fields)
     integers = [path for path, entry in fields.items() if entry.type.name == "int"]
     sizes: list[SpecValue] = [Dim.of(size) for size in (1, *TRIAL_SIZES)]
     for path in integers:
         yield from (small_values | {path: size} for size in sizes)
     if len(integers) > 1:  # `require a == b` does not hold for any of the above
         yield from (small_values | dict.fromkeys(integers, size) for size in sizes)
+
+
+def _collect_default_numbers(fields: Mapping[str, ast.Field]) -> dict[str, SpecValue]:
+    defaults = {path: _get_default_number(entry) for path, entry in fields.items()}
+    return {path: d for path, d in defaults.items() if d is not None}
 
 
 def _get_default_number(entry: ast.Field) -> Dim | float | None:

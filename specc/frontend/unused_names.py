@@ -54,9 +54,7 @@ def find_unused_in_files(
     """
     items = {item.name: item for file in files for item in _list_items(file)}
     names_by_item = {name: collect_item_names(item) for name, item in items.items()}
-    # the config, the weights and the other sections read names, too
-    sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
-    section_names = set(external_names) | collect_names(*sections)
+    section_names = set(external_names) | _collect_section_names(files)
     read = section_names.union(*(names.outer_names for names in names_by_item.values()))
     unused = items.keys() - _find_reachable_items(items, names_by_item, section_names)
     found: list[tuple[ast.File, Diagnostic]] = []
@@ -69,6 +67,12 @@ def find_unused_in_files(
                 warnings.append(_make_unused_item_warning(item, read))
         found += [(file, d) for d in sorted(warnings, key=_get_offset)]
     return found
+
+
+def _collect_section_names(files: Sequence[ast.File]) -> set[str]:
+    """Return the names that the config, the weights and the other sections read."""
+    sections = (i for file in files for i in file.items if not isinstance(i, UsableItem))
+    return collect_names(*sections)
 
 
 def _make_unused_item_warning(item: UsableItem, read: set[str]) -> Diagnostic:
@@ -152,9 +156,19 @@ def _find_unused_parameters(
         is_mask = is_graph and _is_padding_mask(param)
         if is_mask or lengths or _is_read(param.name, body | defaults | other_types):
             continue
-        description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
-        remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
-        yield make_unused_warning(description, param.name, param.span, body - names, remedy)
+        yield _make_unused_parameter_warning(item, param, body - names, is_graph=is_graph)
+
+
+def _make_unused_parameter_warning(
+    item: UsableItem,
+    param: ast.BlockParameter | ast.DefinitionParameter,
+    read: set[str],
+    *,
+    is_graph: bool,
+) -> Diagnostic:
+    description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
+    remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
+    return make_unused_warning(description, param.name, param.span, read, remedy)
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
@@ -259,11 +273,13 @@ def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
     for path, entry in fields.items():
         if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
             continue
-        keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
-        ignored = f"; if it changes no result, write `ignore {', '.join(keys)}`" if keys else ""
-        yield make_unused_warning(
-            f"config field `{path}`", entry.name, entry.span, used, f"remove it{ignored}"
-        )
+        remedy = f"remove it{_suggest_ignoring_keys(entry)}"
+        yield make_unused_warning(f"config field `{path}`", entry.name, entry.span, used, remedy)
+
+
+def _suggest_ignoring_keys(entry: ast.Field) -> str:
+    keys = [f'"{s.value}"' for s in entry.sources if isinstance(s, ast.TextLiteral)]
+    return f"; if it changes no result, write `ignore {', '.join(keys)}`" if keys else ""
 
 
 def _is_field_read(path: str, used: set[str]) -> bool:

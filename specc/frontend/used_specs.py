@@ -12,7 +12,7 @@ from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonMember, JsonObject, JsonScalar
 from specc.frontend.config_values import ConfigReader
 from specc.frontend.context import Context, Env, join_weight_path
-from specc.frontend.spec_modules import Program, UsedSpec
+from specc.frontend.spec_modules import ConfigAssignment, Program, UsedSpec
 from specc.frontend.spec_values import ChoiceValue, Record, SpecValue
 from specc.syntax import ast
 
@@ -165,6 +165,22 @@ def enter_used_spec(
         for path, value in program.assignments.items()
         if path.startswith(prefix)
     }
+    _check_paths_known(used_spec, values_by_path)
+    section = (
+        get_config_section(used_spec, reader.config_file)
+        if reader.config_file is not None
+        else None
+    )
+    used_program = replace(
+        used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
+    )
+    lookup = reader.published_lookup if section is not None else None
+    path = reader.qualify_path(used_spec.name)
+    return used_program, replace(reader, config_file=section, published_lookup=lookup, path=path)
+
+
+def _check_paths_known(used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]) -> None:
+    """Raise E0201 for a value of an unknown config field of the used spec."""
     known = {
         *used_spec.program.list_fields_by_path(),
         *(p.name for p in used_spec.program.used_specs),
@@ -178,17 +194,6 @@ def enter_used_spec(
                 "unknown key",
                 notes=[f"`{used_spec.name}` is `{used_spec.path}` here"],
             )
-    section = (
-        get_config_section(used_spec, reader.config_file)
-        if reader.config_file is not None
-        else None
-    )
-    used_program = replace(
-        used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
-    )
-    lookup = reader.published_lookup if section is not None else None
-    path = reader.qualify_path(used_spec.name)
-    return used_program, replace(reader, config_file=section, published_lookup=lookup, path=path)
 
 
 def iterate_used_specs(

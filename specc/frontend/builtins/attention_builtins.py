@@ -219,12 +219,16 @@ class _WeightOptions:
             assert bias is not None  # only `none` adds nothing
             bias = match_score_rank(site, bias, len(scores.shape))
             scores = site.add_arithmetic("add", scores, bias)
-        if self.noise is not None:
-            has_no_length = len(q.shape) == 2
-            noise = site.insert_axis(self.noise, 1) if has_no_length else self.noise
-            scores = site.add_arithmetic("add", scores, noise)
+        scores = self._add_noise(site, scores, has_length=len(q.shape) != 2)
         mask = evaluate_mask_option(site, self.mask, grid_indices, len(q.shape))
         return normalize_scores(site, scores, mask, self.normalize, grid_indices)
+
+    def _add_noise(self, site: CallSite, scores: Tensor, *, has_length: bool) -> Tensor:
+        """Add the noise to the scores. `has_length` is whether the query has a length axis."""
+        if self.noise is None:
+            return scores
+        noise = self.noise if has_length else site.insert_axis(self.noise, 1)
+        return site.add_arithmetic("add", scores, noise)
 
 
 def _raise_width_mismatch(site: CallSite, k: Tensor) -> NoReturn:

@@ -159,11 +159,7 @@ def normalize_scores(
 
     A score of minus infinity masks its key out, as the mask does.
     """
-    if isinstance(mask, Tensor):
-        visible_grid = match_score_rank(site, mask, len(grid.shape))
-    else:  # all or no keys: [1, 1] broadcasts to any grid
-        visible_grid = site.add_constant(mask, "bool")
-        visible_grid = site.insert_axis(site.insert_axis(visible_grid, 0), 0)
+    visible_grid = _make_visible_grid(site, mask, len(grid.shape))
     minus_infinity = site.add_constant(-inf, grid.type.dtype)
     if isinstance(normalize, DefinitionFunction):
         if mask is not True:
@@ -182,6 +178,15 @@ def normalize_scores(
         visible = site.add_op(ops.Compare("ne"), grid, minus_infinity)
         grid = site.add_op(ops.Cast(grid.type.dtype), visible)
     return site.add_op(OPS_BY_NORMALIZER[word](), grid, visible_grid)
+
+
+def _make_visible_grid(site: CallSite, mask: MaskGrid, score_rank: int) -> Tensor:
+    """Return the mask as a tensor that broadcasts to scores with `score_rank` axes."""
+    if isinstance(mask, Tensor):
+        return match_score_rank(site, mask, score_rank)
+    # all or no keys: [1, 1] broadcasts to any grid
+    visible = site.add_constant(mask, "bool")
+    return site.insert_axis(site.insert_axis(visible, 0), 0)
 
 
 def _apply_definition(

@@ -1,7 +1,7 @@
 """Built-in elementwise functions and reductions."""
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from specc.frontend import scalar_arithmetic
@@ -130,13 +130,7 @@ def _compute_extreme(
     items = list(x) if isinstance(x, tuple) and not others else [x, *others]
     if not items:
         site.raise_error("E0203", f"`{fn}` of an empty list is undefined")
-    operands: list[ElementwiseOperand] = []
-    for item in items:
-        if not isinstance(item, ElementwiseOperand):
-            title = f"`{fn}` takes numbers and tensors, not {describe_value(item)}"
-            site.raise_error("E0203", title, "x" if item is x else "")
-        operands.append(item)
-    return _fold_operands(site, fn, operands)
+    return _fold_operands(site, fn, _require_operands(site, fn, x, items))
 
 
 ElementwiseOperand: TypeAlias = Tensor | Dim | float | RuntimeNumber
@@ -148,6 +142,19 @@ INTEGER_FUNCTIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "max": max_dims,
 }
 """Functions of two dimensions whose result is a dimension."""
+
+
+def _require_operands(
+    site: CallSite, fn: str, x: SpecValue, items: Iterable[SpecValue]
+) -> list[ElementwiseOperand]:
+    """Return the items. Raise E0203 for one that is neither a number nor a tensor."""
+    operands: list[ElementwiseOperand] = []
+    for item in items:
+        if not isinstance(item, ElementwiseOperand):
+            title = f"`{fn}` takes numbers and tensors, not {describe_value(item)}"
+            site.raise_error("E0203", title, "x" if item is x else "")
+        operands.append(item)
+    return operands
 
 
 def _fold_operands(

@@ -1,7 +1,7 @@
 """Built-in position functions: position ids, sinusoids, rotary embedding."""
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 from specc.frontend.builtins.registry import SECOND_AXIS, ZERO, CallSite, register_builtin
 from specc.frontend.rope_frequencies import (
@@ -146,14 +146,18 @@ def _check_options(site: CallSite, kind: str, option_names: set[str]) -> None:
     """Raise E0201 for an option of another kind, or a required one that is missing."""
     known = OPTIONS_BY_SCALING[kind]
     for name in sorted(option_names - {*known}):
-        owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
-        helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
-        title = f"`rope` has no option `{name}` with `kind={kind}`"
-        site.raise_error("E0201", title, name, helps=helps)
+        _raise_option_of_other_kind(site, kind, name)
     defaults = {"factor"} if kind == "proportional" else set()
     if missing := [n for n in known if n in REQUIRED_OPTIONS and n not in option_names | defaults]:
         site.raise_error("E0201", f"`rope` with `kind={kind}` needs `{missing[0]}`", "kind")
     _check_exclusive_options(site, kind, option_names)
+
+
+def _raise_option_of_other_kind(site: CallSite, kind: str, name: str) -> NoReturn:
+    owners = [k for k, options in OPTIONS_BY_SCALING.items() if name in options]
+    helps = [f"it belongs to {' and '.join(f'`kind={o}`' for o in owners)}"]
+    title = f"`rope` has no option `{name}` with `kind={kind}`"
+    site.raise_error("E0201", title, name, helps=helps)
 
 
 def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) -> None:

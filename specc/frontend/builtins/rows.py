@@ -171,11 +171,7 @@ def _find_resized_axes(
     site: CallSite, x: Tensor, mode: str, size: tuple[Dim, ...], factor: SpecValue, axis: Dim | None
 ) -> tuple[int, int]:
     """Return the first resized axis and the number of resized axes."""
-    if bool(size) == (factor is not None):
-        title = "`resize` takes either `size` or `factor`"
-        site.raise_error("E0329", title, "factor" if size else "")
-    for length in size:
-        site.check_range(length, "size", 1)
+    _check_size_and_factor(site, size, factor)
     rank = len(x.shape)
     default_axis = rank - len(size) if size else 2
     at = site.resolve_axis(x, Dim.of(default_axis) if axis is None else axis)
@@ -185,6 +181,15 @@ def _find_resized_axes(
         title = f"`mode={mode}` resizes up to {max_count} axes, not {count} from axis {at} on"
         site.raise_error("E0329", title, "size" if size else "factor", describe_value(x))
     return at, count
+
+
+def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecValue) -> None:
+    """Raise an error unless exactly one of both options is given, with sizes of at least 1."""
+    if bool(size) == (factor is not None):
+        title = "`resize` takes either `size` or `factor`"
+        site.raise_error("E0329", title, "factor" if size else "")
+    for length in size:
+        site.check_range(length, "size", 1)
 
 
 def _check_antialias(

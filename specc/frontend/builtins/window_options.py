@@ -201,15 +201,20 @@ def _resolve_padding(
         if len(pair) != 2:
             _raise_wrong_length(site, axes, "padding", len(pair))
         for number in pair:
-            if number.number is not None and number.number < 0:
-                title = f"`padding` must not be negative, got {number}"
-                helps = ["to drop positions write `x[:, 1:]` first"]
-                site.raise_error("E0323", title, "padding", helps=helps)
+            _check_padding_number(site, number)
         before.append(site.require_integer(pair[0], "padding"))
         after.append(site.require_integer(pair[1], "padding"))
     if len(before) != axes:
         _raise_wrong_length(site, axes, "padding", len(before))
     return tuple(before), tuple(after)
+
+
+def _check_padding_number(site: CallSite, number: Dim) -> None:
+    """Raise E0323 for a negative number."""
+    if number.number is not None and number.number < 0:
+        title = f"`padding` must not be negative, got {number}"
+        helps = ["to drop positions write `x[:, 1:]` first"]
+        site.raise_error("E0323", title, "padding", helps=helps)
 
 
 def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
@@ -228,27 +233,37 @@ def _resolve_padding_word(
     spans = window.extents
     if padding == "same":
         if any(n > 1 for n in window.stride):
-            title = "`padding=same` keeps the length and needs `stride=1`"
-            halves = [span // 2 for span in spans]
-            shown = halves[0] if len({*halves}) == 1 else halves
-            helps = [f"write a number: `padding={shown}`"]
-            site.raise_error("E0322", title, "padding", helps=helps)
+            _raise_same_with_stride(site, window)
         before = tuple(span // 2 for span in spans)
         return before, tuple(s - b for s, b in zip(spans, before, strict=True))
     if len(spans) > 1:
         title = "`padding=causal` needs a time axis: [batch, time, channels]"
         helps = ["write `padding=same`, or numbers"]
         site.raise_error("E0323", title, "padding", helps=helps)
-    # One output per `stride` positions: the first output ends with the first stride.
-    before = (spans[0] - (window.stride[0] - 1),)
-    if before[0] < 0:
+    return _compute_causal_padding(site, spans[0], window.stride[0]), (0,)
+
+
+def _raise_same_with_stride(site: CallSite, window: SlidingWindow) -> NoReturn:
+    title = "`padding=same` keeps the length and needs `stride=1`"
+    halves = [span // 2 for span in window.extents]
+    shown = halves[0] if len({*halves}) == 1 else halves
+    helps = [f"write a number: `padding={shown}`"]
+    site.raise_error("E0322", title, "padding", helps=helps)
+
+
+def _compute_causal_padding(site: CallSite, span: int, stride: int) -> tuple[int]:
+    """Return the padding before the time axis. There is one output per `stride` positions: the
+    first output ends with the first stride.
+    """
+    before = span - (stride - 1)
+    if before < 0:
         title = (
-            f"`padding=causal` needs a kernel that spans the stride: {spans[0] + 1} < "
-            f"{window.stride[0]} positions"
+            f"`padding=causal` needs a kernel that spans the stride: {span + 1} < "
+            f"{stride} positions"
         )
-        helps = [f"use a kernel that spans at least {window.stride[0]} positions"]
+        helps = [f"use a kernel that spans at least {stride} positions"]
         site.raise_error("E0323", title, "padding", helps=helps)
-    return before, (0,)
+    return (before,)
 
 
 def add_per_axis(a: AxisNumbers, b: AxisNumbers) -> AxisNumbers:
