@@ -131,12 +131,7 @@ def _iterate_scan_dependences(
     op: Scan, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
     if op.masked:
-        # Operand 0 is then [batch, position]: a step's state depends on earlier flags.
-        yield from _iterate_scanned_axis(op, 0, 1, len(results))
-        for r in range(len(results)):
-            yield make_dependence(
-                0, 0, r, _to_outer_axis(op, 0, r >= op.carries), "same", SAME_POSITION
-            )
+        yield from _iterate_mask_dependences(op, len(results))
     for n in range(op.first_body_operand, len(args)):
         arg = args[n]
         assert arg is not None, "a scan has no optional operands"
@@ -147,6 +142,17 @@ def _iterate_scan_dependences(
             else:
                 inner = axis - (axis > op.axis) if scanned else axis
                 yield from _iterate_body_dependences(op, n, axis, n - op.first_body_operand, inner)
+
+
+def _iterate_mask_dependences(op: Scan, results: int) -> Iterator[Dependence]:
+    """Yield the dependences on the mask, operand 0, which is [batch, position]: a step's state
+    depends on earlier flags.
+    """
+    yield from _iterate_scanned_axis(op, 0, 1, results)
+    for r in range(results):
+        yield make_dependence(
+            0, 0, r, _to_outer_axis(op, 0, r >= op.carries), "same", SAME_POSITION
+        )
 
 
 def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
@@ -208,10 +214,16 @@ def _iterate_body_dependences(
         state.join(traces.get(value, AxisTrace()))
         if r < op.carries:
             state.join(start[carried[r]])
-        if state.is_read_whole:
-            yield make_dependence(operand, axis, r, None, "all")
-        for a, reach in state.axes.items():
-            kind: DependenceKind = "same" if reach == SAME_POSITION else "window"
-            yield make_dependence(
-                operand, axis, r, _to_outer_axis(op, a, r >= op.carries), kind, reach
-            )
+        yield from _iterate_trace_dependences(op, operand, axis, r, state)
+
+
+def _iterate_trace_dependences(
+    op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
+) -> Iterator[Dependence]:
+    """Yield the dependences of a loop's result on an operand's axis, traced through the body."""
+    if trace.is_read_whole:
+        yield make_dependence(operand, axis, result, None, "all")
+    for a, reach in trace.axes.items():
+        kind: DependenceKind = "same" if reach == SAME_POSITION else "window"
+        outer_axis = _to_outer_axis(op, a, result >= op.carries)
+        yield make_dependence(operand, axis, result, outer_axis, kind, reach)

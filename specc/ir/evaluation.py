@@ -40,9 +40,7 @@ def evaluate_live_nodes(
     known, requested = dict(given), list(requested)
     live = collect_needed_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
-    last = {a: n for n, (node, _) in enumerate(nodes) for a in node.args}
-    # Requested values are read once more, at the end.
-    last |= dict.fromkeys(requested, len(nodes))
+    last = _map_last_uses([node for node, _ in nodes], requested)
     for n, (node, results) in enumerate(nodes):
         evaluated = evaluate_node(node, [known[a] if a else None for a in node.args])
         made = evaluated if isinstance(evaluated, tuple) else (evaluated,)
@@ -53,22 +51,37 @@ def evaluate_live_nodes(
     return {v: known[v] for v in requested}
 
 
+def _map_last_uses(nodes: Sequence[Node], requested: Iterable[Value]) -> dict[Value | None, int]:
+    """Return the index of the last node that reads each value. Requested values are read once
+    more, at the end.
+    """
+    last = {a: n for n, node in enumerate(nodes) for a in node.args}
+    return last | dict.fromkeys(requested, len(nodes))
+
+
 def bind_inputs(
     graph: Graph, inputs: Mapping[str, S], parameters: Mapping[str, S], requested: Iterable[Value]
 ) -> tuple[dict[Value, S], dict[str, int]]:
     """Return inputs and parameters by value, and the length of each symbol. Raise E0910 if an input
     that is read is missing, E0911 or E0912 if shapes do not fit.
     """
-    read = {a for node, _ in graph.nodes for a in node.args}.union(requested)
-    for name, value in graph.inputs.items():
-        if name not in inputs and value in read:
-            names = _format_quoted(graph.inputs)
-            raise_error("E0910", f"the input `{name}` is missing", helps=[f"pass {names}"])
+    _check_no_input_missing(graph, inputs, requested)
     given = {value: inputs[name] for name, value in graph.inputs.items() if name in inputs}
     given |= {value: parameters[name] for name, value in graph.parameters.items()}
     named = (*graph.inputs.items(), *graph.parameters.items())
     sizes = [(name, v.type, tuple(given[v].shape)) for name, v in named if v in given]
     return given, bind_symbols(sizes, graph.length_equations, graph.min_lengths)
+
+
+def _check_no_input_missing(
+    graph: Graph, inputs: Container[str], requested: Iterable[Value]
+) -> None:
+    """Raise E0910 if an input that is read is missing."""
+    read = {a for node, _ in graph.nodes for a in node.args}.union(requested)
+    for name, value in graph.inputs.items():
+        if name not in inputs and value in read:
+            names = _format_quoted(graph.inputs)
+            raise_error("E0910", f"the input `{name}` is missing", helps=[f"pass {names}"])
 
 
 def check_input_kind(graph: Graph, name: str, kind: str, dtype: object) -> None:

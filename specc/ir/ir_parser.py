@@ -301,18 +301,22 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
         raise ShapeError("unknown op")
     wanted = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]  # every op is a dataclass
     given = attributes if body is None else {**attributes, "body": body}
-    for attribute, field in wanted.items():
-        if attribute not in given:
-            # A text from before an attribute was added does not contain it.
-            if field.default is not MISSING:
-                continue
-            raise ShapeError(f"the attribute `{attribute}` is missing")
-        if not _has_type(given[attribute], field.type):
-            raise ShapeError(f"the attribute `{attribute}` cannot be {given[attribute]!r:.40}")
+    for field in wanted.values():
+        _check_attribute(field, given)
     for attribute in given:
         if attribute not in wanted:
             raise ShapeError(f"unknown attribute `{attribute}`")
     return kind(**given)
+
+
+def _check_attribute(field: Field[object], given: Mapping[str, object]) -> None:
+    """Raise ShapeError if an attribute is missing or has another type."""
+    if field.name not in given:
+        # A text from before an attribute was added does not contain it.
+        if field.default is MISSING:
+            raise ShapeError(f"the attribute `{field.name}` is missing")
+    elif not _has_type(given[field.name], field.type):
+        raise ShapeError(f"the attribute `{field.name}` cannot be {given[field.name]!r:.40}")
 
 
 def _has_type(value: object, type: object) -> bool:
@@ -327,8 +331,13 @@ def _has_type(value: object, type: object) -> bool:
         item = get_args(type)[0]
         return isinstance(value, tuple) and all(_has_type(v, item) for v in value)
     if type is int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            return False
-        return abs(value) < MAX_DIM_INTEGER
+        return _is_dim_integer(value)
     # exact types: in a graph's text True is not a number, nor 1 a float
     return (value.__class__, type) in EXACT_TYPE_PAIRS
+
+
+def _is_dim_integer(value: object) -> bool:
+    """Return True for an integer, other than a boolean, that a length can be."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return abs(value) < MAX_DIM_INTEGER

@@ -58,10 +58,8 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
     for name, dim in graph.length_equations.items():
         yield f"{indent}fact {name} = {dim}"
     for name, value in graph.inputs.items():
-        facts = graph.input_facts[name]
-        keep = f" keep={quote_string(facts.keep)}" if facts.keep else ""
-        below = "" if facts.below is None else f" below={facts.below}"
-        yield f"{indent}input {quote_string(name)} {number_value(value)}{keep}{below}"
+        facts = _format_input_facts(graph.input_facts[name])
+        yield f"{indent}input {quote_string(name)} {number_value(value)}{facts}"
     for name, value in graph.parameters.items():
         parameter = graph.parameter_facts[name]
         said = (
@@ -82,6 +80,12 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
     for name, value in graph.outputs.items():
         yield f"{indent}output {quote_string(name)} {numbers[value]}"
     yield f"{indent}end"
+
+
+def _format_input_facts(facts: Input) -> str:
+    keep = f" keep={quote_string(facts.keep)}" if facts.keep else ""
+    below = "" if facts.below is None else f" below={facts.below}"
+    return f"{keep}{below}"
 
 
 def _format_node(node: Node, start: str, made: NodeOrigin, depth: int) -> Iterator[str]:

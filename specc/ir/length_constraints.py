@@ -147,22 +147,32 @@ def find_valid_lengths(
         for s in symbols:
             largest = (max_lengths or {}).get(s, wanted[s] + reach)
             near = _iterate_nearby_lengths(wanted[s], reach, graph.min_lengths.get(s, 1), largest)
-            tries[s] = [n for n in near if n == wanted[s] or n not in excluded]
+            tries[s] = _exclude_lengths(near, wanted[s], excluded)
         if found := _search_lengths(symbols, tries, open_):
             return {**wanted, **found}
     return None
 
 
+def _exclude_lengths(lengths: Iterable[int], wanted: int, excluded: Collection[int]) -> list[int]:
+    """Return the lengths that are not excluded; the wanted one never is."""
+    return [n for n in lengths if n == wanted or n not in excluded]
+
+
 def find_total_strides(graph: Graph) -> dict[str, int]:
     """Return the total stride of each length that some quotient has."""
     found: dict[str, int] = {}
-    values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
-    lengths = (d for v in values for d in v.shape)
-    for part in (p for length in lengths for p in length.iterate_functions() if p.fn == "//"):
+    for part in _iterate_quotients(graph):
         divided, by = part.args
         for symbol in divided.symbols():
             found[symbol] = max(found.get(symbol, 1), by.number or 1)
     return found
+
+
+def _iterate_quotients(graph: Graph) -> Iterator[DimFunction]:
+    """Yield the quotients in the lengths of all values."""
+    values = (*graph.inputs.values(), *(r for _, results in graph.nodes for r in results))
+    lengths = (d for v in values for d in v.shape)
+    return (p for length in lengths for p in length.iterate_functions() if p.fn == "//")
 
 
 @lru_cache(maxsize=8)
@@ -225,13 +235,21 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
         case ops.GridSample():
             return tuple(d - 1 for d in shape[2:])
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
-            # The time axis is the second, image axes are the third and fourth.
-            moved = shape[len(op.kernel) :]
-            return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
+            return _list_spare_lengths(op, shape)
         case ops.KeepRows() as op:
             length = shape[1]
             return (op.compute_length(length) - min_dims(length, 1),)
     return ()
+
+
+def _list_spare_lengths(
+    op: ops.Conv | ops.MaxPool | ops.AveragePool, shape: Sequence[Dim]
+) -> tuple[Dim, ...]:
+    """Return by how much each axis is longer than a kernel. The time axis is the second, image axes
+    are the third and fourth.
+    """
+    moved = shape[len(op.kernel) :]
+    return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
 
 
 def _is_coupled(symbol: str, open_: Iterable[LengthConstraint]) -> bool:

@@ -203,9 +203,7 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
     waiting = [n for n in defaults.outputs if n in absent]
     outputs: dict[str, Value] = {}
     while waiting:
-        # In a cycle there is no first one: any is taken, and what it reads becomes an input.
-        ready = (n for n in waiting if not find_default_sources(defaults, n) & {*waiting})
-        name = next(ready, waiting[0])
+        name = _choose_next_default(defaults, waiting)
         waiting.remove(name)
         for other in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
             new_values[defaults.inputs[other]] = builder.input(other, defaults.input_facts[other])
@@ -217,6 +215,14 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
     return builder.finish(defaults.name, ordered, min_lengths=defaults.min_lengths)
+
+
+def _choose_next_default(defaults: Graph, waiting: Sequence[str]) -> str:
+    """Return a default that reads none of the waiting ones. In a cycle there is no such: the first
+    is taken, and what it reads becomes an input.
+    """
+    ready = (n for n in waiting if not find_default_sources(defaults, n) & {*waiting})
+    return next(ready, waiting[0])
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:

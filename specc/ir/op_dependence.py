@@ -226,17 +226,7 @@ def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
                 to, "newest" if to is None else "window", PAST_POSITIONS
             )
         case "[":
-            low, high, *moved = mark[1:-1].split(":")
-            reach = Interval(
-                _evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high)
-            )
-            if not moved:
-                return operand_axis.make_dependence(to, "window", reach)
-            stride, made = moved
-            link = operand_axis.make_dependence(
-                _find_axis(operand_axis.result_axes, made), "strided", reach
-            )
-            return replace(link, stride=_evaluate_bound(operand_axis.op, stride))
+            return _interpret_window_mark(operand_axis, to)
     assert mark[0] == "|", f"no such mark: {mark}"
     query = mark[1:]
     gates = _find_gates(
@@ -249,6 +239,19 @@ def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
     return operand_axis.make_dependence(
         _find_axis(operand_axis.result_axes, query), "band", FULL_INTERVAL, gates
     )
+
+
+def _interpret_window_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
+    """Interpret the mark `[low:high]` or `[low:high:stride:axis]`."""
+    low, high, *moved = operand_axis.mark.mark[1:-1].split(":")
+    reach = Interval(_evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high))
+    if not moved:
+        return operand_axis.make_dependence(to, "window", reach)
+    stride, made = moved
+    link = operand_axis.make_dependence(
+        _find_axis(operand_axis.result_axes, made), "strided", reach
+    )
+    return replace(link, stride=_evaluate_bound(operand_axis.op, stride))
 
 
 def _evaluate_bound(op: Op, text: str) -> int:

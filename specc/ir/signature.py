@@ -270,7 +270,14 @@ def assign_axis_marks(
         title = f"operand {operand + 1} has {rank} axes, no axis {axis}"
         raise ShapeError(title, (operand,))
     first = axis or 0
-    widths = iter([first, extra - first] if spreads == 2 else [extra])
+    return _assign_consecutive_axes(term, [first, extra - first] if spreads == 2 else [extra])
+
+
+def _assign_consecutive_axes(
+    term: SignatureTerm, wildcard_widths: Sequence[int]
+) -> tuple[tuple[SignatureAxis, range], ...]:
+    """Return the axes of each mark, given how many axes each wildcard covers."""
+    widths = iter(wildcard_widths)
     found, start = [], 0
     for mark in term.axes:
         width = next(widths) if mark.is_spread else 1

@@ -48,15 +48,22 @@ def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
         return None
     next_states = list(op.body.outputs.values())[: op.carries]
     # Any of the scanned values may be the cell's input; the others are for other outputs.
-    for row in inputs[: op.scanned]:
-        if row.rank != 2 or row.shape[0] != states[0].shape[0]:
-            continue
-        for cell in _iterate_patterns(row.type, [s.type for s in states]):
-            bound = _match_cell(cell, row, states, next_states)
-            # The first match is the only one: no two cells are the same function.
-            if bound is not None:
-                return _FusedLoop(b, op, [a for a in args if a], cell, bound).results(row)
+    for row, cell in _iterate_row_patterns(inputs[: op.scanned], states):
+        bound = _match_cell(cell, row, states, next_states)
+        # The first match is the only one: no two cells are the same function.
+        if bound is not None:
+            return _FusedLoop(b, op, [a for a in args if a], cell, bound).results(row)
     return None
+
+
+def _iterate_row_patterns(
+    scanned: Sequence[Value], states: Sequence[Value]
+) -> "Iterator[tuple[Value, _CellPattern]]":
+    """Yield each scanned value that can be a cell's input, with each pattern of its type."""
+    for row in scanned:
+        if row.rank == 2 and row.shape[0] == states[0].shape[0]:
+            for cell in _iterate_patterns(row.type, [s.type for s in states]):
+                yield row, cell
 
 
 @dataclass(frozen=True)
@@ -204,10 +211,7 @@ class _FusedLoop:
         """Return final states and collected values; None if a weight is made in the loop."""
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
-        # Besides the inputs and states of an iteration all leaves are weights, which the layer
-        # needs as they are outside.
-        own = ("x", "h", "cell", "one")
-        weights = {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
+        weights = self._map_weights()
         collected = outputs[op.carries :]
         if None in weights.values() or not self._subtracts_from_one():
             return None
@@ -222,10 +226,22 @@ class _FusedLoop:
             )
         except ShapeError:
             return None
-        rest = [v for v in collected if v is not outputs[0]]
-        found = self._build_rest(rest, outputs[0], made[0]) if rest else ()
-        others = iter(found)
-        return (*made[1:], *(made[0] if v is outputs[0] else next(others) for v in collected))
+        return (*made[1:], *self._build_collected(collected, outputs[0], made[0]))
+
+    def _map_weights(self) -> dict[str, Value | None]:
+        """Return the outer value of each weight, None if it is made in the loop. All leaves besides
+        the inputs and states of an iteration are weights, which the layer needs as they are outside.
+        """
+        own = ("x", "h", "cell", "one")
+        return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}
+
+    def _build_collected(
+        self, collected: Sequence[Value], state: Value, states: Value
+    ) -> Iterator[Value]:
+        """Return the collected values, of which those equal to `state` are the layer's `states`."""
+        rest = [v for v in collected if v is not state]
+        others = iter(self._build_rest(rest, state, states) if rest else ())
+        return (states if v is state else next(others) for v in collected)
 
     def _subtracts_from_one(self) -> bool:
         """Return True if gates are subtracted from the constant one."""

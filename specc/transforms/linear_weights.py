@@ -7,7 +7,7 @@ A matrix product reads a matrix in either order, so weights stored as `[in, out]
 need not be transposed or copied.
 """
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specc.ir import ops
@@ -78,14 +78,21 @@ def _find_transposed_types(graph: Graph) -> dict[str, Type]:
     read = {n.args[0]: r[0] for n, r in graph.nodes if n.op == MATRIX_TRANSPOSE}
     elsewhere: set[Value | None] = {*graph.outputs.values()}
     for node, _ in graph.nodes:
-        over = node.op == MATRIX_TRANSPOSE
-        # neither the weight as stored, nor transposed for another use
-        kept = 0 if over else _find_matrix_operand(node)
-        elsewhere.update(
-            a for n, a in enumerate(node.args) if n != kept or (a in read and not over)
-        )
+        elsewhere.update(_iterate_other_operands(node, read))
     alone = {v: r for v, r in read.items() if not elsewhere & {v, r}}
     return {n: alone[v].type for n, v in graph.parameters.items() if v in alone}
+
+
+def _iterate_other_operands(
+    node: Node, transposed: Container[Value | None]
+) -> Iterator[Value | None]:
+    """Yield the operands that a node reads neither to transpose them nor as a transposed matrix."""
+    over = node.op == MATRIX_TRANSPOSE
+    # neither the weight as stored, nor transposed for another use
+    kept = 0 if over else _find_matrix_operand(node)
+    for n, operand in enumerate(node.args):
+        if n != kept or (operand in transposed and not over):
+            yield operand
 
 
 def find_norm_folds(
@@ -119,14 +126,19 @@ class _ValueUsers:
         own = [a for a in norm.args[1:] if a is not None]
         if not own or norm.args[1] is None:
             return None
-        # a gain shared with another norm would be folded out of that one as well
-        if any(a not in self.names or self.of[a] != [norm] for a in own):
+        if not self._has_only_reader(own, norm):
             return None
         maps = self._maps_of(made)
         if not maps:
             return None
         names = [self.names[a] for a in own]
         return NormFold(names[0], "".join(names[1:]), tuple(maps.items()))
+
+    def _has_only_reader(self, own: Sequence[Value], norm: Node) -> bool:
+        """Return True if all of `own` are parameters that only `norm` reads: a gain shared with
+        another norm would be folded out of that one as well.
+        """
+        return all(a in self.names and self.of[a] == [norm] for a in own)
 
     def _maps_of(self, made: Value) -> dict[str, bool] | None:
         """Return the weights that `made` is multiplied by, and whether each is transposed; None
@@ -155,13 +167,20 @@ class _ValueUsers:
             return None
         if self.names[value] not in self.rounded:
             return None
-        is_transposed, shown = False, reader.args[1]
+        is_transposed = self._is_view_transposed(reader.args[1])
+        if is_transposed is None or not self._is_only_reader(value, made):
+            return None
+        return self.names[value], is_transposed
+
+    def _is_view_transposed(self, shown: Value | None) -> bool | None:
+        """Return whether a view of a weight is transposed; None for other views."""
+        is_transposed = False
         while shown is not None and shown.node is not None:
             # a sliced weight is read in parts, which are not followed here
             if not isinstance(shown.node.op, ops.Transpose) or shown in self.shown:
                 return None
             is_transposed, shown = not is_transposed, shown.node.args[0]
-        return (self.names[value], is_transposed) if self._is_only_reader(value, made) else None
+        return is_transposed
 
     def _is_only_reader(self, weight: Value, made: Value) -> bool:
         """Return True if only linear layers of `made` read a weight, transposed or not."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from specc.ir import ops
-from specc.ir.graph import Builder, Graph, Node, Value
+from specc.ir.graph import Builder, Graph, Input, Node, Value
 from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.op import Op
 
@@ -113,9 +113,7 @@ def _convert_graph(
     made = Builder()
     walk = _HalfConverter(made=made, half=half, late=_find_output_products(graph, results))
     for name, value in graph.inputs.items():
-        facts = graph.input_facts[name]
-        if given.get(name) == half and facts.type.dtype == "f32":
-            facts = replace(facts, type=replace(facts.type, dtype=half))
+        facts = _convert_input(graph.input_facts[name], half, given.get(name))
         walk.register_value(value, made.input(name, facts))
     for name, value in graph.parameters.items():
         walk.register_value(value, made.parameter(graph.parameter_facts[name]), "neutral")
@@ -137,6 +135,13 @@ def _convert_graph(
     ), found
 
 
+def _convert_input(facts: Input, half: HalfDtype, given: str | None) -> Input:
+    """Return the facts of an input in `half` if that is what is passed for it."""
+    if given == half and facts.type.dtype == "f32":
+        return replace(facts, type=replace(facts.type, dtype=half))
+    return facts
+
+
 def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]:
     """Return the products that are outputs or decide something, up to moves and shifts: logits
     and router scores. They are computed in f32.
@@ -150,13 +155,14 @@ def _find_output_products(graph: Graph, results: Mapping[str, str]) -> set[Node]
         final = not shown.isdisjoint(made) and read.isdisjoint(made)
         if isinstance(node.op, ops.Linear | ops.MatMul) and final:
             late.add(node)
-        args = node.operands
-        on = is_product_preserving(node.op) or isinstance(node.op, ops.Softmax)
-        if isinstance(node.op, INDEX_OPS) or (final and on):
-            shown.update(args)
-        else:
-            read.update(args)
+        (shown if _shows_operands(node.op, final) else read).update(node.operands)
     return late
+
+
+def _shows_operands(op: Op, final: bool) -> bool:
+    """Return True if the operands of an op are outputs or decide something, up to moves."""
+    moves = is_product_preserving(op) or isinstance(op, ops.Softmax)
+    return isinstance(op, INDEX_OPS) or (final and moves)
 
 
 @dataclass(kw_only=True)

@@ -135,14 +135,21 @@ def _keep_complete_pairs(
     alone = [pair for pair in list_lstm_weight_pairs(graph) if not layers.issuperset(pair)]
     while alone:
         for weights, states in alone:
-            for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
-                if name in layers:
-                    found[name] = replace(found[name], rounding=rounding)
-                    layers.remove(name)
+            _move_pair_to_loop(weights, states, found, layers)
         # layers may share a weight: those whose weight was removed become loops too
         every = list_lstm_weight_pairs(graph)
         alone = [p for p in every if layers & set(p) and not layers.issuperset(p)]
     return found
+
+
+def _move_pair_to_loop(
+    weights: str, states: str, plan: dict[str, QuantizationFormat], layers: set[str]
+) -> None:
+    """Change the formats of an LSTM's weights to those of products in a loop."""
+    for name, rounding in ((weights, PER_TOKEN_ROUNDING), (states, PER_TENSOR_ROUNDING)):
+        if name in layers:
+            plan[name] = replace(plan[name], rounding=rounding)
+            layers.remove(name)
 
 
 def list_quantizable_names(graph: Graph) -> tuple[str, ...]:
@@ -269,24 +276,32 @@ class _FormatChooser:
 
     def _choose_format(self, kind: QuantizationKind, uses: WeightUses) -> QuantizationFormat:
         """Return the format of a kind in the target's layout."""
-        # A standard runtime converts column blocks to rows for every product that it does not fuse:
-        # not for shared tables, nor in a loop. The standard has no slices of stacked 4-bit weights
-        # either.
-        parts = uses.routed or (uses.cut and kind == "int4")
-        kept_whole = uses.table or uses.looped or parts
-        if kind in ("int8", "int8-tensor") or (self.layout == "columns" and kept_whole):
+        kept_whole = self.layout == "columns" and _is_kept_whole(kind, uses)
+        if kept_whole or kind in ("int8", "int8-tensor"):
             layout = self.layout if uses.linear else "rows"
             return QuantizationFormat(bits=8, group_size=0, layout=layout, rounding="row")
-        # The kernel quantizes activations only if weights are packed in advance, and those of an
-        # expert are selected at run time.
-        rounds = self.rounds and self.layout == "rows" and not uses.routed
-        rounding: ActivationRoundingMode = "block" if rounds else "none"
+
         return QuantizationFormat(
             bits=4 if kind == "int4" else 8,
             group_size=self.wish.block,
             layout=self.layout,
-            rounding=rounding,
+            rounding=self._choose_block_rounding(uses),
         )
+
+    def _choose_block_rounding(self, uses: WeightUses) -> ActivationRoundingMode:
+        """Return how activations are rounded: the kernel quantizes them only if weights are packed
+        in advance, and those of an expert are selected at run time.
+        """
+        return "block" if self.rounds and self.layout == "rows" and not uses.routed else "none"
+
+
+def _is_kept_whole(kind: QuantizationKind, uses: WeightUses) -> bool:
+    """Return True if a weight has no column blocks: a standard runtime converts them to rows for
+    every product that it does not fuse, so not for shared tables, nor in a loop. The standard has
+    no slices of stacked 4-bit weights either.
+    """
+    parts = uses.routed or (uses.cut and kind == "int4")
+    return bool(uses.table or uses.looped or parts)
 
 
 def _explain_unsupported(uses: WeightUses) -> str:

@@ -10,12 +10,12 @@ Each weight becomes two parameters, integers and scales, also inside loops, and 
 the weight was. Each feature of a head of a cache has a scale, a parameter of the step.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Builder, Graph, Node, NodeResults, Parameter, Value
+from specc.ir.graph import Builder, Graph, Input, Node, NodeResults, Parameter, Value
 from specc.ir.model import KVCache
 from specc.ir.op import Op
 from specc.ir.ops.quantized import ActivationRoundingMode, QuantizationFormat, QuantizationPlan
@@ -247,20 +247,25 @@ class _WeightQuantizer:
                 continue
             pair, first = self.pairs[outer], place < stacked
             more += first
-            shown = [
-                remove_axis(v.type, 0) if first else v.type for v in (pair.numbers, pair.scales)
-            ]
-            numbers, scales = (
-                inner.input(f"{name} {part}", replace(facts, type=type))
-                for part, type in zip(("numbers", "scales"), shown, strict=True)
-            )
-            inside.pairs[value] = replace(pair, numbers=numbers, scales=scales)
+            inside.pairs[value] = _make_body_pair(inner, name, facts, pair, is_stacked=first)
             args += pair.numbers, pair.scales
         inside.nodes(op.body)
         body = inner.finish_copy(op.body, inside.now)
         if isinstance(op, ops.Route):
             return self.made.add(replace(op, body=body, stacked=stacked + more), *args)
         return self.made.add(replace(op, body=body), *args)
+
+
+def _make_body_pair(
+    inner: Builder, name: str, facts: Input, pair: QuantizedParameters, *, is_stacked: bool
+) -> QuantizedParameters:
+    """Declare the inputs of a body for a quantized weight: its integers and scales."""
+    shown = [remove_axis(v.type, 0) if is_stacked else v.type for v in (pair.numbers, pair.scales)]
+    numbers, scales = (
+        inner.input(f"{name} {part}", replace(facts, type=type))
+        for part, type in zip(("numbers", "scales"), shown, strict=True)
+    )
+    return replace(pair, numbers=numbers, scales=scales)
 
 
 STATE_SCALE_SUFFIX = ":scale"
@@ -273,10 +278,7 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     after = keys | {c.value: c.next_value for c in caches}
     joined = {step.outputs[result]: name for name, result in after.items()}
     made = Builder()
-    facts = {
-        name: replace(f, type=Type("i8", f.type.shape)) if name in after else f
-        for name, f in step.input_facts.items()
-    }
+    facts = _quantize_input_facts(step, after)
     now = made.copy_ports(replace(step, input_facts=facts))
     scales = {name: made.parameter(_make_state_scale(step, name)) for name in after}
     kept: dict[Value, Value] = {}
@@ -291,6 +293,14 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         kept[whole] = made.one(node.op, past, made.one(ops.Quantize(), fresh, scale))
         now[whole] = made.one(ops.Dequantize(), kept[whole], scale)
     return made.finish_copy(step, now, {n: kept.get(v, now[v]) for n, v in step.outputs.items()})
+
+
+def _quantize_input_facts(step: Graph, names: Container[str]) -> dict[str, Input]:
+    """Return the facts of the inputs of `step`, of which those in `names` are int8."""
+    return {
+        name: replace(f, type=Type("i8", f.type.shape)) if name in names else f
+        for name, f in step.input_facts.items()
+    }
 
 
 def _make_state_scale(step: Graph, name: str) -> Parameter:

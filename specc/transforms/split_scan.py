@@ -102,10 +102,7 @@ def vectorize_op(
     """Apply `op` to all elements at once; varying operands already have them along `axis`."""
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
-        # It does not broadcast: parts that do not vary are expanded.
-        pairs = [(a, moves) for a, moves in zip(args, moving, strict=True) if a]
-        rows = [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
-        return b.one(_shift_op_axis(op), *rows)
+        return b.one(_shift_op_axis(op), *_expand_parts(b, args, moving, axis, length))
     if isinstance(op, ops.Transpose):
         # `can_vectorize_op` has checked that the axes before the time axis stay.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
@@ -115,6 +112,14 @@ def vectorize_op(
     if isinstance(op, LEADING_AXES_OPS):
         return b.one(op, *args)
     return b.one(op, *_align_operands(b, args, moving, axis))
+
+
+def _expand_parts(
+    b: Builder, args: NodeOperands, moving: Sequence[bool], axis: int, length: Dim
+) -> list[Value]:
+    """Expand the parts of a concatenation that do not vary: it does not broadcast."""
+    pairs = [(a, moves) for a, moves in zip(args, moving, strict=True) if a]
+    return [a if moves else _repeat_operand(b, a, axis, length) for a, moves in pairs]
 
 
 def vectorize_nodes(
@@ -253,10 +258,7 @@ class _ScanRebuilder:
         made = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.before, self.whole, self.outside)
         collected = list(self.op.body.outputs.values())[self.op.carries :]
-        # Only values that cross from the loop to after it are collected, each once.
-        inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
-        used = [a for n in self.parts.after for a in n.operands] + collected
-        stacked = list(dict.fromkeys(v for v in used if v in inner))
+        stacked = self._list_stacked_values(made, collected)
         finals = self._build_loop(stacked, made)
         vectorize_nodes(self.b, self.op, self.parts.after, self.whole, self.outside)
         # What the loop collected has zeros at masked positions already.
@@ -264,6 +266,14 @@ class _ScanRebuilder:
             self.whole[v] if v in stacked else mask_positions(self.b, self.whole[v], self.keep)
             for v in collected
         )
+
+    def _list_stacked_values(
+        self, made: Mapping[Node, NodeResults], collected: list[Value]
+    ) -> list[Value]:
+        """Return the values that the loop collects: those that cross from it to after it, once."""
+        inner = {r for n in self.parts.inside for r in made[n]} | set(self.carries)
+        used = [a for n in self.parts.after for a in n.operands] + collected
+        return list(dict.fromkeys(v for v in used if v in inner))
 
     def _build_loop(self, stacked: list[Value], made: dict[Node, NodeResults]) -> NodeResults:
         """Build the remaining scan; none if nothing is carried or collected."""

@@ -51,16 +51,21 @@ def _parse_einsum_product(equation: str) -> MatrixProduct | None:
     left, right = equation.split("->")
     terms = [term.split() for term in left.split(",")]
     for rows, matrix in ((0, 1), (1, 0)) if len(terms) == 2 else ():
-        if len(terms[matrix]) != 2 or not terms[rows]:
-            continue
-        *lead, summed = terms[rows]
-        first, second = terms[matrix]
-        is_transposed = first == summed
-        other = second if is_transposed else first
-        fits = summed in (first, second) and other not in terms[rows]
-        if fits and right.split() == [*lead, other]:
-            return MatrixProduct(rows, matrix, is_transposed)
+        if len(terms[matrix]) == 2 and terms[rows]:
+            is_transposed = _is_matrix_transposed(terms[rows], terms[matrix], right.split())
+            if is_transposed is not None:
+                return MatrixProduct(rows, matrix, is_transposed)
     return None
+
+
+def _is_matrix_transposed(rows: list[str], matrix: list[str], result: list[str]) -> bool | None:
+    """Return whether a product reads its matrix transposed; None if it is no such product."""
+    *lead, summed = rows
+    first, second = matrix
+    is_transposed = first == summed
+    other = second if is_transposed else first
+    fits = summed in (first, second) and other not in rows
+    return is_transposed if fits and result == [*lead, other] else None
 
 
 TOKEN_PRESERVING_OPS = (
@@ -167,6 +172,10 @@ class _WeightUseCollector:
                 if value is not None and value in here:
                     shown = self._record_read(node, place, here[value], known, scope)
                     here |= {results[0]: shown} if shown else {}
+        self._record_outputs(graph, here)
+
+    def _record_outputs(self, graph: Graph, here: WeightViews) -> None:
+        """Record the weights that a graph returns."""
         for value in graph.outputs.values():
             if value in here:
                 self.found[here[value].name].other.append("a result")
@@ -209,16 +218,11 @@ class _WeightUseCollector:
         given = op.split_operands(node.operands)
         inside = dict(zip(op.body.inputs.values(), given.body_operands, strict=True))
         fixed, stacked = set(given.captured), set(given.stacked)
-        shown = {
-            inner: replace(here[outer], stack=False) if outer in stacked else here[outer]
-            for inner, outer in inside.items()
-            # an element of a stack, or captured
-            if outer in here and (outer in fixed or (here[outer].stack and outer in stacked))
-        }
-        for value in node.args:
+        shown = _map_body_views(inside, here, fixed, stacked)
+        for value in node.operands:
             # Scanned and carried values change per iteration: no weight there. An element of a
             # stack is not a weight of its own either.
-            if value is None or value not in here or value in fixed:
+            if value not in here or value in fixed:
                 continue
             if not (value in stacked and here[value].stack):
                 self.found[here[value].name].other.append(format_op_location(op, scope))
@@ -229,6 +233,17 @@ class _WeightUseCollector:
         self.graph(op.body, shown, tokens_in, scope)
         self.depth -= not routed
         self.routes -= routed
+
+
+def _map_body_views(
+    inside: Mapping[Value, Value], here: WeightViews, fixed: set[Value], stacked: set[Value]
+) -> dict[Value, WeightView]:
+    """Return the views of weights that a body reads as captures or as elements of stacks."""
+    return {
+        inner: replace(here[outer], stack=False) if outer in stacked else here[outer]
+        for inner, outer in inside.items()
+        if outer in here and (outer in fixed or (here[outer].stack and outer in stacked))
+    }
 
 
 def view_weight(node: Node, sight: WeightView) -> WeightView | None:

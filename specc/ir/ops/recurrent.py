@@ -280,21 +280,23 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         inner = [v.type for v in self.body.inputs.values()]
         rows = tuple(remove_axis(r, self.axis) for r in given.scanned)
         outer = replace(given, scanned=rows).body_operands
-        for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
-            if inside != outside:
-                title = f"the body expects {inside}, got {outside}"
-                raise ShapeError(title, (self.first_body_operand + n,))
+        self._check_body_types(inner, outer)
         after = [v.type for v in self.body.outputs.values()]
         carried = inner[self.scanned : self.scanned + self.carries]
-        for before, now in zip(carried, after, strict=False):
-            if before != now:
-                raise ShapeError(f"a carried value is {before} before a step and {now} after it")
+        _check_carried_types(carried, after)
         self._check_end_condition(carried)
         stacked = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
             for t in after[self.carries :]
         )
         return (*after[: self.carries], *stacked)
+
+    def _check_body_types(self, inner: Sequence[Type], outer: Sequence[Type]) -> None:
+        """Raise ShapeError for an operand of another type than the body's input."""
+        for n, (inside, outside) in enumerate(zip(inner, outer, strict=True)):
+            if inside != outside:
+                title = f"the body expects {inside}, got {outside}"
+                raise ShapeError(title, (self.first_body_operand + n,))
 
     def _check_end_condition(self, carried: Sequence[Type]) -> None:
         """Check that the carry that ends the loop exists and is boolean."""
@@ -318,6 +320,13 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
                 places = self.first_body_operand, self.first_body_operand + n
                 raise ShapeError(title, places, (length, other))
         return length
+
+
+def _check_carried_types(carried: Sequence[Type], after: Sequence[Type]) -> None:
+    """Raise ShapeError if an iteration changes the type of a carried value."""
+    for before, now in zip(carried, after, strict=False):
+        if before != now:
+            raise ShapeError(f"a carried value is {before} before a step and {now} after it")
 
 
 def remove_axis(type: Type, axis: int) -> Type:
