@@ -21,7 +21,7 @@ ops with a time axis of length 0. Parts of a concatenation that are empty then a
 that the generated input is not read at all.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeAlias
@@ -37,7 +37,7 @@ from specc.incremental.graph_boundary import (
 from specc.incremental.position_demand import collect_step_nodes
 from specc.incremental.step_plan import StepPlan
 from specc.ir import ops
-from specc.ir.dependence import find_dependences
+from specc.ir.dependence import Dependence, find_dependences
 from specc.ir.dim import Dim, min_dims
 from specc.ir.graph import (
     Builder,
@@ -80,17 +80,19 @@ def has_first_result(graph: Graph, flow: TimeFlow, source: str) -> bool:
     if not all(clock.has_prefix(value.shape[axis]) for axis in axes):
         return False
     # Then each newest position on the way is one of a head.
-    live = collect_step_nodes([value], flow)
-    newest = [
-        (operand, link.operand_axis)
-        for node, results in graph.nodes
-        if node in live
-        for link in find_dependences(node, results)
-        if link.kind == "newest" and (operand := node.args[link.operand])
-    ]
+    newest = _iterate_newest_reads(graph, collect_step_nodes([value], flow))
     return all(
         clock.has_prefix(x.shape[axis]) for x, axis in newest if axis in flow.get_state(x).axes
     )
+
+
+def _iterate_newest_reads(graph: Graph, live: Collection[Node]) -> Iterator[LastPosition]:
+    """Yield the operands, and their axes, of which a live node reads the newest position."""
+    for node, results in graph.nodes:
+        if node in live:
+            for link in find_dependences(node, results):
+                if link.kind == "newest" and (operand := node.args[link.operand]):
+                    yield operand, link.operand_axis
 
 
 @dataclass(kw_only=True)
@@ -145,13 +147,7 @@ class LastPositionBuilder:
         says = substitute_op(node.op, {self.symbol: Dim.of(0)}) != node.op
         if says or any(link.kind not in ("same", "band") for link in found):
             return {}
-        length, rows = value.shape[axis], dict[int, LastPosition]()
-        for link in found:
-            x, own = node.args[link.operand], link.operand_axis
-            # a single position is read as it is
-            if x and link.kind == "same" and x.shape[own] == length:
-                rows[link.operand] = x, own
-        return rows
+        return _map_equal_positions(node, found, value.shape[axis])
 
     def _passed(self, node: Node, axis: int) -> tuple[int, LastPosition] | None:
         """Return the operand whose last position is that of a concatenation or slice, or None."""
@@ -190,6 +186,20 @@ class LastPositionBuilder:
             ]
             made[row] = _add_with_enough_keys(b, node, args, self.symbol)[row[0].index]
         return get_last_row((self.value, self.axis))
+
+
+def _map_equal_positions(
+    node: Node, links: Iterable[Dependence], length: Dim
+) -> dict[int, LastPosition]:
+    """Return the operands of `length` positions that are read position by position. A single
+    position is read as it is.
+    """
+    rows = dict[int, LastPosition]()
+    for link in links:
+        x, own = node.args[link.operand], link.operand_axis
+        if x and link.kind == "same" and x.shape[own] == length:
+            rows[link.operand] = x, own
+    return rows
 
 
 @dataclass(frozen=True)

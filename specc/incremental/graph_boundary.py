@@ -31,11 +31,16 @@ def find_determined_symbols(
     found = set[str]()
     # A length may be determined by another known one: `past + m` once `m` is known.
     while True:
-        more = {s for d in dims if (s := _find_solved_symbol(d, found))}
-        more |= {name for name, dim in (facts or {}).items() if dim.symbols() <= found}
+        more = _find_next_symbols(dims, facts or {}, found)
         if more <= found:
             return found
         found |= more
+
+
+def _find_next_symbols(dims: Iterable[Dim], facts: Mapping[str, Dim], known: set[str]) -> set[str]:
+    """Return the symbols that lengths or equations determine once the `known` ones are."""
+    solved = {s for d in dims if (s := _find_solved_symbol(d, known))}
+    return solved | {name for name, dim in facts.items() if dim.symbols() <= known}
 
 
 def _find_solved_symbol(length: Dim, known: set[str]) -> str | None:

@@ -164,7 +164,7 @@ def compute_node_demand(
         if name is None or link.kind == "extent":
             continue
         asked = _get_operand_demand(node, link, made, given, fold, setting.flow.time_axis)
-        if asked > 0 and link.kind in ("band", "all") and not setting.bounded:
+        if _demands_all_positions(setting, link, asked):
             asked = inf
         rows[name] = max(rows[name], round_up_to_chunks(asked, tracks[name]))
         rows |= _count_windows(link, made, rows[name], tracks[name])
@@ -172,6 +172,11 @@ def compute_node_demand(
         # It continues from a state: always exactly the new positions.
         rows["rows"] = 0.0
     return Demand(rows, operands, made)
+
+
+def _demands_all_positions(setting: DemandContext, link: Dependence, asked: float) -> bool:
+    """Return True if a step keeps positions outside of a window too."""
+    return asked > 0 and link.kind in ("band", "all") and not setting.bounded
 
 
 def _select_time_axes(

@@ -231,12 +231,7 @@ class CrossAxisLoop:
                 need = needs.get(result, {}).get(axis, NEWEST_ONLY)
                 made[inner] = 0.0 if result in self.setting.kept else need
             if not collected:
-                # A carry has as many positions before as after an iteration: earlier ones that the
-                # body looks back at are kept inside, if possible.
-                before = needs.get(self.starts[r], {})
-                for axis, need in before.items():
-                    need = min(need, 0.0) if len(before) == 1 or need <= 0 else inf
-                    made[axis] = max(made.get(axis, NEWEST_ONLY), need)
+                _add_carry_demand(made, needs.get(self.starts[r], {}))
             found.append(made)
         return found
 
@@ -279,3 +274,12 @@ class CrossAxisLoop:
             return made[place - first][axis]
         # A captured value is passed whole and sliced where it is read.
         return needs.get(operand, {}).get(axis, NEWEST_ONLY)
+
+
+def _add_carry_demand(made: dict[int, float], before: Mapping[int, float]) -> None:
+    """Add to the demand on a carry what the body reads of it: a carry has as many positions before
+    as after an iteration. Earlier ones that the body looks back at are kept inside, if possible.
+    """
+    for axis, need in before.items():
+        need = min(need, 0.0) if len(before) == 1 or need <= 0 else inf
+        made[axis] = max(made.get(axis, NEWEST_ONLY), need)

@@ -107,11 +107,7 @@ class _FlowNetwork(Generic[N]):
     def sink_side(self, source: N, sink: N) -> set[N]:
         """Return the nodes that reach the sink in the residual network (Edmonds and Karp 1972)."""
         while (path := self._path(source, sink)) is not None:
-            room = min(self.left[a][b] for a, b in path)
-            assert room < inf, "a sink can be neither cached nor recomputed"
-            for a, b in path:
-                self.left[a][b] -= room
-                self.left[b][a] += room
+            self._saturate_path(path)
         reached, todo = {sink}, [sink]
         while todo:
             at = todo.pop()
@@ -119,6 +115,14 @@ class _FlowNetwork(Generic[N]):
             reached.update(before)
             todo += before
         return reached
+
+    def _saturate_path(self, path: Sequence[tuple[N, N]]) -> None:
+        """Send as much flow along `path` as its edges have left."""
+        room = min(self.left[a][b] for a, b in path)
+        assert room < inf, "a sink can be neither cached nor recomputed"
+        for a, b in path:
+            self.left[a][b] -= room
+            self.left[b][a] += room
 
     def _path(self, source: N, sink: N) -> list[tuple[N, N]] | None:
         came: dict[N, N] = {}
@@ -164,10 +168,15 @@ def find_free_values(graph: Graph, flow: TimeFlow, growing: str) -> set[Value]:
     for node, results in iterate_flow_nodes(graph, flow):
         if node in flow.loop_bodies:
             free.update(v for v, x in _list_scanned_operands(node) if x in free)
-        moves = flow.get_state(results[0]).is_time_dependent
-        if moves and not node.op.heavy and _find_moving_operands(node, flow) <= free:
+        if _is_free_node(node, results, flow, free):
             free.update(results)
     return free
+
+
+def _is_free_node(node: Node, results: Sequence[Value], flow: TimeFlow, free: set[Value]) -> bool:
+    """Return True for a light op that moves with time and reads only free values."""
+    moves = flow.get_state(results[0]).is_time_dependent
+    return moves and not node.op.heavy and _find_moving_operands(node, flow) <= free
 
 
 def _find_moving_operands(node: Node, flow: TimeFlow) -> set[Value]:

@@ -61,15 +61,10 @@ class StateNames:
                 attentions += 1
             elif isinstance(node.op, ops.Scan | ops.RecurrentLayer):
                 loops[node] = len(loops)
-        entering = {
-            value: f"scan.{loops[node]}.{name.replace(' ', '_')}"
-            for node, body in inside.items()
-            for name, value in body.inputs.items()
-        }
         return cls(
             graph=graph,
             made=made,
-            entering=entering,
+            entering=_name_body_inputs(inside, loops),
             users=users,
             loops=loops,
             taken={*graph.inputs, *graph.outputs},
@@ -116,6 +111,15 @@ class StateNames:
             made = f"{name}_{n}"
         self.taken.add(made)
         return made
+
+
+def _name_body_inputs(inside: Mapping[Node, Graph], loops: Mapping[Node, int]) -> dict[Value, str]:
+    """Return the names of the inputs of loop bodies."""
+    return {
+        value: f"scan.{loops[node]}.{name.replace(' ', '_')}"
+        for node, body in inside.items()
+        for name, value in body.inputs.items()
+    }
 
 
 def _get_last_scope(made: Mapping[Node, NodeOrigin], node: Node) -> str:

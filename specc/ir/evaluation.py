@@ -2,7 +2,7 @@
 lengths, and run-time length checks.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from math import prod
 from typing import NoReturn, Protocol, TypeVar
 

@@ -5,7 +5,8 @@ declared types exist, every node is checked by its shape rule, and nothing is ex
 Errors are E0927 (no IR text of this version, or too much of it) and E0928 (a wrong line).
 """
 
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
 from types import UnionType
 from typing import Literal, get_args, get_origin
 

@@ -24,7 +24,7 @@ from typing import NoReturn
 from specc.diagnostics.diagnostic import raise_error
 from specc.diagnostics.source import Source, Span
 from specc.ir.dim import DIM_FUNCTIONS, MAX_DIM_INTEGER, Dim, DimError
-from specc.ir.graph import Graph, Node, NodeOrigin, Value
+from specc.ir.graph import Graph, Input, Node, NodeOrigin, Value
 from specc.ir.types import ALL_DTYPES, Type
 
 IR_HEADER = "specc-ir 1"

@@ -5,7 +5,7 @@ Code that runs a model at chosen lengths needs valid ones: `x[:, 0:30]` is undef
 length of eleven, and so is `split(x, into=[n / 2, 2], axis=1)`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 

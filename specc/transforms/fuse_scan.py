@@ -230,7 +230,8 @@ class _FusedLoop:
 
     def _map_weights(self) -> dict[str, Value | None]:
         """Return the outer value of each weight, None if it is made in the loop. All leaves besides
-        the inputs and states of an iteration are weights, which the layer needs as they are outside.
+        the inputs and states of an iteration are weights, which the layer
+        needs as they are outside.
         """
         own = ("x", "h", "cell", "one")
         return {n: self.outer.get(v) for n, v in self.leaves.items() if n not in own}

@@ -69,7 +69,13 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             add(node.operand().type.shape[2], local.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
             add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
-    most = find_max_lengths(graph)
+    return _select_possible_thresholds(found, find_max_lengths(graph))
+
+
+def _select_possible_thresholds(
+    found: Mapping[str, Iterable[LengthThreshold]], most: Mapping[str, int]
+) -> dict[str, list[LengthThreshold]]:
+    """Return the thresholds, sorted, that are below the largest lengths."""
     below = {
         s: [t for t in sorted(f) if t.length < most.get(s, t.length + 1)] for s, f in found.items()
     }

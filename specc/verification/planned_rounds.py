@@ -67,8 +67,7 @@ def planned_inputs(
     rng = np.random.default_rng(seed)
     planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, most)]
     usual = choose_lengths(graph, rounds - 1, most)
-    if coverage.subgraphs.names or _has_boolean_input(graph):
-        planned += [_PlannedRound(usual, density) for density in BOOLEAN_DENSITIES[1:]]
+    planned += _plan_densities(graph, coverage, usual)
     if draw is None:
         planned += _plan_decisions(graph, usual, most)
     for each in planned:
@@ -83,6 +82,15 @@ def planned_inputs(
         inputs = given(graph, sizes, rng, density)
         if coverage.run(inputs):
             yield sizes, inputs
+
+
+def _plan_densities(
+    graph: Graph, coverage: Coverage, usual: dict[str, int]
+) -> Iterator[_PlannedRound]:
+    """Yield a round of each other density of boolean inputs, if these can matter."""
+    if coverage.subgraphs.names or _has_boolean_input(graph):
+        for density in BOOLEAN_DENSITIES[1:]:
+            yield _PlannedRound(usual, density)
 
 
 def _plan_lengths(
@@ -102,17 +110,31 @@ def _plan_decisions(
     are selected, one of a large batch if ids are computed from integers, and one of large inputs
     if values are compared with constants or bounded by them.
     """
-    near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
-    many = next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
+    many = _choose_many_positions(graph, usual, most)
     scaled = _find_scaled_inputs(graph, usual)
     if scaled or _has_decisions(graph, usual):
         yield _PlannedRound(many)
-    batch = {s: LARGE_BATCH for v in scaled for d in v.type.shape[:1] for s in d.symbols()}
-    large = sizes_near(graph, usual | batch, 1, most) if batch else None
+    large = _choose_large_batch(graph, scaled, usual, most)
     if large and is_affordable(large, graph):
         yield _PlannedRound(large)
     if not half_format_of(graph) and (bound := _find_largest_bound(graph)):
         yield _PlannedRound(many, scale=BEYOND_BOUND * bound)
+
+
+def _choose_many_positions(
+    graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
+) -> dict[str, int]:
+    """Return affordable lengths of many positions, or the usual ones."""
+    near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
+    return next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
+
+
+def _choose_large_batch(
+    graph: Graph, scaled: Set[Value], usual: dict[str, int], most: Mapping[str, int] | None
+) -> dict[str, int] | None:
+    """Return lengths with a large batch of the `scaled` inputs, if there are any."""
+    batch = {s: LARGE_BATCH for v in scaled for d in v.type.shape[:1] for s in d.symbols()}
+    return sizes_near(graph, usual | batch, 1, most) if batch else None
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:

@@ -170,13 +170,9 @@ class QuantizationComparison:
         results in float64 due to weight quantization alone.
         """
         graph = self.low.manifest.graph
-        places = {n.rpartition(".")[0] for n in self.low.manifest.quantized}
-        made: dict[str, Value] = {}
-        for node, results in graph.nodes:
-            # results of the last op of each part; loops are not inspected
-            for scope in graph.get_origin(node).scopes:
-                if scope in places:
-                    made[scope] = results[0]
+        made = _map_scope_results(
+            graph, {n.rpartition(".")[0] for n in self.low.manifest.quantized}
+        )
         graph, scopes = replace(graph, names=made), tuple(made)
         inputs = make_random_inputs(graph, comparison_sizes(graph), np.random.default_rng(seed))
         reference = backend.load_reference()
@@ -213,6 +209,16 @@ class QuantizationComparison:
                 notes=[f"only in one: {', '.join(n for n, _ in {*one} ^ {*other})}"],
                 helps=["compile both from one spec, with the same config"],
             )
+
+
+def _map_scope_results(graph: Graph, places: set[str]) -> dict[str, Value]:
+    """Return the result of the last op of each of these scopes; loops are not inspected."""
+    made: dict[str, Value] = {}
+    for node, results in graph.nodes:
+        for scope in graph.get_origin(node).scopes:
+            if scope in places:
+                made[scope] = results[0]
+    return made
 
 
 def comparison_sizes(graph: Graph) -> dict[str, int]:

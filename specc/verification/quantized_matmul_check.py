@@ -85,11 +85,7 @@ def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
             want = integer_lstm_results(given, reverse=bool(product.attributes["reverse"]))
             want, y = want.reshape(-1, want.shape[-1]), y.reshape(-1, y.shape[-1])
         case "MatMulNBits":
-            want, allowed = _in_blocks(given, product.attributes)
-            gap = np.abs(want - _rows(y))
-            # the rounding error of float32 sums is allowed
-            gap = float(np.where(gap <= allowed, 0.0, gap).max())
-            return gap / (float(np.abs(want).max()) or 1.0)
+            return _compare_block_product(given, product.attributes)
         case kind:
             w = _product_matrix(given["w"]).astype(np.float64)
             w = w.T if kind == "QGemm" else w
@@ -97,6 +93,16 @@ def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
             want = _products(x, w, np.asarray(middle))
     gap = float(np.abs(want - _rows(y)).max())
     return gap / (float(np.abs(want).max()) or 1.0)
+
+
+def _compare_block_product(given: Mapping[str, Array], numbers: Mapping[str, int]) -> float:
+    """Return the relative error of a product in blocks, beyond the rounding error of float32
+    sums.
+    """
+    want, allowed = _in_blocks(given, numbers)
+    gap = np.abs(want - _rows(given["y"]))
+    largest = float(np.where(gap <= allowed, 0.0, gap).max())
+    return largest / (float(np.abs(want).max()) or 1.0)
 
 
 def _products(x: Array, w: Array, middle: Array) -> Array:

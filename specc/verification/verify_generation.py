@@ -54,10 +54,7 @@ def iterate_generated_rounds(
         why = "an older version compiled it without the graph that it decodes"
         yield VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}")
         return
-    weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
-    for name, value in graph.parameters.items():
-        # Only the lengths of such a parameter are read: any other dependence shows in the tokens.
-        weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
+    weights = _load_scoring_weights(model, graph)
     coverage, most = Coverage.of(model), _find_max_prompt(writer, graph)
     rng = np.random.default_rng(seed)
     compared = [*_choose_sizes(writer, graph, rounds, most)]
@@ -70,6 +67,15 @@ def iterate_generated_rounds(
     skipped = find_skipped_lengths(graph, compared, most)
     if coverage.missing or skipped:
         yield uncovered_round(coverage.missing, skipped)
+
+
+def _load_scoring_weights(model: LoadedModel, graph: Graph) -> dict[str, Array]:
+    """Return the weights of the graph that scores; zeros for parameters that are not stored."""
+    weights = replace(model, manifest=replace(model.manifest, graph=graph)).weights()
+    for name, value in graph.parameters.items():
+        # Only the lengths of such a parameter are read: any other dependence shows in the tokens.
+        weights.setdefault(name, np.zeros([d.number or 0 for d in value.type.shape]))
+    return weights
 
 
 def _find_max_prompt(writer: Generator, graph: Graph) -> dict[str, int]:
@@ -136,16 +142,21 @@ class _Decode:
             session, asked.model.input_signature, source, asked.prepared_inputs
         )
         if settings.strategy == "beam":
-            found = search_beams(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
-            tokens = [[list(h.tokens) for h in row] for row in found]
-            scores = [[h.score for h in row] for row in found]
-            return {"tokens": _pad_prompt(tokens, settings), "scores": np.array(scores)}
+            return self._search_beams(stepper)
         width = settings.max_tokens
         steps = list(decode_steps(stepper, asked.prompt, settings, padding_mask=asked.padding_mask))
         return {
             "tokens": _fill_inputs([s.tokens for s in steps], width)[:, None],
             "log_probs": _fill_inputs([np.asarray(s.log_probs) for s in steps], width),
         }
+
+    def _search_beams(self, stepper: FullForwardStepper) -> dict[str, Array]:
+        """Return the tokens and scores of a beam search."""
+        asked, settings = self.asked, self.asked.limited_settings
+        found = search_beams(stepper, asked.prompt, settings, padding_mask=asked.padding_mask)
+        tokens = [[list(h.tokens) for h in row] for row in found]
+        scores = [[h.score for h in row] for row in found]
+        return {"tokens": _pad_prompt(tokens, settings), "scores": np.array(scores)}
 
     def run_model(self) -> dict[str, Array]:
         """Return the results of the model."""
