@@ -187,14 +187,20 @@ def _read_chunks(fields: JsonFields, step: Graph, path: str) -> StreamChunks | N
     rows, made = integer_of(both.get("rows")), both.get("made")
     if rows is None or rows < 1 or not isinstance(made, dict):
         _fail_damaged(path, "`chunks` is broken")
+    lengths = _read_chunk_lengths(made, step, path)
+    alone = both.get("alone")
+    return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
+
+
+def _read_chunk_lengths(made: Mapping[str, object], step: Graph, path: str) -> dict[str, Dim]:
+    """Return the length of each result of a chunk."""
     try:
         lengths = {str(n): parse_dim(str(text)) for n, text in made.items()}
     except DimError:
         _fail_damaged(path, "`chunks` has an invalid length")
     if not lengths.keys() <= step.outputs.keys():
         _fail_damaged(path, "`chunks` names a result that the step does not return")
-    alone = both.get("alone")
-    return StreamChunks(rows, lengths, tuple(map(str, alone)) if isinstance(alone, list) else ())
+    return lengths
 
 
 def _read_signature(
@@ -212,12 +218,19 @@ def _read_signature(
     growing = generation.growing
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
         _fail_damaged(path, "the generated input is missing")
-    drawn_from = generation.source in step.outputs
     rank = signature.inputs[growing].type.rank
+    _check_generated_output(generation, step, rank, path, tokens=tokens)
+    return signature
+
+
+def _check_generated_output(
+    generation: GenerateSection, step: Graph, rank: int, path: str, *, tokens: bool
+) -> None:
+    """Report a package whose step lacks the output that tokens are sampled from."""
+    drawn_from = generation.source in step.outputs
     if not drawn_from or rank < 2 or (tokens and rank != 2):
         what = "tokens are drawn from" if tokens else "is streamed"
         _fail_damaged(path, f"the result that {what} is missing")
-    return signature
 
 
 def check_encoder_outputs(
@@ -254,13 +267,18 @@ def _read_states(
         _fail_damaged(path, "a state is listed twice")
     told = {d.name for value in signature.inputs.values() for d in value.type.shape}
     for state in states:
-        fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
         # a state that `encode` returns has its size from there
-        if not state.initial_output and not {s for d in fixed for s in d.symbols()} <= told:
+        if not state.initial_output and not _list_fixed_symbols(state) <= told:
             _fail_damaged(
                 path, f"the initial size of the state `{escape_text(state.name)[:200]}` is unknown"
             )
     return states
+
+
+def _list_fixed_symbols(state: DecodeState) -> set[str]:
+    """Return the symbols in the lengths of a state that do not grow."""
+    fixed = [d for n, d in enumerate(state.type.shape) if n != state.time_axis]
+    return {s for d in fixed for s in d.symbols()}
 
 
 def _read_state(data: object, step: Graph, path: str) -> DecodeState:

@@ -254,8 +254,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
     decoded = read_graphs(data.read_string("scoring"), path) if "scoring" in data.names() else {}
     scoring = next(iter(decoded.values()), None)
     stored = data.read_string_map("stored")
-    if missing := [n for n in graph.parameters if n not in stored]:
-        _fail_damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
+    _check_weight_locations(graph, stored, path)
     return Manifest(
         name=data.read_string("model"),
         doc=data.read_string("doc"),
@@ -277,6 +276,12 @@ def parse_manifest(text: str, path: str) -> Manifest:
         precision=data.read_table("precision") if "precision" in data.names() else {},
         quantized=_read_quantized_weights(data, scoring or graph, path),
     )
+
+
+def _check_weight_locations(graph: Graph, stored: Mapping[str, str], path: str) -> None:
+    """Raise E0917 for a weight without a location."""
+    if missing := [n for n in graph.parameters if n not in stored]:
+        _fail_damaged(path, f"it lacks the location of the weight `{escape_text(missing[0])}`")
 
 
 def _mark_ties(graph: Graph, stored: Mapping[str, str]) -> Graph:

@@ -245,8 +245,15 @@ def find_weight_readers(
         graph, {v: n for v, n in names.items() if n in wanted}
     )
     tap_points = _find_tap_points(activations_of, wanted)
+    return WeightReaders(tapped, tap_points, _list_untapped(tap_points, wanted))
+
+
+def _list_untapped(
+    tap_points: Mapping[WeightInputs, tuple[WeightMatrix, ...]], wanted: list[str]
+) -> tuple[str, ...]:
+    """Return the wanted weights whose activations were not found."""
     found = {matrix.name for matrices in tap_points.values() for matrix in matrices}
-    return WeightReaders(tapped, tap_points, tuple(n for n in wanted if n not in found))
+    return tuple(n for n in wanted if n not in found)
 
 
 def _find_tap_points(

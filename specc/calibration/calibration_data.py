@@ -11,6 +11,7 @@ from specc.calibration.gram_matrices import Sample
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import MAX_ARRAY_BYTES, escape_text, read_bytes
 from specc.ir.array import Array
+from specc.ir.graph import Graph
 from specc.preprocessing.array_files import NPY_SIGNATURE, load_strict_json, read_arrays
 from specc.runtime.generator import Generator
 from specc.runtime.model_inputs import ModelInputs, build_model_inputs
@@ -121,14 +122,19 @@ def _batch_inputs(inputs: dict[str, Array], input_signature: ModelInputs) -> Ite
     """Yield the inputs in batches of `FILE_BATCH_SIZE`, if all have one batch axis."""
     lengths = {len(a) for a in inputs.values() if a.ndim}
     # without one batch axis for all inputs it is unknown which elements belong together
-    shapes = [v.type.shape for v in input_signature.graph.inputs.values()]
-    axes = {shape[0].name if shape else None for shape in shapes}
+    axes = _list_first_axes(input_signature.graph)
     if len(axes) != 1 or None in axes or len(lengths) != 1:
         yield inputs
         return
     (rows,) = lengths
     for start in range(0, rows, FILE_BATCH_SIZE):
         yield {n: a[start : start + FILE_BATCH_SIZE] for n, a in inputs.items()}
+
+
+def _list_first_axes(graph: Graph) -> set[str | None]:
+    """Return the names of the first axes of a graph's inputs."""
+    shapes = [v.type.shape for v in graph.inputs.values()]
+    return {shape[0].name if shape else None for shape in shapes}
 
 
 def _fail_misfit(place: str, why: str, input_signature: ModelInputs) -> NoReturn:
@@ -203,8 +209,7 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
     input_signature, generation = generator.input_signature, generator.generation
     graph, growing = input_signature.graph, input_signature.sequence_input
     bounds = {name: bound.high for name, bound in input_signature.length_bounds.items()}
-    dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
-    symbols = {s for dim in dims for s in dim.symbols()}
+    symbols = _list_input_symbols(graph)
     sizes = {s: min(FIXED_INPUT_ROWS, bounds.get(s) or FIXED_INPUT_ROWS) for s in symbols}
     batch, length, *_ = graph.inputs[growing].type.shape
     sizes |= {batch.name or "": count, length.name or "": 1}
@@ -214,3 +219,9 @@ def _make_start_inputs(generator: Generator, count: int, seed: int) -> dict[str,
     if generator.allows_empty_prompt or generation.settings.get("start"):
         given.pop(growing, None)
     return given
+
+
+def _list_input_symbols(graph: Graph) -> set[str]:
+    """Return the symbols in the shapes of a graph's inputs."""
+    dims = [dim for value in graph.inputs.values() for dim in value.type.shape]
+    return {s for dim in dims for s in dim.symbols()}

@@ -55,8 +55,7 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
     whole = _StagedGraph(readers)
     groups = list(whole.iterate_groups()) or [[]]
     first, last = _find_lifetimes(whole, groups)
-    later = [v for v, n in last.items() if first[v] < n]
-    names = {v: f"kept {n}" for n, v in enumerate(later)}
+    names = _name_kept_values(first, last)
     for n, group in enumerate(groups):
         # values that depend on no weight are computed in the first stage
         here = [v for v in readers.values if first.get(v, 0) == n]
@@ -70,6 +69,12 @@ def split_stages(readers: WeightReaders) -> Iterator[CalibrationStage]:
             stage_outputs=tuple(gives),
             released=tuple(name for v, name in names.items() if last[v] == n),
         )
+
+
+def _name_kept_values(first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, str]:
+    """Name the values that a later stage than their own reads."""
+    later = [v for v, n in last.items() if first[v] < n]
+    return {v: f"kept {n}" for n, v in enumerate(later)}
 
 
 def _find_lifetimes(

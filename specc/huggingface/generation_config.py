@@ -250,8 +250,7 @@ def _read_start(file: _File, spec_settings: Mapping[str, object]) -> None:
     bos = file.get_value("bos_token_id")
     if start is not None and "start" not in file.settings and bos is not None:
         start = file.settings["start"] = bos
-    starts = list(start) if isinstance(start, list | tuple) else [start]
-    starts = [token for token in starts if token is not None]
+    starts = _list_tokens(start)
     first = file.get_value(FORCED_BOS_KEY)
     # there it is forced after a single token: after a start token, and not after a prompt
     places = [first] if first is not None and starts else []
@@ -262,6 +261,12 @@ def _read_start(file: _File, spec_settings: Mapping[str, object]) -> None:
     if places:
         file.settings["begin"] = places
     _read_min_length(file, len(starts))
+
+
+def _list_tokens(value: object) -> list[object]:
+    """Return one token or several as a list."""
+    tokens = list(value) if isinstance(value, list | tuple) else [value]
+    return [token for token in tokens if token is not None]
 
 
 def _read_min_length(file: _File, before: int) -> None:
@@ -338,17 +343,22 @@ def _read_strategy(file: _File) -> None:
     if sampled and wide:
         why = "requests sampling with beam search, which is not supported"
         file.refuse("do_sample", why)
-    kind, keys = "greedy", list[str]()
-    if sampled:
-        kind, keys = "sample", [*SAMPLING_KEYS]
-    elif wide:
-        kind, keys = "beam", [*BEAM_SEARCH_KEYS, "num_beams"]
+    kind, keys = _choose_strategy(sampled, wide)
     given = {key: file.get_value(key) for key in (*keys, "repetition_penalty")}
     options = {key: value for key, value in given.items() if value is not None}
     if sampled:
         options.setdefault("top_k", DEFAULT_TOP_K)
     if options or "do_sample" in file.keys or "num_beams" in file.keys:
         file.settings["strategy"] = {"kind": kind, **options}
+
+
+def _choose_strategy(sampled: bool, wide: bool) -> tuple[str, list[str]]:
+    """Choose the kind of the strategy, with the keys of its options."""
+    if sampled:
+        return "sample", [*SAMPLING_KEYS]
+    if wide:
+        return "beam", [*BEAM_SEARCH_KEYS, "num_beams"]
+    return "greedy", []
 
 
 def _iterate_unsupported(file: _File) -> Iterator[str]:

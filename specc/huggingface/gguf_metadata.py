@@ -311,9 +311,7 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
     gemma = str(metadata.get("general.architecture")).startswith("gemma")
     if gemma:  # runs of spaces are kept
         tokens = [SPACE * len(t) if " " in t and not t.strip() else t for t in tokens]
-    listed = metadata.get("tokenizer.ggml.scores")
-    known = listed if isinstance(listed, list) and not gemma else []
-    scores = [float(score) for score in known if isinstance(score, int | float)]
+    scores = [] if gemma else _read_scores(metadata)
     merges = _derive_merges(tokens, scores)
     prefix = not gemma and metadata.get("tokenizer.ggml.add_space_prefix", True) is True
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
@@ -332,6 +330,13 @@ def _build_sentencepiece(metadata: Metadata, tokens: list[str]) -> dict[str, Any
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": _make_bpe(tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True),
     }
+
+
+def _read_scores(metadata: Metadata) -> list[float]:
+    """Read the scores of the tokens."""
+    listed = metadata.get("tokenizer.ggml.scores")
+    known = listed if isinstance(listed, list) else []
+    return [float(score) for score in known if isinstance(score, int | float)]
 
 
 def _derive_merges(tokens: list[str], scores: list[float]) -> list[list[str]]:

@@ -201,7 +201,7 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
     for graph in graphs:
         if set(named) & set(graph.architectures):
             return graph.name
-    every = [name for graph in graphs for name in graph.architectures]
+    every = _list_every_architecture(graphs)
     near = find_similar_name(named[0], every)
     raise_error(
         "E0420",
@@ -213,6 +213,11 @@ def find_graph_for_architecture(program: Program, data: JsonObject) -> str:
             f"choose a graph yourself: --graph {graphs[0].name}",
         ],
     )
+
+
+def _list_every_architecture(graphs: list[ast.Block]) -> list[str]:
+    """Return the architectures of all graphs."""
+    return [name for graph in graphs for name in graph.architectures]
 
 
 def _read_classes(member: JsonMember) -> list[str]:

@@ -65,18 +65,28 @@ def with_task(
     """Add the task of the graph to its reading, where it reads text and has one."""
     texts = [(n, r) for n, r in reading.inputs if isinstance(r, TEXT_READINGS)]
     text = next(((n, r) for n, r in texts if n in model.graph.inputs), None)
-    blocks = [b for b in list_graphs(program) if b.name == model.graph.name]
-    classes = tuple(name for block in blocks for name in block.architectures)
+    classes = _list_architectures(program, model.graph.name)
     kind = find_task(classes, tuple(model.graph.outputs))
     if text is None or not kind:
         return reading
     name, record = text
     if not _can_preprocess(kind, record, reading):
         return reading
+    config = _select_encoder_config(raw)
+    return reading.with_task(_find_task(kind, name, record, config, directories))
+
+
+def _list_architectures(program: Program, graph_name: str) -> tuple[str, ...]:
+    """Return the architectures that correspond to a graph."""
+    blocks = [b for b in list_graphs(program) if b.name == graph_name]
+    return tuple(name for block in blocks for name in block.architectures)
+
+
+def _select_encoder_config(raw: JsonObject | None) -> Fields:
+    """Return the config of the encoder, or all of the config where it has no such part."""
     whole: Fields = raw.to_plain() if raw is not None else {}
     part = whole.get(ENCODER_PART)
-    config = part if isinstance(part, dict) else whole
-    return reading.with_task(_find_task(kind, name, record, config, directories))
+    return part if isinstance(part, dict) else whole
 
 
 def _can_preprocess(kind: str, text: TextReading, reading: PreprocessingConfig) -> bool:

@@ -148,12 +148,17 @@ def _convert_options(
         if file.get(key, due) != due:
             _fail_refused(path, f"has `{key}` {file[key]}, which is not supported", span)
     told = {name: file[key] for key, name in extractor.keys.items() if file.get(key) is not None}
-    for value in told.values():
-        if not isinstance(value, bool | int | float):
-            _fail_refused(path, f"has {str(value)[:40]!r}, expected a number", span)
+    _check_numbers(told, path, span)
     if extractor is _LOG_MEL and "frames" in told:
         told["frames"] = _count_frames(told, path, span)
     return told
+
+
+def _check_numbers(told: Mapping[str, object], path: Path, span: Span | None) -> None:
+    """Raise E0844 for an option that is not a number."""
+    for value in told.values():
+        if not isinstance(value, bool | int | float):
+            _fail_refused(path, f"has {str(value)[:40]!r}, expected a number", span)
 
 
 def _count_frames(told: Mapping[str, object], path: Path, span: Span | None) -> int:

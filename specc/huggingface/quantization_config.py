@@ -67,9 +67,7 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         return None
     fields = member.value.to_plain() if isinstance(member.value, JsonObject) else {}
     assert isinstance(fields, dict)
-    method = fields.get("quant_method")
-    if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
-        method = "bitsandbytes"  # checkpoints before transformers 4.32
+    method = _get_method(fields)
     if not isinstance(method, str) or method not in _METHOD_READERS:
         _fail_unsupported(member, f" by {escape_text(method)[:40]}" if method else "")
     try:
@@ -79,6 +77,14 @@ def read_quantization_config(data: JsonObject | None) -> CheckpointQuantization 
         )
     except _Unsupported as reason:
         _fail_unsupported(member, f" by {method} with {escape_text(reason)}")
+
+
+def _get_method(fields: Mapping[str, Json]) -> Json:
+    """Return the quantization method that the config names."""
+    method = fields.get("quant_method")
+    if not method and (fields.get("load_in_4bit") or fields.get("load_in_8bit")):
+        return "bitsandbytes"  # checkpoints before transformers 4.32
+    return method
 
 
 def _find_section(data: JsonObject) -> JsonMember | None:
@@ -155,9 +161,7 @@ def _list_schemes(fields: Mapping[str, Json]) -> list[tuple[str, dict[str, Json]
 def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSettings, bool]:
     _require_value(fields, "format", *COMPRESSED_FORMATS)
     for key, plain in (("sparsity_config", "format"), ("transform_config", "config_groups")):
-        part = fields.get(key)
-        if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
-            raise _Unsupported(f'"{key}"')
+        _require_plain_part(fields, key, plain)
     schemes = _list_schemes(fields)
     weights = [scheme for key, scheme in schemes if key == "weights"]
 
@@ -170,6 +174,13 @@ def _read_compressed_tensors(fields: Mapping[str, Json]) -> tuple[QuantizationSe
         group_size=_get_integer(shared, "group_size"),
     )
     return settings, any("activations" in key for key, _ in schemes)
+
+
+def _require_plain_part(fields: Mapping[str, Json], key: str, plain: str) -> None:
+    """Refuse a part of the config that changes the weights: not dense, or transformed."""
+    part = fields.get(key)
+    if isinstance(part, dict) and part.get(plain) not in (None, "dense", {}):
+        raise _Unsupported(f'"{key}"')
 
 
 def _as_pair(block: Json) -> tuple[int, int] | None:

@@ -299,10 +299,15 @@ def _list_unread_arguments(path: Path | None) -> Iterator[str]:
     for key, value in call.items():
         if key != "max_length" and (key, value) not in (("truncation", True), ("padding", True)):
             yield _format_ignored_note(key, path)
+    for key in _list_processing_keys(settings):
+        yield _format_ignored_note(key, path)
+
+
+def _list_processing_keys(settings: Mapping[str, object]) -> list[str]:
+    """Return the keys of arguments for processors of anything but text."""
     given = settings.get("processing_kwargs")
-    for key, value in given.items() if isinstance(given, dict) else ():
-        if key != "text" and value:
-            yield _format_ignored_note(key, path)
+    items = given.items() if isinstance(given, dict) else ()
+    return [key for key, value in items if key != "text" and value]
 
 
 def _format_ignored_note(key: str, path: Path | None) -> str:

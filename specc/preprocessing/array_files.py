@@ -159,13 +159,17 @@ def convert_nested_lists(value: object, location: str, *, pad_left: bool = False
         shown = f", as {filled}" if len(filled[0]) * len(filled) <= MAX_PADDED_ELEMENTS else ""
         fix = f"pad the shorter ones{shown}, and pass a padding mask as the input of type `keep`"
         raise Failed(replace(failed.diagnostics[0], helps=(fix,))) from None
+    return np.array(flat, _choose_list_dtype(flat, location)).reshape(shape)
+
+
+def _choose_list_dtype(flat: list[bool | int | float], location: str) -> type[np.generic]:
+    """Choose the dtype of an array of these elements. Raise E0906 for bools mixed with numbers."""
     kinds = {type(item) for item in flat}
     if bool in kinds and len(kinds) > 1:
         _fail_invalid_json(location, "true and false are mixed with numbers")
     if kinds == {bool}:
-        return np.array(flat, np.bool_).reshape(shape)
-    dtype = np.float64 if float in kinds else np.int64
-    return np.array(flat, dtype).reshape(shape)
+        return np.bool_
+    return np.float64 if float in kinds else np.int64
 
 
 MAX_PADDED_ELEMENTS = 24
@@ -322,10 +326,17 @@ def cast_exactly(array: Array, dtype: str, name: str) -> Array:
         result = array.astype(goal)
         changed = _find_difference(array, result)
     if changed.any():
-        at = tuple(int(i) for i in np.argwhere(changed)[0])
-        lost = f"{dtype} cannot represent the value {array[at]} at {format_index(changed)}"
-        _fail_inexact(array, dtype, name, f"{lost} exactly")
+        _fail_changed_value(array, dtype, name, changed)
     return to_native_order(result)
+
+
+def _fail_changed_value(
+    array: Array, dtype: str, name: str, changed: NDArray[np.bool_]
+) -> NoReturn:
+    """Raise E0907 with the first value that changes."""
+    at = tuple(int(i) for i in np.argwhere(changed)[0])
+    lost = f"{dtype} cannot represent the value {array[at]} at {format_index(changed)}"
+    _fail_inexact(array, dtype, name, f"{lost} exactly")
 
 
 def _find_difference(array: Array, result: Array) -> NDArray[np.bool_]:

@@ -58,18 +58,28 @@ def parse_messages(value: object) -> list[dict[str, Json]]:
         _fail_invalid_chat("it is not a list of messages")
     found: list[dict[str, Json]] = []
     for number, message in enumerate(value):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            _fail_invalid_chat(f"message {number} has no `role`")
-        if "content" not in message:
-            _fail_invalid_chat(f"message {number} has no `content`")
-        found.append(dict(message))
+        found.append(_parse_message(number, message))
+    _check_chat_size(found)
+    return found
+
+
+def _parse_message(number: int, message: object) -> dict[str, Json]:
+    """Return one message of a chat."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        _fail_invalid_chat(f"message {number} has no `role`")
+    if "content" not in message:
+        _fail_invalid_chat(f"message {number} has no `content`")
+    return dict(message)
+
+
+def _check_chat_size(messages: list[dict[str, Json]]) -> None:
+    """Raise E0425 for a chat that is too long, or not JSON."""
     try:
-        size = len(json.dumps(found))
+        size = len(json.dumps(messages))
     except (TypeError, ValueError, RecursionError):
         _fail_invalid_chat("it is not serializable as JSON")
     if size > MAX_TEXT:
         _fail_invalid_chat(f"it has more than {MAX_TEXT} characters")
-    return found
 
 
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:

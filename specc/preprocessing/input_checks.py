@@ -1,7 +1,7 @@
 """Check the arrays a model is given: names, types, shapes, values."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -108,8 +108,13 @@ def _check_names(
                 notes=[f"its inputs are {', '.join(f'`{n}`' for n in names[:20]) or 'none'}"],
                 helps=[format_suggestion(guess)] if guess else [],
             )
+    _report_missing(specs, {*absent} - guessed, found)
+
+
+def _report_missing(specs: Sequence[InputSpec], missing: Set[str], found: _Findings) -> None:
+    """Report the required inputs among the missing ones."""
     for spec in specs:
-        if spec.name in absent and not spec.optional and spec.name not in guessed:
+        if spec.name in missing and not spec.optional:
             found.add(
                 "E0910",
                 f"the input `{spec.name}` is missing",

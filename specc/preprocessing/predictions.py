@@ -264,11 +264,16 @@ def group_entities(
         words = _group_tokens(tokens, lambda _, token: token["goes_on"])
         labeled = [_make_word(some, task, record, strategy) for some in words]
     if strategy == "none":
-        names = ("entity", "score", "index", "word", "start", "end")
-        named = [one for one in labeled if one["entity"] != OUTSIDE_LABEL]
-        return [{name: one[name] for name in names} for one in named]
+        return _list_entity_tokens(labeled)
     spans = [_make_span(some, record) for some in _group_tokens(labeled, _continues_span)]
     return [one for one in spans if one["entity_group"] != OUTSIDE_LABEL]
+
+
+def _list_entity_tokens(labeled: Sequence[Facts]) -> list[Facts]:
+    """Return the labeled tokens that are not outside of entities."""
+    names = ("entity", "score", "index", "word", "start", "end")
+    named = [one for one in labeled if one["entity"] != OUTSIDE_LABEL]
+    return [{name: one[name] for name in names} for one in named]
 
 
 def _list_tokens(

@@ -114,16 +114,22 @@ def show_results(
                 f"the model gave no output `{escape_text(name)}`",
                 notes=[f"it gave {', '.join(outputs)}"],
             )
-        if isinstance(record, BoxesOutput):
-            one = _format_boxes(name, record, outputs, sizes)
-        else:
-            there = outputs.get(record.keep) if isinstance(record, CtcTranscript) else None
-            one = show_output(name, record, outputs[name], there)
+        one = _show_planned_output(name, record, outputs, sizes)
         if len(plan) > 1 and one.lines and not isinstance(record, NumbersOutput):
             lines.append(f"{escape_text(name)}:")
         lines.extend(one.lines)
         images.extend(one.images)
     return ShownResults(tuple(lines), tuple(images))
+
+
+def _show_planned_output(
+    name: str, record: OutputReading, outputs: Mapping[str, Array], sizes: Sequence[ImageSize]
+) -> ShownResults:
+    """Format one output together with the others that its reading needs."""
+    if isinstance(record, BoxesOutput):
+        return _format_boxes(name, record, outputs, sizes)
+    there = outputs.get(record.keep) if isinstance(record, CtcTranscript) else None
+    return show_output(name, record, outputs[name], there)
 
 
 def show_output(
@@ -179,11 +185,15 @@ def _format_choices(name: str, record: LabelsOutput, value: Array) -> list[str]:
     labels = [escape_text(label) for label in record.labels] or [str(i) for i in range(classes)]
     if len(labels) != classes:
         _fail_unfit(name, value, f"{len(labels)} scores, one per label")
-    rows = compute_probabilities(value).reshape(-1, classes)
+    return _format_rows(compute_probabilities(value).reshape(-1, classes), labels, record.top)
+
+
+def _format_rows(rows: Array, labels: list[str], top: int) -> list[str]:
+    """Return the best labels of each row of probabilities."""
     lines = []
     for index, row in enumerate(rows[:MAX_ROWS]):
         lead = f"{index:>{len(str(len(rows) - 1))}}:  " if len(rows) > 1 else ""
-        lines += _format_best(row, labels, record.top, lead)
+        lines += _format_best(row, labels, top, lead)
     return lines + _format_rest(len(rows))
 
 
@@ -199,6 +209,14 @@ def _format_boxes(
         )
     if len(record.labels) not in (0, due):
         _fail_unfit(name, logits, f"logits of {len(record.labels)} classes")
+    lines = _format_detected_objects(record, logits, boxes, sizes)
+    return ShownResults((*lines, *_format_rest(len(logits))))
+
+
+def _format_detected_objects(
+    record: BoxesOutput, logits: Array, boxes: Array, sizes: Sequence[ImageSize]
+) -> list[str]:
+    """Return the lines of the tables of boxes."""
     labels = [escape_text(label) for label in record.labels]
     known = sizes if len(sizes) == len(logits) else [(1, 1)] * len(logits)
     lines: list[str] = []
@@ -206,7 +224,7 @@ def _format_boxes(
         lines += [f"{index}:"] if len(logits) > 1 else []
         found = detect_objects(record, logits[index], boxes[index], size)
         lines += format_objects(found, labels) if found else ["no objects"]
-    return ShownResults((*lines, *_format_rest(len(logits))))
+    return lines
 
 
 def _format_best(row: Array, labels: Sequence[str], top: int, lead: str) -> list[str]:
@@ -308,9 +326,7 @@ def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Ar
     """Return class ids [batch, rows, columns], and how many classes are named, scored or found."""
     named = len(record.labels) or len(record.palette)
     if value.dtype.kind == "f":
-        if value.ndim not in (3, 4) or not value.size:
-            _fail_unfit(name, value, "scores [batch, classes, rows, columns]")
-        classes, ids = value.shape[-3], value.argmax(axis=-3)
+        classes, ids = _choose_classes(name, value)
     else:
         classes, ids = named or int(value.max(initial=0)) + 1, value
     maps = ids[None] if ids.ndim == 2 else ids
@@ -320,6 +336,13 @@ def _read_class_ids(name: str, record: ClassMapOutput, value: Array) -> tuple[Ar
     if classes != known or maps.min() < 0 or maps.max() >= known:
         _fail_unfit(name, value, f"{known} classes")
     return maps, known
+
+
+def _choose_classes(name: str, value: Array) -> tuple[int, Array]:
+    """Return how many classes are scored, and the ids with the highest scores."""
+    if value.ndim not in (3, 4) or not value.size:
+        _fail_unfit(name, value, "scores [batch, classes, rows, columns]")
+    return value.shape[-3], value.argmax(axis=-3)
 
 
 def _format_areas(

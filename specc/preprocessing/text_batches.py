@@ -225,13 +225,18 @@ def truncate_encoding(encoding: TextEncoding, max_tokens: int, left: bool = Fals
     excess = len(encoding.ids) - max_tokens
     if excess <= 0 or not max_tokens or sum(encoding.special) > max_tokens:
         return encoding
-    end = len(encoding.ids)
-    while end and encoding.special and encoding.special[end - 1]:
-        end -= 1
-    start = max(end - excess, 0)
+    start = max(_find_last_end(encoding) - excess, 0)
     if left:
         start = next((n for n, special in enumerate(encoding.special) if not special), 0)
     return encoding.select([*range(start), *range(start + excess, len(encoding.ids))])
+
+
+def _find_last_end(encoding: TextEncoding) -> int:
+    """Return the end of the last token that is not special."""
+    end = len(encoding.ids)
+    while end and encoding.special and encoding.special[end - 1]:
+        end -= 1
+    return end
 
 
 def split_context_windows(

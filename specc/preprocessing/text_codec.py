@@ -55,10 +55,7 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
     elif isinstance(record, TextWords):
         ids = word_ids(text, record)
     else:
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as fault:
-            _fail_unknown(text, fault.start, "is half of a character pair and has no bytes")
+        data = _encode_utf8(text)
         if isinstance(record, TextBytes):
             ids = [byte + record.offset for byte in data]
         else:
@@ -72,6 +69,14 @@ def _encode_ids(text: str, record: TextReading) -> list[int]:
     return [*before, *ids, *after]
 
 
+def _encode_utf8(text: str) -> bytes:
+    """Return the bytes of a text. Raise an error for half of a surrogate pair."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as fault:
+        _fail_unknown(text, fault.start, "is half of a character pair and has no bytes")
+
+
 def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -> str:
     """Return the text of ids up to the first `end`, `�` for unknown ones. Raise E0916 for an id
     beyond the vocabulary, except with a tokenizer file: models have more ids than that.
@@ -82,14 +87,17 @@ def decode_text(ids: Sequence[int] | NDArray[np.integer], record: TextReading) -
     if isinstance(record, TextWords):
         return decode_words(kept, record, REPLACEMENT_CHARACTER)
     if isinstance(record, TextBytes):
-        data = bytes(
-            number - record.offset
-            for number in kept
-            if record.offset <= number < record.offset + 256
-        )
-        return data.decode("utf-8", errors="replace")
+        return _decode_bytes(kept, record)
     parts = [REPLACEMENT_CHARACTER if i == record.unknown else record.vocab[i] for i in kept]
     return "".join(part for part in parts if len(part) == 1)
+
+
+def _decode_bytes(ids: Sequence[int], record: TextBytes) -> str:
+    """Return the text of the ids that are bytes."""
+    data = bytes(
+        number - record.offset for number in ids if record.offset <= number < record.offset + 256
+    )
+    return data.decode("utf-8", errors="replace")
 
 
 def strip_special_ids(

@@ -98,21 +98,32 @@ def _parse_file(sha: str, fields: JsonFields) -> TokenizerFile:
     if len(sha) != 64 or not set(sha) <= set("0123456789abcdef"):
         fields.complain(fields.path[:-1], "has a name that is not a hash")
     if fields.has_field("json"):
-        text = fields.get("json")
-        if not isinstance(text, str) or not text or has_lone_surrogate(text):
-            fields.refuse("json", "is not a string")
-        made = TokenizerFile.from_text(text)
-        if made.sha256 != sha or made.size > MAX_BYTES:
-            fields.refuse("json", "does not match its recorded hash")
-        fields.reject_unknown()
-        return made
+        return _parse_embedded_file(sha, fields)
+    name = _read_file_name(fields)
+    size = fields.read_int("bytes", 1, MAX_BYTES)
+    fields.reject_unknown()
+    return TokenizerFile(sha, size, "", name)
+
+
+def _parse_embedded_file(sha: str, fields: JsonFields) -> TokenizerFile:
+    """Parse a tokenizer whose text is in the record."""
+    text = fields.get("json")
+    if not isinstance(text, str) or not text or has_lone_surrogate(text):
+        fields.refuse("json", "is not a string")
+    made = TokenizerFile.from_text(text)
+    if made.sha256 != sha or made.size > MAX_BYTES:
+        fields.refuse("json", "does not match its recorded hash")
+    fields.reject_unknown()
+    return made
+
+
+def _read_file_name(fields: JsonFields) -> str:
+    """Read the name of a tokenizer file next to the model."""
     name = fields.get("file")
     is_file_name = isinstance(name, str) and os.path.basename(name) == name and len(name) <= 255
     if not isinstance(name, str) or not is_file_name or not name.endswith(TOKENIZER_FILE):
         fields.refuse("file", "is not the name of a tokenizer next to the model")
-    size = fields.read_int("bytes", 1, MAX_BYTES)
-    fields.reject_unknown()
-    return TokenizerFile(sha, size, "", name)
+    return name
 
 
 def _read_file(found: JsonFields, name: str) -> TokenizerFile:

@@ -128,9 +128,7 @@ def check_tokenizer_limits(
     """Reject a tokenizer that would exhaust memory, loaded or with a short text."""
     if compute_max_text_growth(content) > MAX_GROWTH:
         complain(f"it can make a text more than {MAX_GROWTH} times as long")
-    tokens = content.get("added_tokens")
-    added = tokens if isinstance(tokens, list) else []
-    texts = [str(token.get("content")) for token in added if isinstance(token, dict)]
+    texts = _list_added_texts(content)
     if sum(map(len, texts)) * _compute_growth(content.get("normalizer")) > MAX_TRIE_NODES:
         complain(f"its added tokens have more than {MAX_TRIE_NODES} characters")
     match content.get("model"):
@@ -139,6 +137,13 @@ def check_tokenizer_limits(
             texts = [str(piece[0]) for piece in pieces if isinstance(piece, list) and piece]
             if count_trie_nodes(texts) > MAX_TRIE_NODES:
                 complain(f"its vocabulary has more than {MAX_TRIE_NODES} different beginnings")
+
+
+def _list_added_texts(content: Mapping[str, object]) -> list[str]:
+    """Return the texts of the added tokens."""
+    tokens = content.get("added_tokens")
+    added = tokens if isinstance(tokens, list) else []
+    return [str(token.get("content")) for token in added if isinstance(token, dict)]
 
 
 def count_trie_nodes(texts: list[str]) -> int:

@@ -58,14 +58,7 @@ def describe_binding_errors(
     for family in _group_by_key(missing, lambda m: get_name_skeleton(m[0].name)):
         diagnostic, suggested = _describe_missing(checkpoint, naming, family, unused)
         if reasons is not None:
-            if why := reasons.get(family[0][0].name):
-                note = f"it is not part of a new head, which could be initialized: {why}"
-                diagnostic = replace(diagnostic, notes=(*diagnostic.notes, note))
-            else:
-                help = (
-                    "if it is a head that is still to be trained, `--init-missing 0` initializes it"
-                )
-                diagnostic = replace(diagnostic, helps=(*diagnostic.helps, help))
+            diagnostic = _add_reason(diagnostic, reasons.get(family[0][0].name))
         errors.append(diagnostic)
         proposed |= suggested
     for group in _group_by_key(
@@ -79,6 +72,15 @@ def describe_binding_errors(
         last = errors[MAX_ERRORS - 1]
         errors[MAX_ERRORS - 1 :] = [replace(last, notes=(*last.notes, more))]
     return errors
+
+
+def _add_reason(diagnostic: Diagnostic, why: str | None) -> Diagnostic:
+    """Add why a missing parameter is not part of a new head, or how to initialize it."""
+    if why:
+        note = f"it is not part of a new head, which could be initialized: {why}"
+        return replace(diagnostic, notes=(*diagnostic.notes, note))
+    help = "if it is a head that is still to be trained, `--init-missing 0` initializes it"
+    return replace(diagnostic, helps=(*diagnostic.helps, help))
 
 
 def warn_untied_copies(
@@ -194,13 +196,18 @@ def _describe_mismatch(checkpoint: Checkpoint, group: Sequence[TensorMismatch]) 
         return Diagnostic("E0503", title, label, others, notes, (help,))
     title = f"`{name}` should be {parameter.dtype}, but the checkpoint has {first.dtype}"
     title += _format_more(group)
-    help = "floats are converted to other float types only, integers to other integer types"
-    if first.dtype in ("i8", "u8", "i32") and parameter.dtype.startswith(("f", "bf")):
-        help = (
+    help = _suggest_dtype_fix(first)
+    return Diagnostic("E0508", title, label, others, notes, (help,))
+
+
+def _suggest_dtype_fix(mismatch: TensorMismatch) -> str:
+    """Suggest a fix for a dtype that is not converted."""
+    if mismatch.dtype in ("i8", "u8", "i32") and mismatch.parameter.dtype.startswith(("f", "bf")):
+        return (
             "such tensors are mostly packed by a quantizer; use the checkpoint as "
             "it was before quantization"
         )
-    return Diagnostic("E0508", title, label, others, notes, (help,))
+    return "floats are converted to other float types only, integers to other integer types"
 
 
 def _suggest_config_value(checkpoint: Checkpoint, mismatch: TensorMismatch) -> str:
@@ -235,6 +242,11 @@ def _suggest_shape_fix(mismatch: TensorMismatch) -> str:
                 f'the number of elements is equal; write  load "{name}" = '
                 f'reshape("{source}", shape={list(expected)})'
             )
+    return _suggest_axis_fix(shape, expected)
+
+
+def _suggest_axis_fix(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """Suggest a fix for the length of a single axis, or for the choice of the files."""
     if len(shape) == len(expected):
         odd = [a for a in range(len(shape)) if shape[a] != expected[a]]
         if len(odd) == 1:

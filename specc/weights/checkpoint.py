@@ -155,12 +155,17 @@ def _find_weights_file(directory: Path) -> Path:
     only = indexes or single  # the shards of an index are in `single`
     if len(only) == 1:
         return directory / only[0]
+    if not only:
+        _refuse_pickles(directory, names)
+    _fail_ambiguous_directory(directory, names, [*indexes, *single])
+
+
+def _refuse_pickles(directory: Path, names: list[str]) -> None:
+    """Refuse the pickle files of a directory that look like weights, if it has any."""
     # training also leaves optimizer.pt and the like
-    pickles = _filter_by_suffix(names, _PICKLE_SUFFIXES)
-    if pickles and not only:
+    if pickles := _filter_by_suffix(names, _PICKLE_SUFFIXES):
         of_weights = [name for name in pickles if name.startswith("pytorch_model")]
         refuse_pickle(*(directory / name for name in of_weights or pickles[:1]))
-    _fail_ambiguous_directory(directory, names, [*indexes, *single])
 
 
 def _filter_by_suffix(names: Iterable[str], suffixes: str | tuple[str, ...]) -> list[str]:
@@ -204,12 +209,7 @@ def _fail_ambiguous_directory(directory: Path, names: list[str], found: list[str
         f"the directory `{where}` has no weights",
         notes=[
             "searched for model.safetensors, an index of shards, and any other .safetensors file",
-            *(
-                f"`{escape_text(name)}` {what}"
-                for name in names
-                for ending, what in _OTHER_FORMATS.items()
-                if name.endswith(ending)
-            ),
+            *_describe_other_formats(names),
         ],
         helps=[
             safe_read.suggest_for_cache_directory(directory)
@@ -217,6 +217,16 @@ def _fail_ambiguous_directory(directory: Path, names: list[str], found: list[str
             "seed with --init 0"
         ],
     )
+
+
+def _describe_other_formats(names: list[str]) -> list[str]:
+    """Describe the files with weights in another format."""
+    return [
+        f"`{escape_text(name)}` {what}"
+        for name in names
+        for ending, what in _OTHER_FORMATS.items()
+        if name.endswith(ending)
+    ]
 
 
 def refuse_pickle(*paths: Path) -> NoReturn:
@@ -306,6 +316,11 @@ def _read_weight_map(path: Path) -> dict[str, str]:
         _fail_bad_index(path, f"it is not UTF-8: invalid byte {error.start}")
     except ValueError as error:  # invalid JSON, a duplicate key, or endless nesting
         _fail_bad_index(path, escape_text(error))
+    return _select_files(path, fields)
+
+
+def _select_files(path: Path, fields: object) -> dict[str, str]:
+    """Select the tensor → shard table from the content of an index file."""
     table = fields.get("weight_map") if isinstance(fields, dict) else None
     listed = table if isinstance(table, dict) else {}
     files = {name: file for name, file in listed.items() if isinstance(file, str)}

@@ -71,7 +71,7 @@ def bind_parameters(
     bound, missing = _resolve_parameters(by_name, exprs, ties, checkpoint)
     head_values, reasons = _initialize_head(initialization, bound, missing, exprs, checkpoint)
     initialized = head_values.parameters if head_values is not None else {}
-    bound |= {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
+    bound |= _bind_initialized(initialized)
     lacking = [(w, tensor) for w, tensor in missing if w.name not in initialized]
     # All errors are reported at once, and before data is read: deciding reads some.
     bound_exprs = {name: b.expr or exprs[name] for name, b in bound.items()}
@@ -96,6 +96,11 @@ def bind_parameters(
         warnings=tuple(warnings),
         head_values=head_values,
     )
+
+
+def _bind_initialized(initialized: Mapping[str, RequiredParameter]) -> dict[str, BoundParameter]:
+    """Bind the parameters of a new head to no tensor."""
+    return {name: BoundParameter(w, None, None, w.dtype) for name, w in initialized.items()}
 
 
 def _initialize_head(
@@ -142,11 +147,16 @@ def _list_unused(exprs: Mapping[str, Expr], ignored: Set[str], checkpoint: Check
     running mean. Tensors without elements are skipped, e.g. zero register tokens.
     """
     used = {n for expr in exprs.values() for n in list_tensors(expr)}
-    means = {n for n in used if n.endswith("running_mean")}
-    counts = {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
+    counts = _name_batch_counts(used)
     empty = {n for n, tensor in checkpoint.tensors.items() if 0 in tensor.shape}
     known = used | ignored | counts | empty | checkpoint.optional
     return [n for n in checkpoint.tensors if n not in known]
+
+
+def _name_batch_counts(used: Set[str]) -> set[str]:
+    """Return the names of the batch counts next to the running means."""
+    means = {n for n in used if n.endswith("running_mean")}
+    return {n.removesuffix("running_mean") + "num_batches_tracked" for n in means}
 
 
 def _resolve_names(expr: Expr, naming: ParameterNaming, checkpoint: Checkpoint) -> Expr:

@@ -1,7 +1,7 @@
 """Checkpoints with quantized weights, which are read as float32."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NoReturn
@@ -69,17 +69,9 @@ class DequantizedCheckpoint(Checkpoint):
         self.weights = {w.name: w for w in _find_weights(base, method, settings)}
         self.decoded = frozenset(self.weights).union(*(file.changed for file in base.files))
         inner = {tensor for w in self.weights.values() for tensor in w.tensors.values()}
-        left = {
-            n: e
-            for n, e in base.tensors.items()
-            if n not in inner and n.rpartition(".")[2] not in ACTIVATION_TENSORS
-        }
+        left = _list_unquantized(base, inner)
         _check_complete(base, method, left)
-        # GPTQ writes zero biases for layers without bias
-        biases = (name.removesuffix(".weight") + ".bias" for name in self.weights)
-        self.optional = frozenset(
-            b for b in biases if b in base.tensors and not base.array(b).any()
-        )
+        self.optional = _find_zero_biases(base, self.weights)
         self.tensors = left
         for name, weight in self.weights.items():
             self._file_by_tensor[name] = self._file_by_tensor[
@@ -104,6 +96,21 @@ class DequantizedCheckpoint(Checkpoint):
         """Return the codes and scales of some rows of a quantized weight."""
         weight = self.weights[name]
         return weight.format.decode(_view_parts(self, weight.tensors), weight.layout, rows)
+
+
+def _list_unquantized(base: Checkpoint, inner: Set[str]) -> dict[str, TensorEntry]:
+    """Return the tensors that are no part of a quantized weight (`inner`) or of an activation."""
+    return {
+        n: e
+        for n, e in base.tensors.items()
+        if n not in inner and n.rpartition(".")[2] not in ACTIVATION_TENSORS
+    }
+
+
+def _find_zero_biases(base: Checkpoint, weight_names: Iterable[str]) -> frozenset[str]:
+    """Find the zero biases that GPTQ writes for layers without bias."""
+    biases = (name.removesuffix(".weight") + ".bias" for name in weight_names)
+    return frozenset(b for b in biases if b in base.tensors and not base.array(b).any())
 
 
 def _view_parts(checkpoint: Checkpoint, tensors: Mapping[str, str]) -> Parts:
@@ -154,14 +161,19 @@ def _check_complete(base: Checkpoint, method: str, unquantized: Mapping[str, Ten
     formats = [format for format in WEIGHT_FORMATS if method in format.methods]
     for name, entry in unquantized.items():
         for format in formats:
-            for suffix in format.parts:
-                if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
-                    mark = name.removesuffix(suffix) + format.marker_suffix
-                    _fail_undecodable(base, name, f"`{escape_text(mark)}` is missing")
+            _check_part_has_marker(base, name, format)
         if name.endswith("weight") and entry.dtype.startswith(("f8", "i8", "u8", "i32")):
             marks = {name.removesuffix(f.weight_suffix) + f.marker_suffix for f in formats}
             missing = " or ".join(f"`{escape_text(mark)}`" for mark in sorted(marks))
             _fail_undecodable(base, name, f"it is {entry}, and {missing} is missing")
+
+
+def _check_part_has_marker(base: Checkpoint, name: str, format: WeightFormat) -> None:
+    """Raise E0532 for a part of a weight whose marker is missing."""
+    for suffix in format.parts:
+        if suffix not in ("", format.weight_suffix) and name.endswith(suffix):
+            mark = name.removesuffix(suffix) + format.marker_suffix
+            _fail_undecodable(base, name, f"`{escape_text(mark)}` is missing")
 
 
 def _fail_undecodable(base: Checkpoint, name: str, reason: str) -> NoReturn:

@@ -63,10 +63,7 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
             start, stop = _get_slice_bounds(expr, _get_length(shape, axis))
             return (*shape[:axis], stop - start, *shape[axis + 1 :])
         case PermutePairsExpr(heads=heads):
-            rows = _get_length(shape, 0)
-            # Each head's rows are swapped in pairs.
-            if heads < 1 or rows % (2 * heads):
-                raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
+            _check_pairs(_get_length(shape, 0), heads)
             return shape
         case ResizeGridExpr():
             return _infer_grid_shape(expr, shape)
@@ -74,6 +71,12 @@ def _infer_unary_shape(expr: UnaryExpr, shape: Shape) -> Shape:
             return plan_rearrange(pattern, shape, dict(sizes)).merged_shape
         case NegateExpr() | CastExpr() | AddNumberExpr():
             return shape
+
+
+def _check_pairs(rows: int, heads: int) -> None:
+    """Raise PatternMismatch unless each head's rows can be swapped in pairs."""
+    if heads < 1 or rows % (2 * heads):
+        raise PatternMismatch(f"{rows} rows cannot be split into {heads} heads of pairs")
 
 
 def _get_slice_bounds(expr: SliceExpr | PartExpr, length: int) -> tuple[int, int]:
@@ -95,12 +98,7 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
         case CastExpr(dtype=dtype):
             return dtype
         case ConcatExpr(parts=parts) | StackExpr(parts=parts):
-            found = {infer_expression_dtype(p, dtypes) for p in parts}
-            if len(found) > 1:
-                raise PatternMismatch(
-                    f"cannot concatenate {' and '.join(sorted(found))}; cast one of them"
-                )
-            return found.pop()
+            return _infer_common_dtype(parts, dtypes)
         case FirstPresentExpr():
             return infer_expression_dtype(resolve_alternatives(expr, dtypes.__contains__), dtypes)
         case AddNumberExpr() | ResizeGridExpr():
@@ -108,6 +106,14 @@ def infer_expression_dtype(expr: Expr, dtypes: Mapping[str, str]) -> str:
             return "f32" if DTYPE_BITS[dtype] < 32 else dtype
         case _:
             return infer_expression_dtype(expr.x, dtypes)
+
+
+def _infer_common_dtype(parts: tuple[Expr, ...], dtypes: Mapping[str, str]) -> str:
+    """Infer the dtype of concatenated parts."""
+    found = {infer_expression_dtype(p, dtypes) for p in parts}
+    if len(found) > 1:
+        raise PatternMismatch(f"cannot concatenate {' and '.join(sorted(found))}; cast one of them")
+    return found.pop()
 
 
 def slice_expression(expr: Expr, start: int, stop: int, shapes: Mapping[str, Shape]) -> Expr | None:
@@ -170,9 +176,14 @@ def _has_same_bytes(
         case CastExpr(dtype=dtype):
             return dtype == infer_expression_dtype(expr.x, {n: e.dtype for n, e in known.items()})
         case TransposeExpr():
-            shape = infer_expression_shape(expr.x, {n: e.shape for n, e in known.items()})
-            moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
-            return moved == sorted(moved)
+            return _keeps_element_order(expr, known)
+
+
+def _keeps_element_order(expr: TransposeExpr, entries: Mapping[str, TensorEntry]) -> bool:
+    """Return whether the axes that are longer than 1 keep their order."""
+    shape = infer_expression_shape(expr.x, {n: e.shape for n, e in entries.items()})
+    moved = [a for a in expr.get_permutation(shape) if shape[a] != 1]
+    return moved == sorted(moved)
 
 
 def _slice_view(

@@ -45,10 +45,7 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
     if kind in PLAIN_KINDS and number is None:
         return Initializer(kind)
     if kind in NUMBER_KINDS and number is not None:
-        try:
-            value = float(number)
-        except ValueError:  # the pattern also matches `1e` and `+-`
-            value = math.nan
+        value = _parse_number(number)
         if math.isfinite(value) and (value >= 0 or kind == "constant"):
             return Initializer(kind, value)
     return raise_error(
@@ -57,3 +54,11 @@ def parse_initializer(text: str, span: Span | None = None) -> Initializer:
         span,
         helps=["write one of zeros, ones, constant(0.5), normal(0.02), uniform(0.1), fan_in(1.0)"],
     )
+
+
+def _parse_number(text: str) -> float:
+    """Parse a number; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:  # the pattern also matches `1e` and `+-`
+        return math.nan

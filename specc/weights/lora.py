@@ -135,15 +135,19 @@ class LoraAdapter:
         if self.targets is not None and not self.targets.has_module(module):
             self._fail_broken(f"it changes `{module}`, which is not in the modules of its config")
         a, b = (parts[end] for end in ends)
+        self._check_rank(module, a)
+        return a, b
+
+    def _check_rank(self, module: str, name: str) -> None:
+        """Raise E0530 for a LoRA A matrix of another rank than the config's."""
         # The scale is alpha over the config's rank: with a file of another rank every product would
         # silently be off by a factor.
-        rank = self.file.tensors[a].shape[:1]
+        rank = self.file.tensors[name].shape[:1]
         if rank != (self.scaling.get_rank(module),):
             self._fail_broken(
-                f"`{a}` has the rank {rank[0] if rank else 'of a number'}, the config "
+                f"`{name}` has the rank {rank[0] if rank else 'of a number'}, the config "
                 f"says {self.scaling.get_rank(module)}"
             )
-        return a, b
 
     def _fail_broken(self, reason: str) -> NoReturn:
         raise_error(
@@ -255,22 +259,11 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
         naming.resolve_name(name, base.tensors.keys()): change
         for name, change in adapter.changes.items()
     }
-    if adapter.targets is not None:
-        absent = [
-            n for n in base.tensors if adapter.targets.is_fully_trained(n) and n not in placed
-        ]
-        if absent:
-            # the checkpoint's own would be used silently
-            names = escape_text(format_names(sorted(absent)))
-            why = f"it lacks {names}, which its config says was trained"
-            _fail_incompatible(base, adapter, why, "is it all of the adapter? Save it again")
+    _check_fully_trained(base, adapter, placed)
     if adapter.replaces_tensors and (left := find_missing_language_weights(base.tensors, placed)):
         why = f"it has nothing in place of {escape_text(format_names(sorted(left)))}"
         _fail_incompatible(base, adapter, why, "is it the adapter of this model, all of it?")
-    replaced = (
-        set() if adapter.replaces_tensors else {n for n, c in placed.items() if c.replacement}
-    )
-    lost = placed.keys() - replaced - base.tensors.keys()
+    lost = placed.keys() - _list_replaced(adapter, placed) - base.tensors.keys()
     if lost:
         _fail_incompatible(
             base,
@@ -281,6 +274,27 @@ def _rename_changes(base: Checkpoint, adapter: LoraAdapter) -> dict[str, Adapter
             "no separate weight to adapt",
         )
     return placed
+
+
+def _check_fully_trained(
+    base: Checkpoint, adapter: LoraAdapter, placed: Mapping[str, AdapterChange]
+) -> None:
+    """Raise E0531 if the adapter lacks tensors that its config says were trained."""
+    if adapter.targets is None:
+        return
+    absent = [n for n in base.tensors if adapter.targets.is_fully_trained(n) and n not in placed]
+    if absent:
+        # the checkpoint's own would be used silently
+        names = escape_text(format_names(sorted(absent)))
+        why = f"it lacks {names}, which its config says was trained"
+        _fail_incompatible(base, adapter, why, "is it all of the adapter? Save it again")
+
+
+def _list_replaced(adapter: LoraAdapter, placed: Mapping[str, AdapterChange]) -> set[str]:
+    """Return the tensors that the adapter brings and the checkpoint may lack."""
+    if adapter.replaces_tensors:
+        return set()
+    return {n for n, c in placed.items() if c.replacement}
 
 
 def _make_entry(
@@ -303,14 +317,21 @@ def _make_entry(
         if shape != entry.shape:
             why = f"`{escape_text(name)}` is {entry}, but `{escape_text(what)}` gives {list(shape)}"
             _fail_incompatible(base, adapter, why, "is it the adapter of this model?")
-    read = [n for n in (change.replacement, change.left, change.right, change.vector) if n]
-    dtypes = [result_entry.dtype, *(adapter_tensors[n].dtype for n in read)]
+    dtypes = [result_entry.dtype, *_list_change_dtypes(change, adapter_tensors)]
     if not CONVERTIBLE_FLOATS.issuperset(dtypes):
         why = f"`{escape_text(name)}` is made of {', '.join(sorted(set(dtypes)))}, not all floats"
         _fail_incompatible(base, adapter, why, "is it the adapter of this model?")
     dtype = "f64" if result_entry.dtype == "f64" else "f32"
     nbytes = math.prod(result_entry.shape) * DTYPE_BITS[dtype] // 8
     return TensorEntry(name, dtype, result_entry.shape, 0, nbytes)
+
+
+def _list_change_dtypes(
+    change: AdapterChange, adapter_tensors: Mapping[str, TensorEntry]
+) -> list[str]:
+    """Return the dtypes of the adapter's tensors that a change reads."""
+    read = [n for n in (change.replacement, change.left, change.right, change.vector) if n]
+    return [adapter_tensors[n].dtype for n in read]
 
 
 def _list_change_shapes(

@@ -82,10 +82,7 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
     reads. E0531 if a changed weight is tied to another.
     """
     computed = binding.checkpoint.computed
-    used: set[str] = set()
-    for bound in binding.bound.values():
-        if bound.expr is not None:
-            used.update(list_tensors(bound.expr))
+    used = _list_used_tensors(binding)
     for name, bound in binding.bound.items():
         root = bound.tied_to
         expr = binding.bound[root].expr if root is not None else None
@@ -105,6 +102,15 @@ def check_adapter_use(binding: CheckpointBinding) -> CheckpointBinding:
         )
         return replace(binding, warnings=(*binding.warnings, warning))
     return binding
+
+
+def _list_used_tensors(binding: CheckpointBinding) -> set[str]:
+    """Return the tensors that a parameter reads."""
+    used: set[str] = set()
+    for bound in binding.bound.values():
+        if bound.expr is not None:
+            used.update(list_tensors(bound.expr))
+    return used
 
 
 def _check_tied(binding: CheckpointBinding, name: str, tensor: str) -> None:

@@ -319,11 +319,8 @@ def plan_rearrange(
         pattern = parse_rearrange_pattern(pattern_text)
     except RearrangePatternError as error:
         raise PatternMismatch(str(error)) from None
-    # every name once on each side: a sum or a repetition would make new elements
     for side in (pattern.left_names, pattern.right_names):
-        for name in side:
-            if side.count(name) > 1:
-                raise PatternMismatch(f"duplicate `{name}` on one side of the pattern")
+        _check_distinct(side)
     if odd := pattern.find_unbalanced_names():
         raise PatternMismatch(f"`{odd[0]}` is on one side of the pattern only")
     if len(pattern.left) != len(shape):
@@ -337,6 +334,15 @@ def plan_rearrange(
         pattern.find_permutation(),
         tuple(math.prod(known[n] for n in axis) for axis in pattern.right),
     )
+
+
+def _check_distinct(side: list[str]) -> None:
+    """Raise PatternMismatch for a name repeated on one side of a pattern: a sum or a repetition
+    would make new elements.
+    """
+    for name in side:
+        if side.count(name) > 1:
+            raise PatternMismatch(f"duplicate `{name}` on one side of the pattern")
 
 
 def _infer_group_lengths(

@@ -120,17 +120,27 @@ def select_graph_rules(
     if not unused and all(_has_all_parameters(rule, parameters) for rule in rules.ties):
         return rules
     all_parameters = {**{w.name: w for w in list_other_parameters()}, **parameters}
+    ties = _expand_ties(rules.ties, parameters, all_parameters)
+    # A name in no graph of the spec is an error and is rejected.
+    nowhere = find_unused_loads(all_parameters, rules)
+    loads = tuple(r for r in rules.loads if r not in unused or r in nowhere)
+    return replace(rules, ties=ties, loads=loads)
+
+
+def _expand_ties(
+    rules: Iterable[TieRule],
+    parameters: Mapping[str, RequiredParameter],
+    all_parameters: Mapping[str, RequiredParameter],
+) -> tuple[TieRule, ...]:
+    """Expand the rules of tied parameters that this graph does not have all of."""
     ties: list[TieRule] = []
-    for rule in rules.ties:
+    for rule in rules:
         ties += (
             [rule]
             if _has_all_parameters(rule, parameters)
             else _expand_tie(rule, parameters, all_parameters)
         )
-    # A name in no graph of the spec is an error and is rejected.
-    nowhere = find_unused_loads(all_parameters, rules)
-    loads = tuple(r for r in rules.loads if r not in unused or r in nowhere)
-    return replace(rules, ties=tuple(ties), loads=loads)
+    return tuple(ties)
 
 
 def _drop_unused_spec_rules(

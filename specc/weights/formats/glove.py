@@ -78,9 +78,7 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
     # not `split()`: some words of the published files contain other whitespace
     fields = line.split(" ")
     if not width:
-        # `400000 300`: number of words and dimensions
-        if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
-            raise _InvalidLine("this is the header of a word2vec file; GloVe files have none")
+        _refuse_header(fields)
         width = len(fields) - 1
     if width < 1 or len(fields) <= width:
         raise _InvalidLine(
@@ -93,6 +91,13 @@ def _parse_vector(line: str, width: int) -> tuple[str, Array]:
         counted = f"expected a word and {width} numbers, got {len(fields)} fields"
         raise _InvalidLine(counted if extra else "it has no word")
     return word, _parse_row(fields[-width:])
+
+
+def _refuse_header(fields: list[str]) -> None:
+    """Refuse the first line of a word2vec file."""
+    # `400000 300`: number of words and dimensions
+    if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal():
+        raise _InvalidLine("this is the header of a word2vec file; GloVe files have none")
 
 
 def _parse_row(fields: list[str]) -> Array:

@@ -181,16 +181,11 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
     # other fields might change the meaning of these
     if not isinstance(fields, dict) or set(fields) != HEADER_FIELDS:
         raise _InvalidHeader(f"{what} must have exactly the fields dtype, shape and data_offsets")
-    dtype = fields["dtype"]
-    if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
-        raise _InvalidHeader(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
+    dtype = _check_dtype(what, fields["dtype"])
     shape = _parse_lengths(fields["shape"])
     if shape is None or len(shape) > 64:
         raise _InvalidHeader(f"{what} has a shape that is not a list of at most 64 lengths")
-    offsets = _parse_lengths(fields["data_offsets"])
-    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _InvalidHeader(f"{what} has data_offsets that are not two increasing numbers")
-    begin, end = offsets
+    begin, end = _parse_offsets(what, fields["data_offsets"])
     needed = _count_bytes(what, dtype, shape)
     if end - begin != needed:
         raise _InvalidHeader(
@@ -198,6 +193,21 @@ def _parse_tensor(name: str, fields: Json) -> RawTensor:
             f"but its data_offsets span {end - begin}"
         )
     return RawTensor(name, DTYPES_BY_FILE_NAME[dtype], tuple(shape), begin, end)
+
+
+def _check_dtype(what: str, dtype: Json) -> str:
+    """Return the dtype of a tensor as its file names it."""
+    if not isinstance(dtype, str) or dtype not in DTYPES_BY_FILE_NAME:
+        raise _InvalidHeader(f"{what} has the unknown dtype {escape_text(repr(dtype)[:40])}")
+    return dtype
+
+
+def _parse_offsets(what: str, value: Json) -> tuple[int, int]:
+    """Parse the first byte of a tensor and the one after its last."""
+    offsets = _parse_lengths(value)
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _InvalidHeader(f"{what} has data_offsets that are not two increasing numbers")
+    return offsets[0], offsets[1]
 
 
 def _count_bytes(what: str, dtype: str, shape: list[int]) -> int:
