@@ -106,12 +106,16 @@ def solve_offset_interval(difference: AffineIndex, strict: bool, grid: QueryKeyG
         return FULL_INTERVAL
     slope = difference.query_slope if grid.side == "keys" else -difference.key_slope
     if slope == 0:
-        holds = difference.min_offset < 0 or (difference.min_offset == 0 and not strict)
-        return FULL_INTERVAL if holds else EMPTY_INTERVAL
+        return _solve_constant_difference(difference, strict)
     edge = -difference.min_offset / slope
     if slope > 0:
         return Interval(-inf, ceil(edge) - 1 if strict else floor(edge))
     return Interval(floor(edge) + 1 if strict else ceil(edge), inf)
+
+
+def _solve_constant_difference(difference: AffineIndex, strict: bool) -> Interval:
+    holds = difference.min_offset < 0 or (difference.min_offset == 0 and not strict)
+    return FULL_INTERVAL if holds else EMPTY_INTERVAL
 
 
 def _is_nonnegative(difference: AffineIndex, grid: QueryKeyGrid) -> bool:
@@ -183,9 +187,7 @@ def _combine_affine_indices(
         case "sub":
             return a.subtract(b)
         case "mul":
-            if a.constant is None:
-                a, b = b, a
-            return None if a.constant is None else b.multiply(a.constant)
+            return _multiply_by_constant(a, b)
         case "floordiv" if dtype in ("i64", "i32"):
             divisor = b.constant
             if divisor is None or divisor <= 0:
@@ -194,3 +196,10 @@ def _combine_affine_indices(
             # Floor division loses at most (n - 1) / n of the dividend.
             return exact.add(AffineIndex(min_offset=Fraction(-1) + 1 / divisor))
     return None
+
+
+def _multiply_by_constant(a: AffineIndex, b: AffineIndex) -> AffineIndex | None:
+    """Return the product if one factor is constant, else None."""
+    if a.constant is None:
+        a, b = b, a
+    return None if a.constant is None else b.multiply(a.constant)

@@ -175,9 +175,7 @@ def analyze_graph(
     symbol = find_time_symbol(graph, time_input) if time_input else None
     proved = _TimeAxisFacts()
     if time_input is not None:
-        checked_outputs = list(streamed_outputs) or (
-            [logits_output] if logits_output else list(graph.outputs)
-        )
+        checked_outputs = _list_checked_outputs(graph, logits_output, streamed_outputs)
         proved = _check_time_axis(graph, time_input, checked_outputs, bool(streamed_outputs))
         if symbol and not proved.errors:
             proved.errors = check_default_causality(
@@ -199,6 +197,12 @@ def analyze_graph(
         errors=tuple(proved.errors),
         warnings=(*mixed, *check_padding(_inline_computed_inputs(graph, defaults))),
     )
+
+
+def _list_checked_outputs(
+    graph: Graph, logits_output: str | None, streamed_outputs: Sequence[str]
+) -> list[str]:
+    return list(streamed_outputs) or ([logits_output] if logits_output else list(graph.outputs))
 
 
 @dataclass

@@ -87,11 +87,8 @@ class _BatchAxis:
         """Return True if a node passes values from one batch element to another, or its result
         depends on the batch size.
         """
-        for result in results:
-            batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
-            # Two axes of it, or blocks that are not whole, mix batch elements.
-            if len(batch_lengths) > 1 or not all(map(self.has_whole_blocks, batch_lengths)):
-                return True
+        if any(map(self._has_mixed_axes, results)):
+            return True
         match node.op:
             case ops.Merge(axis, count):
                 # Blocks stay contiguous if the batch is the first of the merged axes.
@@ -104,6 +101,11 @@ class _BatchAxis:
             case ops.Scan():
                 return self._is_mixing_scan(node, node.op, results)
         return self._has_batch_attribute(node.op) or self._is_crossing_batch(node, results)
+
+    def _has_mixed_axes(self, result: Value) -> bool:
+        """Return True if several axes contain the batch, or one that is not whole blocks."""
+        batch_lengths = [d for d in result.shape if self.is_batch_dependent(d)]
+        return len(batch_lengths) > 1 or not all(map(self.has_whole_blocks, batch_lengths))
 
     def _has_batch_attribute(self, op: Op) -> bool:
         """Return True if an attribute contains the batch size."""

@@ -70,11 +70,7 @@ def check_causality(
     ]
     for leak in flow.leaks:
         if leak.node in live:
-            name = next(
-                n
-                for n, v in zip(outputs, wanted, strict=True)
-                if leak.node in collect_needed_nodes([v])
-            )
+            name = _find_leaking_output(graph, outputs, leak)
             errors.append(_make_diagnostic(graph, flow, leak, name, time_input))
     if not errors:
         errors += [
@@ -84,6 +80,11 @@ def check_causality(
         for name, value in zip(outputs, wanted, strict=True):
             errors += _check_output(graph, flow, name, value, time_input)
     return _deduplicate_errors(errors)
+
+
+def _find_leaking_output(graph: Graph, outputs: Sequence[str], leak: Leak) -> str:
+    """Return the first output that needs the node of a leak."""
+    return next(n for n in outputs if leak.node in collect_needed_nodes([graph.outputs[n]]))
 
 
 def check_streaming_causality(
@@ -291,12 +292,8 @@ def check_default_causality(
     """Return an error E0718 for each default read by `outputs` that changes as `symbol` grows."""
     if defaults is None:
         return []
-    live = collect_needed_nodes(graph.outputs[name] for name in outputs)
-    read = {a for node in live for a in node.args} | {graph.outputs[name] for name in outputs}
     used_inputs = [
-        n
-        for n, v in graph.inputs.items()
-        if v in read and n in defaults.outputs and n != time_input
+        n for n in _list_read_inputs(graph, outputs) if n in defaults.outputs and n != time_input
     ]
     errors: dict[Node | None, Diagnostic] = {}
     for error in _iterate_default_errors(
@@ -307,6 +304,13 @@ def check_default_causality(
     ):
         errors.setdefault(*error)
     return list(errors.values())
+
+
+def _list_read_inputs(graph: Graph, outputs: Iterable[str]) -> list[str]:
+    """Return the names of the inputs that outputs read or are."""
+    wanted = [graph.outputs[name] for name in outputs]
+    read = {a for node in collect_needed_nodes(wanted) for a in node.args} | {*wanted}
+    return [n for n, v in graph.inputs.items() if v in read]
 
 
 def _make_time_axis_labels(facts: Input | None, symbol: str) -> tuple[Label, ...]:

@@ -22,6 +22,7 @@ from specc.analysis.causality_message_parts import (
 from specc.analysis.query_key_grids import MAX_TRAVERSAL_STEPS
 from specc.analysis.time_dataflow_facts import Leak, TimeFlow
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Graph
 from specc.ir.op import Op
 from specc.ir.types import Interval
@@ -186,18 +187,22 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
             )
             return LeakMessage("E0711", words, helps=helps)
         case ops.Stride(step=step):
-            return LeakMessage(
-                "E0711",
-                f"this keeps one of every {step} positions, but a step computes every position",
-                helps=(
-                    "keep all positions and mask the others where they are read: "
-                    f"`mask some = j % {step} == 0`, then `mask=causal & some`",
-                ),
-            )
+            return _make_stride_message(step)
     if (message := _describe_concat_or_slice(leak, flow)) is not None:
         return message
     text = "this reads every position" if is_all else f"this lets position t see {later_text}"
     return FIXED_MESSAGES.get(type(leak.node.op)) or LeakMessage("E0711", text)
+
+
+def _make_stride_message(step: Dim) -> LeakMessage:
+    return LeakMessage(
+        "E0711",
+        f"this keeps one of every {step} positions, but a step computes every position",
+        helps=(
+            "keep all positions and mask the others where they are read: "
+            f"`mask some = j % {step} == 0`, then `mask=causal & some`",
+        ),
+    )
 
 
 def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
@@ -208,22 +213,7 @@ def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     x = node.args[leak.operand or 0]
     match node.op:
         case ops.Concat(axis):
-            grow = [
-                a for a in node.args if a and time_axis.get_prefix_length(a.shape[axis]) is not None
-            ]
-            # It is undefined which of two growing parts a new position belongs to.
-            if len(grow) > 1:
-                return LeakMessage(
-                    "E0711",
-                    f"this concatenates two parts that grow along `{symbol}`",
-                    helps=("attend to each part separately, or add them position by position",),
-                )
-            return LeakMessage(
-                "E0711",
-                f"this appends fixed positions after the time axis `{symbol}`: they would "
-                "move with every new position",
-                helps=("prepend them: `concat([memory, x], axis=1)`",),
-            )
+            return _describe_concat(leak, flow, axis)
         case ops.Slice(axis, start) | ops.Index(axis=axis, start=start) if x is not None:
             length = x.shape[axis]
         case _:
@@ -238,6 +228,25 @@ def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     text = f"this selects positions of the time axis `{symbol}` by index"
     return LeakMessage(
         "E0711", text, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
+    )
+
+
+def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:
+    """Return the message for parts that are concatenated along the time axis."""
+    lengths = (a.shape[axis] for a in leak.node.args if a)
+    grow = [n for n in lengths if flow.time_axis.get_prefix_length(n) is not None]
+    # It is undefined which of two growing parts a new position belongs to.
+    if len(grow) > 1:
+        return LeakMessage(
+            "E0711",
+            f"this concatenates two parts that grow along `{flow.symbol}`",
+            helps=("attend to each part separately, or add them position by position",),
+        )
+    return LeakMessage(
+        "E0711",
+        f"this appends fixed positions after the time axis `{flow.symbol}`: they would "
+        "move with every new position",
+        helps=("prepend them: `concat([memory, x], axis=1)`",),
     )
 
 
@@ -257,12 +266,7 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
         return RATE_MISMATCH_MESSAGE
     head = find_visible_prefix(grid)
     if head is not None:
-        return LeakMessage(
-            "E0712",
-            "a prefix position attends to positions that do not exist yet",
-            (f"the prefix is the {head} positions before the time axis",),
-            ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
-        )
+        return _make_prefix_message(head)
     # A number of future positions was found, so the mask was understood: it is too wide.
     if leak.reach.lo > -inf and leak.reason != "all":
         what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
@@ -282,6 +286,15 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
         "its mask is not proved to exclude later positions",
         (f"`{text}` does not compare positions",) if text else (),
         (CAUSAL_MASK_HELP,),
+    )
+
+
+def _make_prefix_message(head: Dim) -> LeakMessage:
+    return LeakMessage(
+        "E0712",
+        "a prefix position attends to positions that do not exist yet",
+        (f"the prefix is the {head} positions before the time axis",),
+        ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
     )
 
 

@@ -46,6 +46,20 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
         return None
     if _has_bias(node):
         return None  # zero operands do not give a zero result
+    axes = _find_factor_axes(grid, node)
+    if axes is None:
+        return None
+    return [
+        grid.view_operand(factor, at.get(grid.query_axis), at.get(grid.key_axis))
+        for factor, at in zip(node.args, axes, strict=True)
+        if factor is not None
+    ]
+
+
+def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, int]] | None:
+    """Return for each factor its axis by result axis; None if a factor is read at other query or
+    key positions.
+    """
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
         if link.kind in ("same", "window", "strided") and link.result_axis is not None:
@@ -53,11 +67,7 @@ def split_product_factors(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
                 axes[link.operand][link.result_axis] = link.operand_axis
             elif link.result_axis in (grid.query_axis, grid.key_axis):
                 return None
-    return [
-        grid.view_operand(factor, at.get(grid.query_axis), at.get(grid.key_axis))
-        for factor, at in zip(node.args, axes, strict=True)
-        if factor is not None
-    ]
+    return axes
 
 
 def _has_bias(node: Node) -> bool:
@@ -88,12 +98,16 @@ def _solve_finite(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         case op if isinstance(op, ELEMENTWISE_OPS):
             # An infinity may apply to some keys only.
             operands = node.operands
-            if any(isinf(find_uniform_value(a) or 0.0) for a in operands):
+            if any(map(_is_uniformly_infinite, operands)):
                 return False
             return (yield from solve_all([align_operand(grid, a) for a in operands]))
         case ops.CumSum() | ops.Sort() | ops.Gather() | ops.Reduce() | ops.Delay():
             return not any(_has_infinity_constant(a) for a in node.args)
     return True
+
+
+def _is_uniformly_infinite(value: Value) -> bool:
+    return isinf(find_uniform_value(value) or 0.0)
 
 
 def _has_infinity_constant(value: Value | None) -> bool:

@@ -6,7 +6,7 @@ constants in masks, position buckets and caches take effect.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -178,14 +178,19 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
             continue
         spare = [d.substitute(graph.length_equations) for d in list_nonnegative_dims(node)]
         refused |= {s for d in spare for s in d.symbols() if _is_below_zero(d, s, 0)}
-        for length in results[0].type.shape:
-            # Negative if there is not a single position.
-            made = length.substitute(graph.length_equations) - 1
-            if len(made.symbols()) != 1:
-                continue
-            (symbol,) = made.symbols()
-            found[symbol] = max(found.get(symbol, 0), _solve_min_length(made, symbol))
+        for symbol, least in _iterate_min_lengths(graph, results[0]):
+            found[symbol] = max(found.get(symbol, 0), least)
     return {symbol: n for symbol, n in found.items() if symbol in refused}
+
+
+def _iterate_min_lengths(graph: Graph, result: Value) -> Iterator[tuple[str, int]]:
+    """Yield the symbol of each length of a result that has one, and its smallest value."""
+    for length in result.type.shape:
+        # Negative if there is not a single position.
+        made = length.substitute(graph.length_equations) - 1
+        if len(made.symbols()) == 1:
+            (symbol,) = made.symbols()
+            yield symbol, _solve_min_length(made, symbol)
 
 
 def _solve_min_length(length: Dim, symbol: str) -> int:
@@ -260,12 +265,22 @@ def find_length_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
             for number in _iterate_constants(node):
                 for each in counted:
                     add(each.length, number, each.positions_per_count)
-        for length in (d for r in results for d in r.shape):
-            for clipped in _iterate_clip_bounds(length):
-                if _is_threshold(clipped, MAX_WINDOW_LENGTH):
-                    add(length, clipped)
-    known_positions = {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
+        for length, clipped in _iterate_clipped_lengths(results):
+            add(length, clipped)
+    known_positions = _collect_input_symbols(graph)
     return {s: sorted(found[s]) for s in found if s in known_positions}
+
+
+def _iterate_clipped_lengths(results: Sequence[Value]) -> Iterator[tuple[Dim, int]]:
+    """Yield each length of results that is clipped, with the bound."""
+    for length in (d for r in results for d in r.shape):
+        for clipped in _iterate_clip_bounds(length):
+            if _is_threshold(clipped, MAX_WINDOW_LENGTH):
+                yield length, clipped
+
+
+def _collect_input_symbols(graph: Graph) -> set[str]:
+    return {s for v in graph.inputs.values() for d in v.shape for s in d.symbols()}
 
 
 def compute_length_thresholds(length: Dim, number: int) -> dict[str, LengthThreshold]:

@@ -261,9 +261,11 @@ def plan_mask_blocks(
         apart = _plan_parts(decompose_mask(mask, *ATTENTION_GRID_AXES, padding_masks))
         closed = apart is not None and (apart.band.is_empty or apart.window is not None)
         found = apart if closed or found is None else found
-    if found is None or (queries.number is not None and queries.number <= found.length_threshold):
-        return None
-    return found
+    return None if found is None or _is_too_short(queries, found) else found
+
+
+def _is_too_short(queries: Dim, found: LocalAttention) -> bool:
+    return queries.number is not None and queries.number <= found.length_threshold
 
 
 def plan_weight_blocks(weights: Value) -> LocalAttention | None:
@@ -271,9 +273,7 @@ def plan_weight_blocks(weights: Value) -> LocalAttention | None:
     queries, keys = weights.shape[-2:]
     last = weights.rank - 1
     found = None if queries != keys else _plan_band(find_band_interval(weights, last - 1, last))
-    if found is None or (queries.number is not None and queries.number <= found.length_threshold):
-        return None
-    return found
+    return None if found is None or _is_too_short(queries, found) else found
 
 
 def _plan_parts(parts: MaskParts) -> LocalAttention | None:

@@ -46,7 +46,12 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from specc.analysis.affine_indices import MaybeAffineIndex, find_affine_index, solve_offset_interval
+from specc.analysis.affine_indices import (
+    AffineIndex,
+    MaybeAffineIndex,
+    find_affine_index,
+    solve_offset_interval,
+)
 from specc.analysis.grid_constants import can_be_zero, solve_zero_divisor
 from specc.analysis.query_key_grids import (
     QueryKeyGrid,
@@ -233,9 +238,7 @@ class _BandSearch:
                     self.find_affine_function(right),
                 )
                 if inner and upper:
-                    opposite = inner.multiply(Fraction(-1)).subtract(upper)
-                    one = solve_offset_interval(inner.subtract(upper), strict, left)
-                    return one & solve_offset_interval(opposite, strict, left)
+                    return _solve_absolute(inner, upper, strict, left)
             case Node(ops.Arith("max"), (Value() as a, Value() as b)):
                 halves = [
                     _ComparisonQuestion(align_operand(left, x), right, strict) for x in (a, b)
@@ -266,9 +269,7 @@ class _BandSearch:
             case ops.Attend():
                 # The weights are zero where the mask is false; the other result is not a grid.
                 mask = node.op.mask(node)
-                weights = grid.value.index == node.op.weights_result
-                seen = weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
-                if mask is None or not seen:
+                if mask is None or not _is_weights_grid(grid, node.op):
                     return FULL_INTERVAL
                 return (
                     yield _NonZeroQuestion(grid.view_operand(mask, *ATTENTION_GRID_AXES), False)
@@ -289,6 +290,21 @@ class _BandSearch:
         pairs = (left, right), (right, left)
         hiding = [_NonZeroQuestion(a, False) for a, b in pairs if not self.can_divide_by_zero(b)]
         return (yield from _solve_all(hiding))
+
+
+def _solve_absolute(
+    inner: AffineIndex, upper: AffineIndex, strict: bool, grid: QueryKeyGrid
+) -> Interval:
+    """Return where `|inner| <= upper` (or `<`) can hold."""
+    opposite = inner.multiply(Fraction(-1)).subtract(upper)
+    one = solve_offset_interval(inner.subtract(upper), strict, grid)
+    return one & solve_offset_interval(opposite, strict, grid)
+
+
+def _is_weights_grid(grid: QueryKeyGrid, op: ops.Attend) -> bool:
+    """Return True if a grid is the weights of attention along their query and key axes."""
+    weights = grid.value.index == op.weights_result
+    return weights and (grid.query_axis, grid.key_axis) == ATTENTION_GRID_AXES
 
 
 def _solve_any(questions: Iterable[_BandQuestion]) -> _BandSolver:
@@ -317,10 +333,9 @@ def _solve_logical(
         case ops.Not():
             return (yield _NonZeroQuestion(operands[0], not negated))
         case ops.And() | ops.Or():
-            sides = [_NonZeroQuestion(side, negated) for side in operands]
             # De Morgan's laws.
             intersection = isinstance(node.op, ops.And) != negated
-            return (yield from (_solve_all if intersection else _solve_any)(sides))
+            return (yield from _solve_sides(operands, negated, intersection))
         case ops.Where() if grid.value.dtype == "bool" or not negated:
             return (yield from _solve_where(operands, negated))
         case ops.Compare(fn):
@@ -331,9 +346,18 @@ def _solve_logical(
             # follows from "all" and "not any".
             x = node.first
             if x is not None and fn == ("all" if negated else "any"):
-                query, key = shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
-                return (yield _NonZeroQuestion(grid.view_operand(x, query, key), negated))
+                return (yield _NonZeroQuestion(_view_reduced_operand(grid, x, axis), negated))
     return None
+
+
+def _view_reduced_operand(grid: QueryKeyGrid, operand: Value, axis: int) -> QueryKeyGrid:
+    query, key = shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
+    return grid.view_operand(operand, query, key)
+
+
+def _solve_sides(operands: list[QueryKeyGrid], negated: bool, intersection: bool) -> _BandSolver:
+    sides = [_NonZeroQuestion(side, negated) for side in operands]
+    return (yield from (_solve_all if intersection else _solve_any)(sides))
 
 
 def _solve_where(operands: Sequence[QueryKeyGrid], negated: bool) -> _BandSolver:

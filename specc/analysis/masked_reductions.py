@@ -26,6 +26,7 @@ from specc.analysis.query_key_grids import follow_view, make_grid, shift_axis
 from specc.analysis.time_axis import TimeAxis
 from specc.analysis.value_ranges import find_value_range, skip_views
 from specc.ir import ops
+from specc.ir.dim import Dim
 from specc.ir.graph import Node
 from specc.ir.op_dependence import Dependence
 from specc.ir.types import FULL_INTERVAL, Interval
@@ -44,10 +45,7 @@ def iterate_neutral_reads(
     key = link.operand_axis
     for query, length in enumerate(x.shape):
         # The batch axis is not a query axis, whatever a mask says about keys.
-        timed = (
-            time_axis.get_prefix_length(length) is not None if time_axis else length == x.shape[key]
-        )
-        if query != key and timed:
+        if query != key and _is_query_length(length, x.shape[key], time_axis):
             reach = _find_relevant_keys(
                 node, link, find_masked_values(x, query, key, time_axis), time_axis
             )
@@ -58,6 +56,11 @@ def iterate_neutral_reads(
         yield from _iterate_argmax_reads(node, node.op.axis, key, time_axis)
 
 
+def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -> bool:
+    """Return True if a length is along time; without a time axis, if it is that of the keys."""
+    return time_axis.get_prefix_length(length) is not None if time_axis else length == key_length
+
+
 def _find_relevant_keys(
     node: Node, link: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
 ) -> Interval:
@@ -66,10 +69,7 @@ def _find_relevant_keys(
     """
     if not masked_values:
         return FULL_INTERVAL
-    ordinary = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
-    reach = FULL_INTERVAL
-    for interval in ordinary:
-        reach = intersect_bands(reach, interval, time_axis)
+    reach = _intersect_neutral_bands(node, masked_values, time_axis)
     match node.op:
         case ops.Gather(axis):
             own = link.operand == ops.Gather.table.index and axis == link.operand_axis
@@ -81,6 +81,16 @@ def _find_relevant_keys(
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # Position indices count from the first: all positions are needed.
             return FULL_INTERVAL if reach == FULL_INTERVAL else bound_visible_ranks(reach)
+    return reach
+
+
+def _intersect_neutral_bands(
+    node: Node, masked_values: MaskedValues, time_axis: TimeAxis | None
+) -> Interval:
+    ordinary = [i for n, i in masked_values.items() if _is_neutral_number(node, n)]
+    reach = FULL_INTERVAL
+    for interval in ordinary:
+        reach = intersect_bands(reach, interval, time_axis)
     return reach
 
 

@@ -49,25 +49,35 @@ def is_low_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     fallen = padded_result.list_operands_with_fact("low_axes", axis)
     match padded_result.op:
         case ops.Where():
-            filled = _get_fill_number(padded_result.node)
-            return (
-                padded_result.list_operands_with_fact("zero_axes", axis)[0]
-                and filled is not None
-                and filled <= LOW_SCORE
-            )
+            return _is_filled_low(padded_result, axis)
         case ops.Arith("sub"):
             # A low score minus an ordinary number stays low. Minus another low one it is about 0:
             # `s - max(s)` if a whole row of scores is masked.
             return fallen[0] and _is_ordinary(padded_result, 1, axis)
         case ops.Arith("add"):
-            one = fallen[0] and _is_ordinary(padded_result, 1, axis)
-            return one or (fallen[1] and _is_ordinary(padded_result, 0, axis))
+            return _is_sum_low(padded_result, fallen, axis)
         case ops.Cast(to):
             # Integers do not reach such values.
             return fallen[0] and to.startswith(("f", "bf"))
         case ops.Reduce("max"):
             return fallen[0]
     return padded_result.op.view and any(fallen)
+
+
+def _is_filled_low(padded_result: PaddedResult, axis: int) -> bool:
+    """Return True if a `where` fills in a very low number where its condition is padded."""
+    filled = _get_fill_number(padded_result.node)
+    return (
+        padded_result.list_operands_with_fact("zero_axes", axis)[0]
+        and filled is not None
+        and filled <= LOW_SCORE
+    )
+
+
+def _is_sum_low(padded_result: PaddedResult, fallen: list[bool], axis: int) -> bool:
+    """Return True if one operand is low at padded positions and the other is ordinary."""
+    one = fallen[0] and _is_ordinary(padded_result, 1, axis)
+    return one or (fallen[1] and _is_ordinary(padded_result, 0, axis))
 
 
 def _get_fill_number(node: Node) -> float | None:
@@ -127,21 +137,24 @@ def iterate_ordinary_axes(padded_result: PaddedResult, axes: Iterable[int]) -> I
         case ops.Where() if not padded_result.operand_facts[1].has_extremes:
             yield from _iterate_visible_axes(padded_result, axes)
         case ops.Arith("add" | "sub"):
-            # If one operand is unbounded, the maximum is where that has it; if both are, their
-            # maxima may be at different positions.
-            has_extremes = [r.has_extremes for r in padded_result.operand_facts]
-            for axis in axes:
-                finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
-                if (
-                    any(finite_axes)
-                    if not any(has_extremes)
-                    else not all(has_extremes) and finite_axes[has_extremes.index(True)]
-                ):
-                    yield axis
+            yield from (a for a in axes if _is_sum_ordinary(padded_result, a))
         case op if op.view or isinstance(op, ops.Cast) or _keeps_ordinary_values(padded_result):
             yield from (
                 a for a in axes if any(padded_result.list_operands_with_fact("finite_axes", a))
             )
+
+
+def _is_sum_ordinary(padded_result: PaddedResult, axis: int) -> bool:
+    """Return True if a sum has an ordinary score along `axis`."""
+    # If one operand is unbounded, the maximum is where that has it; if both are, their maxima may
+    # be at different positions.
+    has_extremes = [r.has_extremes for r in padded_result.operand_facts]
+    finite_axes = padded_result.list_operands_with_fact("finite_axes", axis)
+    return (
+        any(finite_axes)
+        if not any(has_extremes)
+        else not all(has_extremes) and finite_axes[has_extremes.index(True)]
+    )
 
 
 def _keeps_ordinary_values(padded_result: PaddedResult) -> bool:
@@ -192,7 +205,7 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
 
     def rule(grid: QueryKeyGrid) -> Generator[QueryKeyGrid, bool, bool]:
         node = grid.value.node
-        if grid.value is padded_result.padding_mask or grid.value in padded_result.true_masks:
+        if _is_given_mask(padded_result, grid.value):
             return True
         # A mask that is an input may be false anywhere.
         if node is None or (known := find_uniform_value(grid.value)) is not None:
@@ -209,11 +222,21 @@ def is_surely_true(padded_result: PaddedResult, grid: QueryKeyGrid) -> bool:
                 return (yield from solve_any(operands))
             case ops.Compare("eq" | "le" | "ge") if is_mirrored_pair(*operands):
                 return True
-        # `i - j >= 0` and the like: a comparison whose negation excludes distance 0.
-        compares = grid.query_axis is not None and grid.key_axis is not None
-        return compares and 0 not in find_grid_band(grid, negated=True)
+        return _is_true_at_itself(grid)
 
     return solve_memoized(grid, rule, {}, TraversalBudget(), False)
+
+
+def _is_given_mask(padded_result: PaddedResult, value: Value) -> bool:
+    return value is padded_result.padding_mask or value in padded_result.true_masks
+
+
+def _is_true_at_itself(grid: QueryKeyGrid) -> bool:
+    """Return True for `i - j >= 0` and the like: a comparison whose negation excludes
+    distance 0.
+    """
+    compares = grid.query_axis is not None and grid.key_axis is not None
+    return compares and 0 not in find_grid_band(grid, negated=True)
 
 
 def _keeps_truth(op: Op) -> bool:

@@ -32,6 +32,7 @@ from typing import TypeAlias
 from specc.analysis.causality import format_op_name
 from specc.analysis.padding_facts import (
     NO_PADDING_FACTS,
+    PaddedRead,
     PaddingFacts,
     PaddingSource,
     is_output_order_changed,
@@ -180,21 +181,30 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     if leak.padding_source.is_counted:
         return _describe_count(leak)
     if leak.padding_source.is_shifted:
-        sliced = isinstance(leak.node.op, ops.Stride)
-        which = "a slice with a step" if sliced else f"the stride of `{called}`"
-        return (
-            f"with padding on the left, its length decides which positions {which} selects",
-            "this selects every n-th position, counted from the first",
-        )
+        return _describe_shift(leak, called)
     if reading is None:
         order = "flipped" if leak.is_reading_reversed() else "sorted"
         return f"`{called}` combines {order} positions with others", "this combines both orders"
-    where = ""
-    if reading.link.kind == "window":
-        where = " before each position" if reading.link.lo >= 0 else " next to each position"
-    elif leak.has_separated_positions():
-        where = " next to positions that `pad` or `concat` added"
+    where = _describe_place(leak, reading)
     return (f"`{called}` reads them{where}, without a mask", "this reads padded positions")
+
+
+def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
+    sliced = isinstance(leak.node.op, ops.Stride)
+    which = "a slice with a step" if sliced else f"the stride of `{called}`"
+    return (
+        f"with padding on the left, its length decides which positions {which} selects",
+        "this selects every n-th position, counted from the first",
+    )
+
+
+def _describe_place(leak: PaddingLeak, reading: PaddedRead) -> str:
+    """Describe where an op reads padded positions; empty if it reads all."""
+    if reading.link.kind == "window":
+        return " before each position" if reading.link.lo >= 0 else " next to each position"
+    if leak.has_separated_positions():
+        return " next to positions that `pad` or `concat` added"
+    return ""
 
 
 def _describe_count(leak: PaddingLeak) -> tuple[str, str]:

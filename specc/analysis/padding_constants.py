@@ -210,17 +210,11 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
         case ops.Where() | ops.And() | ops.Or() | ops.Not():
             return _infer_selected_number(node, numbers)
         case ops.Pointwise(function_name):
-            return _get_only_number(
-                map_masked_values(
-                    EXACT_UNARY_FUNCTIONS.get(function_name), _make_masked_values(numbers[0])
-                )
-            )
+            return _map_number(function_name, numbers[0])
         case ops.Cast(to):
             return None if numbers[0] is None else convert_number(numbers[0], to)
         case ops.Compare(function_name):
-            return _get_only_number(
-                combine_masked_values(function_name, *map(_make_masked_values, numbers))
-            )
+            return _combine_numbers(function_name, numbers)
         case ops.Arith(function_name):
             return _infer_arithmetic_number(padded_result, function_name, numbers, axis)
         case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
@@ -230,6 +224,17 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
     # A view keeps its operand's values; position indices that it creates are new.
     shows = node.op.view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None
+
+
+def _map_number(function_name: str, number: float | None) -> float | None:
+    function = EXACT_UNARY_FUNCTIONS.get(function_name)
+    return _get_only_number(map_masked_values(function, _make_masked_values(number)))
+
+
+def _combine_numbers(function_name: str, numbers: list[float | None]) -> float | None:
+    return _get_only_number(
+        combine_masked_values(function_name, *map(_make_masked_values, numbers))
+    )
 
 
 def _infer_common_number(
@@ -279,15 +284,23 @@ def _infer_arithmetic_number(
 def _get_operand_number(padded_result: PaddedResult, operand: int, axis: int) -> float | None:
     """Return the constant of an operand where the result's `axis` is padded, or None."""
     facts = padded_result.operand_facts[operand]
-    own = [
-        k.operand_axis
-        for k in padded_result.elementwise_links
-        if k.operand == operand and k.result_axis == axis
-    ]
+    own = _find_operand_axis(padded_result, operand, axis)
     value = padded_result.node.args[operand]
-    if not own:
+    if own is None:
         return find_uniform_value(value)
-    return facts.get_padded_value(own[0])
+    return facts.get_padded_value(own)
+
+
+def _find_operand_axis(padded_result: PaddedResult, operand: int, axis: int) -> int | None:
+    """Return the first axis of an operand that is linked to the result's `axis`, or None."""
+    return next(
+        (
+            k.operand_axis
+            for k in padded_result.elementwise_links
+            if k.operand == operand and k.result_axis == axis
+        ),
+        None,
+    )
 
 
 def _make_masked_values(number: float | None) -> MaskedValues:

@@ -119,8 +119,11 @@ def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns
         return BOTH_SIGNS if left else NO_SIGNS  # a finite number divided by infinity is zero
     if function_name not in ("max", "min"):
         return BOTH_SIGNS if left or right else NO_SIGNS
+    return _combine_extreme_signs(1 if function_name == "max" else -1, left, right)
+
+
+def _combine_extreme_signs(kept: int, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
     # The maximum of minus infinity and a finite number is finite.
-    kept = 1 if function_name == "max" else -1
     return frozenset(s for s in left | right if s == kept or s in left & right)
 
 
@@ -325,7 +328,7 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
         case ops.Arith("sub"):
             return not _can_have_opposite_signs(signs[0], _negate_signs(signs[1]))
         case ops.Arith("mul"):
-            return not any(signs[n] and _can_be_zero(padded_result, 1 - n) for n in range(2))
+            return not _can_be_infinity_times_zero(padded_result)
         case ops.Arith("div"):
             return not (signs[0] and signs[1])
         case ops.Reduce() | ops.CumSum():
@@ -333,6 +336,11 @@ def _is_nan_safe(padded_result: PaddedResult) -> bool:
         case ops.Where() | ops.Pointwise() | ops.MaskedSoftmax():
             return True
     return _is_data_movement(node.op)
+
+
+def _can_be_infinity_times_zero(padded_result: PaddedResult) -> bool:
+    signs = [r.infinity_signs for r in padded_result.operand_facts]
+    return any(signs[n] and _can_be_zero(padded_result, 1 - n) for n in range(2))
 
 
 def _is_data_movement(op: Op) -> bool:

@@ -236,10 +236,15 @@ def _iterate_result_axes(
         length = operand.shape[axis]
         to = _find_result_axis(node, n, before[length]) if length in before else None
         # All positions that may be padded are still there.
-        if to and all(
-            is_never_negative(d, min_lengths) for d in (to[1], to[0] - to[1] - padded_length)
-        ):
+        if to and _is_holding_padding(*to, padded_length, min_lengths):
             yield to
+
+
+def _is_holding_padding(
+    length: Dim, before: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
+) -> bool:
+    """Return True if an axis has `padded_length` positions after those `before` them."""
+    return all(is_never_negative(d, min_lengths) for d in (before, length - before - padded_length))
 
 
 def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] | None:

@@ -78,7 +78,7 @@ def infer_padding_count(
         return NO_PADDING_COUNT
     if None in counts or any(map(_is_order_only, counts)):
         return _infer_order_count(node, counts)
-    first, second = (*(c or {} for c in counts[:2]), {})[:2]
+    first, second = _get_first_terms(counts)
     match node.op:
         case ops.Arith(function_name):
             return _infer_arithmetic_count(node, function_name, first, second, padded_length)
@@ -94,6 +94,12 @@ def infer_padding_count(
     if node.op.view and not isinstance(node.op, ops.Extent):
         return _apply_view_to_count(node, first)
     return NO_PADDING_COUNT
+
+
+def _get_first_terms(counts: Sequence[PaddingCount]) -> tuple[PaddingTerms, PaddingTerms]:
+    """Return the terms of the first two operands; of one operand, no terms for the second."""
+    first, second = (*(c or {} for c in counts[:2]), {})[:2]
+    return first, second
 
 
 def _infer_arithmetic_count(
@@ -157,13 +163,18 @@ def _is_compared_with_edge(node: Node, counts: Sequence[PaddingCount]) -> bool:
             # Positions before it are negative, and the value they are compared with is not.
             return _are_position_ids(right)
         if isinstance(rows, OrderedPositions) and padded_length is not None:
-            # Padded positions are between the first edge and the first valid position.
-            apart = ("gt", "le") if n else ("lt", "ge")
-            fits = node.op in [ops.Compare(function_name) for function_name in apart]
             return padded_length == rows.padding_end or (
-                padded_length == rows.padding_start and fits
+                padded_length == rows.padding_start and _is_excluding_start(node, n)
             )
     return False
+
+
+def _is_excluding_start(node: Node, operand: int) -> bool:
+    """Return True if the comparison of operand number `operand` with the first edge has one result
+    for padded positions and the first valid position, which follow that edge.
+    """
+    apart = ("gt", "le") if operand else ("lt", "ge")
+    return node.op in [ops.Compare(function_name) for function_name in apart]
 
 
 def _get_only_factor(count: PaddingCount) -> object:
@@ -255,5 +266,10 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
             fixed = node.op.sinks(node)  # its score does not move
         case _:
             axis = -1
-    alone = not any(c for n, c in enumerate(counts) if n != scores)
+    alone = not _is_other_operand_moved(counts, scores)
     return alone and keys is not None and keys.shape[axis] == padded_length and fixed is None
+
+
+def _is_other_operand_moved(counts: Sequence[PaddingCount], operand: int) -> bool:
+    """Return True if padding adds something to another operand than `operand`."""
+    return any(c for n, c in enumerate(counts) if n != operand)

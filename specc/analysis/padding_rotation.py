@@ -119,16 +119,22 @@ def _is_matched_einsum(equation: str, rotations: Sequence[RotationFact | None]) 
         or rotations[0].key != rotations[1].key
     ):
         return False
-    letters = {
-        n[t.feature_axis]
-        for n, t in zip(names, rotations, strict=True)
-        if t and t.feature_axis is not None
-    }
+    letters = _collect_feature_letters(names, rotations)
     return (
         len(letters) == 1
         and None not in (rotations[0].feature_axis, rotations[1].feature_axis)
         and not letters & set(result.split())
     )
+
+
+def _collect_feature_letters(
+    names: list[list[str]], rotations: Sequence[RotationFact | None]
+) -> set[str]:
+    return {
+        n[t.feature_axis]
+        for n, t in zip(names, rotations, strict=True)
+        if t and t.feature_axis is not None
+    }
 
 
 def _infer_concat_rotation(
@@ -144,6 +150,12 @@ def _infer_concat_rotation(
     if axis != at:
         # More positions, or heads, of vectors rotated by the same angles.
         return rotations[0] if rotations[0] and len(set(rotations)) == 1 else EXPOSED_ROTATION
+    return _combine_part_rotations(node, rotations, axis)
+
+
+def _combine_part_rotations(
+    node: Node, rotations: Sequence[RotationFact | None], axis: int
+) -> RotationFact:
     # Half of the features rotated, half not, as in GPT-J: only vectors with the same layout are
     # rotated equally.
     parts = zip(rotations, node.args, strict=True)
@@ -185,12 +197,7 @@ def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
     """Return the rotation after a view, which must keep the feature axis intact."""
     at = rotations.feature_axis
     if rotations.is_exposed or at is None:
-        # Each view of angles is a separate set: cosines of all positions, and those of a half.
-        return (
-            replace(rotations, key=(node.op, rotations.key))
-            if not rotations.is_exposed
-            else EXPOSED_ROTATION
-        )
+        return _view_angles(node, rotations)
     match node.op:
         case ops.Transpose(order):
             return replace(rotations, feature_axis=order.index(at))
@@ -207,3 +214,12 @@ def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
         case ops.Slice(axis) | ops.Stride(axis) if axis != at:
             return rotations
     return EXPOSED_ROTATION
+
+
+def _view_angles(node: Node, rotations: RotationFact) -> RotationFact:
+    # Each view of angles is a separate set: cosines of all positions, and those of a half.
+    return (
+        replace(rotations, key=(node.op, rotations.key))
+        if not rotations.is_exposed
+        else EXPOSED_ROTATION
+    )

@@ -27,7 +27,7 @@ the values that it weighs may be anything:
     %5 zero_axes 1
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -79,8 +79,8 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
     axes = padded_result.find_linked_axes()
     constants = infer_padding_constants(padded_result)
     zero = _find_zero_axes(padded_result, constants)
-    lowest = {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=True)}
-    highest = {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=False)}
+    lowest = _find_extreme_axes(padded_result, axes, lowest=True)
+    highest = _find_extreme_axes(padded_result, axes, lowest=False)
     least = {a for a, n in constants.items() if n == -inf}
     facts = PaddingFacts(
         zero_axes=frozenset(zero),
@@ -104,9 +104,19 @@ def infer_padding_facts(padded_result: PaddedResult) -> PaddingFacts:
         is_valid_index=padded_result.op.view
         and any(r.is_valid_index for r in padded_result.operand_facts),
     )
-    if isinstance(padded_result.op, ops.Merge | ops.Split):
+    return _drop_merged_facts(padded_result.node, facts)
+
+
+def _find_extreme_axes(
+    padded_result: PaddedResult, axes: Iterable[int], *, lowest: bool
+) -> set[int]:
+    return {a for a in axes if is_extreme_at_padding(padded_result, a, lowest=lowest)}
+
+
+def _drop_merged_facts(node: Node, facts: PaddingFacts) -> PaddingFacts:
+    if isinstance(node.op, ops.Merge | ops.Split):
         # If batch and positions are merged, neither the last position nor "at least one" is known.
-        facts = replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
+        return replace(facts, repeated_axes=frozenset(), finite_axes=frozenset())
     return facts
 
 
@@ -134,10 +144,9 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             mask = node.op.mask
             if mask(node).rank - 1 in mask.select(operand_facts).zero_axes:
                 yield last
-        case ops.Attend(mask=mask) if value.shape[-1] in padded_result.padded_lengths:
+        case ops.Attend() if value.shape[-1] in padded_result.padded_lengths:
             # The second result, the weights: the first has features, not keys, as its last axis.
-            hidden = mask.select(operand_facts)
-            if mask(node) and hidden and MASK_KEY_AXIS in hidden.zero_axes:
+            if _has_masked_keys(node.op, node, operand_facts):
                 yield last
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
             # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
@@ -153,6 +162,12 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield from keep.zero_axes  # positions that are not kept go to no expert
         case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, operand_facts):
             yield 1
+
+
+def _has_masked_keys(op: ops.Attend, node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
+    """Return True if the mask of attention is false at padded keys."""
+    hidden = op.mask.select(operand_facts)
+    return bool(op.mask(node) and hidden and MASK_KEY_AXIS in hidden.zero_axes)
 
 
 def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
@@ -182,11 +197,15 @@ def is_zero_at_padding(padded_result: PaddedResult, axis: int) -> bool:
     if isinstance(padded_result.op, ops.Concat):
         # A part without padded positions covers other positions of the axis.
         zero = [z or not there for z, there in zip(zero, has_padding, strict=True)]
-    if isinstance(padded_result.op, PRODUCT_OPS):
-        others = [r for r, z in zip(padded_result.operand_facts, zero, strict=True) if not z]
-        if not all(r.is_finite for r in others):
-            return False  # zero times infinity or NaN is NaN
+    if isinstance(padded_result.op, PRODUCT_OPS) and not _are_others_finite(padded_result, zero):
+        return False  # zero times infinity or NaN is NaN
     return _is_zero_result(padded_result, zero, has_padding)
+
+
+def _are_others_finite(padded_result: PaddedResult, zero: list[bool]) -> bool:
+    """Return True if every operand that is not zero is finite."""
+    others = [r for r, z in zip(padded_result.operand_facts, zero, strict=True) if not z]
+    return all(r.is_finite for r in others)
 
 
 def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: list[bool]) -> bool:
@@ -230,8 +249,11 @@ def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
     """
     zeros = [z or is_zero_everywhere(a) for z, a in zip(zero, node.args, strict=True)]
     if isinstance(node.op, ops.Where):
-        # If the condition is false at padded positions, only the other operand counts: `where(keep,
-        # x, 0)`.
-        hidden, yes, no = zero[0], zeros[1], zeros[2]
-        return (hidden or yes) and no
+        return _is_selection_zero(zero[0], zeros[1], zeros[2])
     return all(zeros)
+
+
+def _is_selection_zero(hidden: bool, yes: bool, no: bool) -> bool:
+    # If the condition is false at padded positions, only the other operand counts: `where(keep,
+    # x, 0)`.
+    return (hidden or yes) and no

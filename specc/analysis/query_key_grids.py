@@ -106,13 +106,18 @@ def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
             return grid.view_operand(operand, query, key)
         case ops.Expand(axis):
             # Along a broadcast axis there was one position, the same for all.
-            query, key = (None if a == axis else a for a in (q, k))
-            return grid.view_operand(operand, query, key)
+            return _view_without_axis(grid, operand, axis)
         case ops.Split(axis, sizes):
             return _follow_reshape(grid, operand, axis, len(sizes), 1)
         case ops.Merge(axis, count):
             return _follow_reshape(grid, operand, axis, 1, count)
     return grid.view_operand(operand, q, k) if _is_transparent_view(grid, node, operand) else None
+
+
+def _view_without_axis(grid: QueryKeyGrid, operand: Value, axis: int) -> QueryKeyGrid:
+    """Return the grid of an operand whose `axis` is neither the query nor the key axis."""
+    query, key = (None if a == axis else a for a in (grid.query_axis, grid.key_axis))
+    return grid.view_operand(operand, query, key)
 
 
 def is_mirrored_pair(left: QueryKeyGrid, right: QueryKeyGrid) -> bool:
@@ -140,10 +145,13 @@ def _follow_reshape(
     if any(axis <= a < axis + result_count for a in rows):
         return None
     query, key = (
-        a if a is None or a < axis else a - result_count + operand_count
-        for a in (grid.query_axis, grid.key_axis)
+        _move_axis(a, axis, operand_count - result_count) for a in (grid.query_axis, grid.key_axis)
     )
     return grid.view_operand(operand, query, key)
+
+
+def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
+    return axis if axis is None or axis < first_moved else axis + distance
 
 
 def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool:
@@ -188,8 +196,7 @@ def split_concat(grid: QueryKeyGrid) -> list[QueryKeyGrid] | None:
         if grid.time_axis.get_prefix_length(part.shape[axis]) is not None:
             parts.append(grid.view_operand(part, grid.query_axis, grid.key_axis))
         elif not hidden:
-            query, key = (None if n == axis else n for n in (grid.query_axis, grid.key_axis))
-            parts.append(grid.view_operand(part, query, key))
+            parts.append(_view_without_axis(grid, part, axis))
     return parts
 
 

@@ -43,7 +43,7 @@ is a number of chunks. Lengths after strides are then no quotients, and each axi
 positions it has per chunk.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
@@ -241,12 +241,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
     outputs; 1 without strides.
     """
     time_axis = find_time_axis(graph, symbol)
-    parts = {
-        (value, axis): 1
-        for value in graph.inputs.values()
-        for axis, length in enumerate(value.shape)
-        if time_axis.get_prefix_length(length) is not None
-    }
+    parts = dict.fromkeys(_iterate_input_time_axes(graph, time_axis), 1)
     live = collect_needed_nodes(graph.outputs[name] for name in outputs)
     for node, results in graph.nodes:
         if node not in live:
@@ -258,6 +253,13 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
                 at = results[link.result], to
                 parts[at] = max(parts.get(at, 1), before * link.stride)
     return lcm(*parts.values())
+
+
+def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tuple[Value, int]]:
+    for value in graph.inputs.values():
+        for axis, length in enumerate(value.shape):
+            if time_axis.get_prefix_length(length) is not None:
+                yield value, axis
 
 
 def _find_result_axis(node: Node, link: Dependence) -> int | None:

@@ -131,9 +131,7 @@ def _compute_node_states(
     """
     operand_states = flow.get_operand_states(node)
     newest, whole = any(s.is_newest for s in operand_states), any(s.is_all for s in operand_states)
-    first = EMPTY_INTERVAL
-    for s in operand_states:
-        first = first | s.first_reach
+    first = _merge_first_reaches(operand_states)
     reads = [
         _TimeReads(dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
         for r in results
@@ -147,9 +145,20 @@ def _compute_node_states(
     states = [read.make_state() for read in reads]
     found += _find_mixing_leaks(node, results, operand_states, states, flow)
     if any(read.is_mixed for read in reads):
-        operand = next((n for n, s in enumerate(operand_states) if s.is_newest), None)
-        found.append(Leak(node, "newest", operand))
+        found.append(_make_newest_leak(node, operand_states))
     return states, found
+
+
+def _merge_first_reaches(operand_states: list[TimeState]) -> Interval:
+    first = EMPTY_INTERVAL
+    for state in operand_states:
+        first = first | state.first_reach
+    return first
+
+
+def _make_newest_leak(node: Node, operand_states: list[TimeState]) -> Leak:
+    operand = next((n for n, s in enumerate(operand_states) if s.is_newest), None)
+    return Leak(node, "newest", operand)
 
 
 def _follow_dependence(

@@ -113,19 +113,25 @@ def iterate_capture_leaks(
     """Yield a leak for each initial value or capture of a time loop that depends on time."""
     match node.op:
         case ops.Scan() if is_time_loop(node, node.op, time_axis):
-            starts = node.op.first_body_operand + node.op.scanned
-            captured = starts + node.op.carries
-            # Carries and captures are the same at all positions of a loop: if they depend on time,
-            # a position sees later ones. What the first position determines is available at every
-            # position, but not before the first.
-            for n, state in enumerate(operand_states[starts:], starts):
-                if state.is_time_dependent and not (n >= captured and state.is_first_only):
-                    yield Leak(node, "captured", n)
+            yield from _iterate_loop_leaks(node, node.op, operand_states)
         case ops.RecurrentLayer():
             # Dependences of other time-dependent states describe themselves.
             for place in (s.index for s in node.op.initial_states):
                 if place < len(operand_states) and operand_states[place].is_first_only:
                     yield Leak(node, "captured", place)
+
+
+def _iterate_loop_leaks(
+    node: Node, op: ops.Scan, operand_states: Sequence[TimeState]
+) -> Iterator[Leak]:
+    starts = op.first_body_operand + op.scanned
+    captured = starts + op.carries
+    # Carries and captures are the same at all positions of a loop: if they depend on time, a
+    # position sees later ones. What the first position determines is available at every position,
+    # but not before the first.
+    for n, state in enumerate(operand_states[starts:], starts):
+        if state.is_time_dependent and not (n >= captured and state.is_first_only):
+            yield Leak(node, "captured", n)
 
 
 def has_prefix_leak(

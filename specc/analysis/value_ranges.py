@@ -129,14 +129,11 @@ def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange])
         case ops.Arith(function_name):
             return _compute_arithmetic_range(function_name, node, *operand_range)
         case ops.Where():
-            return _merge_ranges(
-                [_refine_range(node, n, g) for n, g in enumerate(operand_range) if n]
-            )
+            return _merge_branch_ranges(node, operand_range)
         case ops.Einsum() | ops.MatMul() | ops.Weigh():
             return NONNEGATIVE_RANGE if min(operand_range)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
-            low, high = _merge_ranges(operand_range)
-            return convert_number(low, value.dtype), convert_number(high, value.dtype)
+            return _convert_range(_merge_ranges(operand_range), value.dtype)
         case ops.Attend() if value.index == node.op.weights_result:
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
@@ -144,6 +141,15 @@ def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange])
         case ops.Delay(first=first):
             return _merge_ranges([operand_range[0], (float(first), float(first))])
     return UNBOUNDED_RANGE
+
+
+def _merge_branch_ranges(node: Node, operand_range: list[ValueRange]) -> ValueRange:
+    return _merge_ranges([_refine_range(node, n, g) for n, g in enumerate(operand_range) if n])
+
+
+def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
+    low, high = value_range
+    return convert_number(low, dtype), convert_number(high, dtype)
 
 
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
@@ -189,8 +195,15 @@ def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueR
         return operand_range
     if x is left:
         return max(operand_range[0], least), operand_range[1]
-    match x.node:
-        case Node(ops.Arith("add"), (a, b)) if a is left:
+    return _refine_shifted_range(x.node, left, least, operand_range)
+
+
+def _refine_shifted_range(
+    node: Node | None, compared: Value | None, least: float, operand_range: ValueRange
+) -> ValueRange:
+    """Bound a branch that adds a constant to the value that the condition compares."""
+    match node:
+        case Node(ops.Arith("add"), (a, b)) if a is compared:
             added = find_constant_value(b)
             return (
                 operand_range
@@ -246,11 +259,19 @@ def _compute_arithmetic_range(
                 else NONNEGATIVE_RANGE
             )
         case "max" | "min":
-            pick: Callable[[float, float], float] = max if function_name == "max" else min
-            return pick(left[0], right[0]), pick(left[1], right[1])
-        case "pow" if right[0] == right[1] and right[0] % 2 == 0:
+            return _pick_bounds(function_name, left, right)
+        case "pow" if _is_even_number(right):
             return NONNEGATIVE_RANGE
     return UNBOUNDED_RANGE
+
+
+def _pick_bounds(function_name: str, left: ValueRange, right: ValueRange) -> ValueRange:
+    pick: Callable[[float, float], float] = max if function_name == "max" else min
+    return pick(left[0], right[0]), pick(left[1], right[1])
+
+
+def _is_even_number(value_range: ValueRange) -> bool:
+    return value_range[0] == value_range[1] and value_range[0] % 2 == 0
 
 
 def _is_nonzero_constant(operand_range: ValueRange) -> bool:
