@@ -138,9 +138,7 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
         case Node(ops.Extent() | ops.Range()):
             return _match_position_id(grid)
         case Node(ops.Cast(to), (Value() as x,)):
-            # A narrower type rounds large position indices, which may change their order.
-            exact = x.dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
-            return (yield align_operand(grid, x)) if exact else None
+            return (yield align_operand(grid, x)) if _is_exact_cast(x.dtype, to) else None
         case Node(ops.Pointwise("neg"), (Value() as x,)):
             inner = yield align_operand(grid, x)
             return inner.multiply(-ONE) if inner else None
@@ -151,6 +149,11 @@ def find_affine_index(grid: QueryKeyGrid) -> AffineIndexSearch:
             return _combine_affine_indices(function, one, other, grid.value.dtype)
     behind = follow_view(grid)
     return (yield behind) if behind else None
+
+
+def _is_exact_cast(dtype: str, to: str) -> bool:
+    # A narrower type rounds large position indices, which may change their order.
+    return dtype in ("i64", "i32") and to in EXACT_INDEX_DTYPES
 
 
 def _is_constant_length(length: Dim, grid: QueryKeyGrid) -> bool:

@@ -222,13 +222,17 @@ def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     if head is None or head == 0:
         return INDEX_MESSAGE
     if isinstance(node.op, ops.Slice) and node.op.stop == length:
-        text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
-        fix = f"slice off exactly the {head} prefix positions: `x[:, {head}:]`"
-        return LeakMessage("E0711", text, helps=(fix,))
+        return _make_slice_message(symbol, start, head)
     text = f"this selects positions of the time axis `{symbol}` by index"
     return LeakMessage(
         "E0711", text, (f"the first {head} positions are a prefix",), (NEAREST_HELP,)
     )
+
+
+def _make_slice_message(symbol: str, start: Dim, head: Dim) -> LeakMessage:
+    text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
+    fix = f"slice off exactly the {head} prefix positions: `x[:, {head}:]`"
+    return LeakMessage("E0711", text, helps=(fix,))
 
 
 def _describe_concat(leak: Leak, flow: TimeFlow, axis: int) -> LeakMessage:

@@ -161,11 +161,7 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
                 x, shift_axis(grid.query_axis, axis), shift_axis(grid.key_axis, axis)
             )
             length = x.shape[axis].number or 0
-            return {
-                n: i
-                for n, i in masked_values.items()
-                if is_reduction_fixed_point(function_name, n, length)
-            }
+            return _filter_fixed_points(function_name, masked_values, length)
         case ops.Gather(axis) if axis == grid.key_axis:
             return (yield from _find_gathered_values(grid, node))
     if not isinstance(node.op, REORDERING_OPS):
@@ -174,6 +170,14 @@ def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
         return NO_MASKED_VALUES
     masked_values = yield grid.view_operand(x, grid.query_axis, grid.key_axis)
     return _find_reordered_values(grid, node, masked_values)
+
+
+def _filter_fixed_points(
+    function_name: str, masked_values: MaskedValues, length: int
+) -> MaskedValues:
+    return {
+        n: i for n, i in masked_values.items() if is_reduction_fixed_point(function_name, n, length)
+    }
 
 
 def _find_product_values(factors: list[QueryKeyGrid]) -> MaskedValueRule:

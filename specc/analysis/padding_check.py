@@ -120,15 +120,19 @@ def _iterate_reached_outputs(
     for output, value in graph.outputs.items():
         rows = states.get(value, NO_PADDING_FACTS)
         padding_source = rows.padding_source or next(iter(rows.rolled_axes.values()), None)
-        counts = rows.padding_count or rows.padding_count is None or rows.rotation
         if (
             not padding_source
             and value.node
-            and (counts or is_output_order_changed(graph, mask_name, value, rows))
+            and (_is_counting(rows) or is_output_order_changed(graph, mask_name, value, rows))
         ):
             padding_source = PaddingSource(value.node, is_counted=True)
         if padding_source:
             yield output, padding_source
+
+
+def _is_counting(facts: PaddingFacts) -> bool:
+    """Return True if a value counts padded positions or is rotated by their angles."""
+    return bool(facts.padding_count or facts.padding_count is None or facts.rotation)
 
 
 def make_padding_diagnostic(leak: PaddingLeak) -> Diagnostic:

@@ -221,6 +221,10 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
             return _infer_common_number(padded_result, numbers, axis)
         case ops.Resize() as op if not op.interpolates:
             return numbers[0]
+    return _get_viewed_number(node, numbers)
+
+
+def _get_viewed_number(node: Node, numbers: list[float | None]) -> float | None:
     # A view keeps its operand's values; position indices that it creates are new.
     shows = node.op.view and not isinstance(node.op, ops.Extent)
     return next((n for n in numbers if n is not None), None) if shows else None

@@ -250,10 +250,16 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
         return f"use `masked_softmax(x, {shown})`"
     if in_normalizer:
         return f"use `& visible({mask})` in the mask of the attention"
+    return _get_mask_argument_help(leak).format(mask)
+
+
+def _get_mask_argument_help(leak: PaddingLeak) -> str:
+    """Return the help of an op with an argument for the mask, with a gap for it."""
+    op = leak.node.op
     takes_mask = not (isinstance(op, ops.Conv) and leak.has_separated_positions())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
     mean = "use `masked_mean_pool(x, {})`" if op.attributes().get("fn") == "mean" else ""
-    return next(fixes, mean).format(mask)
+    return next(fixes, mean)
 
 
 def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:

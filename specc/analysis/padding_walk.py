@@ -92,9 +92,7 @@ class PaddingWalk:
         """
         states = dict(input_facts)
         for node, results in graph.nodes:
-            operand_facts = [
-                states.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args
-            ]
+            operand_facts = _list_operand_facts(node, states)
             if isinstance(node.op, ops.Scan) and not self._is_padded_loop(node, node.op):
                 looped = self._follow_loop(node, node.op, operand_facts, states)
                 states.update(zip(results, looped, strict=True))
@@ -202,7 +200,7 @@ class PaddingWalk:
         count = self._count_padding(padded_result, counts)
         facts = infer_padding_facts(padded_result)
         if self.assume_finite:
-            facts = replace(facts, can_be_nan=False, infinity_signs=frozenset())
+            facts = _drop_nonfinite_facts(facts)
         return replace(
             facts,
             padding_count=count,
@@ -343,6 +341,16 @@ class PaddingWalk:
             return {}  # right padding comes after all positions: it moves none
         # Of other lengths, e.g. of repeated positions, each padded position moves several.
         return EVERY_POSITION if (length - self.length).number is not None else None
+
+
+def _list_operand_facts(
+    node: Node, known_facts: Mapping[Value, PaddingFacts]
+) -> list[PaddingFacts]:
+    return [known_facts.get(a, NO_PADDING_FACTS) if a else NO_PADDING_FACTS for a in node.args]
+
+
+def _drop_nonfinite_facts(facts: PaddingFacts) -> PaddingFacts:
+    return replace(facts, can_be_nan=False, infinity_signs=frozenset())
 
 
 def _collect_padding_counts(padded_result: PaddedResult) -> list[PaddingCount]:

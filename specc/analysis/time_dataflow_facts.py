@@ -14,7 +14,7 @@ from specc.analysis.masked_values import find_masked_values
 from specc.analysis.time_axis import TimeAxis, is_prefix_slice
 from specc.ir import ops
 from specc.ir.dim import Dim
-from specc.ir.graph import Graph, Node, Value
+from specc.ir.graph import Graph, Node, NodeResults, Value
 from specc.ir.types import EMPTY_INTERVAL, Interval
 
 LeakReason = Literal["ahead", "all", "newest", "length", "captured", "shape", "first"]
@@ -160,8 +160,7 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
     now.update(zip(inner.captured, outer.captured, strict=True))
     nodes, made = [], {}
     for old, results in op.body.nodes:
-        new = Node(old.op, tuple(a and now[a] for a in old.args))
-        fresh = tuple(Value(r.type, new, r.index) for r in results)
+        new, fresh = _copy_node(old, results, now)
         now.update(zip(results, fresh, strict=True))
         nodes.append((new, fresh))
         if old in op.body.node_origins:
@@ -178,6 +177,14 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
         outputs={name: v for name, v in outputs.items() if v is not None},
         node_origins=made,
     )
+
+
+def _copy_node(
+    old: Node, results: NodeResults, now: Mapping[Value, Value | None]
+) -> tuple[Node, NodeResults]:
+    """Return a copy of a node whose operands are replaced, and its results."""
+    new = Node(old.op, tuple(a and now[a] for a in old.args))
+    return new, tuple(Value(r.type, new, r.index) for r in results)
 
 
 def find_length_use(body: Graph, dependent_symbols: frozenset[str]) -> Node | None:
