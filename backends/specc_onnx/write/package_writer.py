@@ -76,10 +76,9 @@ def write_package(
         dtype=dtype,
         load=load,
     )
-    superseded = _find_superseded(directory, former_index)
-    with OutputDirectory(
-        directory, superseded=[n for n in superseded if n not in unchanged_extras]
-    ) as out:
+    former_files = _find_superseded(directory, former_index)
+    superseded = [name for name in former_files if name not in unchanged_extras]
+    with OutputDirectory(directory, superseded=superseded) as out:
         entries = [(part.file, part.metadata) for part in graphs.values()]
         data = write_prepared_graphs(out, stem, prepared, values, entries)
         index = PackageIndex(
