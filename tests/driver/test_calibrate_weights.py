@@ -31,7 +31,7 @@ def small_config_options(spec: str) -> list[str]:
 
 def get_recipes(path: Path) -> dict[str, str]:
     rounded = specc.load(path).manifest.quantized
-    return {name: one.recipe for name, one in rounded.items() if one.form.bits == 4}
+    return {name: one.recipe for name, one in rounded.items() if one.format.bits == 4}
 
 
 def test_self_generated_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_encoder_decoder_calibration(target: str, tmp_path: Path) -> None:
     ]
     path = compile_small(tmp_path / "m", "transformer", *given)
     whole = specc.load(path).manifest.quantized
-    found = {one.recipe for one in whole.values() if one.form.bits == 4}
+    found = {one.recipe for one in whole.values() if one.format.bits == 4}
     assert "gptq" in found
     assert main(["verify", str(path), "--rounds", "1"]) == 0
 

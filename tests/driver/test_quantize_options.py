@@ -56,7 +56,7 @@ def read_stored_weights(path: Path) -> dict[str, object]:
     model = specc.load(path)
     rounded = model.manifest.quantized
     return {
-        name: (rounded[name].form if name in rounded else None, value.tobytes())
+        name: (rounded[name].format if name in rounded else None, value.tobytes())
         for name, value in model.weights().items()
     }
 

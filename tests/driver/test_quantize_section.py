@@ -62,7 +62,7 @@ def test_bits_per_weight(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, HEAD + SMALL + SAID)
     specc.compile(spec, tmp_path / "m.onnx", init=0)
     manifest = specc.load(tmp_path / "m.onnx").manifest
-    bits = {name: one.form.bits for name, one in manifest.quantized.items()}
+    bits = {name: one.format.bits for name, one in manifest.quantized.items()}
     assert bits["h.0.mlp.c_fc.weight"] == bits["h.1.mlp.c_fc.weight"] == 4
     assert bits["h.1.attn.c_attn.weight"] == bits["h.0.mlp.c_proj.weight"] == 8
     assert not any(name.startswith("h.0.attn") for name in bits)
@@ -81,7 +81,7 @@ def test_small_lm_head(tmp_path: Path) -> None:
             force=True,
         )
         manifest = specc.load(tmp_path / "m.onnx").manifest
-        bits = {name: one.form.bits for name, one in manifest.quantized.items()}
+        bits = {name: one.format.bits for name, one in manifest.quantized.items()}
         assert bits.pop("lm_head.weight") == 4
         assert bits.pop("wte.weight") == (4 if tied else 8)
         assert set(bits.values()) == {8}
@@ -134,8 +134,8 @@ def test_options_override_the_section(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "`--quantize` overrides `default` in the spec" in err
     assert "`--group-size` overrides `group_size` in the spec, which has 16" in err
     manifest = specc.load(tmp_path / "m.onnx").manifest
-    assert manifest.quantized["h.1.mlp.c_proj.weight"].form.group_size == 64
-    assert manifest.quantized["h.1.mlp.c_fc.weight"].form.bits == 4
+    assert manifest.quantized["h.1.mlp.c_proj.weight"].format.group_size == 64
+    assert manifest.quantized["h.1.mlp.c_fc.weight"].format.bits == 4
 
     assert main([*given, "--quantize", "none"]) == 0
     assert "no weight is quantized" in capsys.readouterr().err

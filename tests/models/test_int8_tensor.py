@@ -71,7 +71,7 @@ def test_a_partly_quantized_layer_becomes_a_loop(
     given = [] if keep.startswith("nothing") else ["--quantize-exclude", keep]
     assert compiled("lstm_lm", tmp_path / "m.onnx", *given, "--no-load") == 0
     rounded = specc.load(tmp_path / "m.onnx").manifest.quantized
-    found = {n: one.form.rounding for n, one in rounded.items() if n.startswith("rnn")}
+    found = {n: one.format.rounding for n, one in rounded.items() if n.startswith("rnn")}
     assert set(found.values()) == kinds
     assert keep not in found
 

@@ -70,7 +70,7 @@ def test_quantized_experts_agree_with_integer_arithmetic(
 ) -> None:
     given = ["--quantize", kind, "--target", target, *MORE[kind]]
     model = compiled(tmp_path, experts, *given)
-    form = model.manifest.quantized["all.w.weight"].form
+    form = model.manifest.quantized["all.w.weight"].format
     # standard ONNX cannot slice a stack of int4 values
     assert form.bits == (4 if (kind, target) == ("int4", "ort-cpu") else 8)
     assert form.rounding == ("row" if kind == "int8" or target == "onnx" else "none")
@@ -109,7 +109,7 @@ def test_quantized_stacks_equal_their_matrices(spec: str, tmp_path: Path) -> Non
 def test_mixtures_of_built_in_specs_are_quantized(spec: str, tmp_path: Path) -> None:
     path = small(spec, tmp_path / "m.onnx", "int4", "--quantize-all", "--group-size", "16")
     model = specc.load(path)
-    bits = {n: one.form.bits for n, one in model.manifest.quantized.items()}
+    bits = {n: one.format.bits for n, one in model.manifest.quantized.items()}
     assert {b for n, b in bits.items() if "experts" in n} == {4}
     assert all("agree" in line for line in list_model_lines(model.default_model, rounds=1))
 

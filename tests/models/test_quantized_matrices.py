@@ -85,13 +85,13 @@ def test_quantized_products_equal_integer_arithmetic(
     # standard ONNX supports no groups in a loop, and no slices of int4 values
     cut = kind == "int4" and "part" in form
     whole = kind == "int8" or (target == "onnx" and (cut or form == "in a loop"))
-    assert (one.form.group_size == 0) == whole
-    assert one.form.bits == (4 if kind == "int4" and not whole else 8)
+    assert (one.format.group_size == 0) == whole
+    assert one.format.bits == (4 if kind == "int4" and not whole else 8)
     w = model.weights()["w"]
     w = w if w.shape == (WIDE, OUT) else w.T
     x = np.random.default_rng(1).normal(size=(2, 5, WIDE)).astype(np.float32)
     assert all("agree" in line for line in list_model_lines(model.default_model, rounds=1))
-    if one.form.rounding == "row":
+    if one.format.rounding == "row":
         want = compute_product(x, w, rounds=True)
         got = model.run(x=x)["y"]
         assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()

@@ -93,7 +93,7 @@ def built(spec: str, where: str, opset: int) -> BuiltModel:
 def infer_types(one: BuiltModel) -> InferredTypes:
     """Return the types that the verifier infers from the nodes alone, without declared types."""
     model = make_weights_inputs(one)
-    env = check_value_types(one, model).env
+    env = check_value_types(one, model).lengths
     told = {name: env[symbol] for symbol, name in one.length_inputs.items() if symbol in env}
     return infer_model_types(strip_declared_types(model), env, told)
 
@@ -104,7 +104,7 @@ def run_all_values(one: BuiltModel, found: InferredTypes) -> Iterator[tuple[str,
     graph = one.graph
     rng = np.random.default_rng(0)
     inputs = make_random_inputs(
-        graph, {s: n for s, n in found.env.items() if s not in graph.length_equations}, rng
+        graph, {s: n for s, n in found.lengths.items() if s not in graph.length_equations}, rng
     )
     for tensor in one.weights.values():
         inputs[tensor.name] = rng.normal(size=list(tensor.dims)).astype("f4")

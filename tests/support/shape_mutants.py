@@ -132,7 +132,7 @@ def find_changed_types(mutant: ModelProto, before: InferredTypes) -> list[str]:
     try:
         after = infer_model_types(
             strip_declared_types(mutant),
-            before.env,
+            before.lengths,
             {n: int(v) for n, v in before.constants.items() if v.ndim == 0},
         )
     except UnsoundModelError:
