@@ -52,9 +52,7 @@ def make_unknown_setting_error(
 
 
 def _suggest_owner(word: str, known: Sequence[str], is_strategy_option: bool) -> tuple[str, ...]:
-    """Suggest where an option belongs; `is_strategy_option` a strategy it may belong to another
-    one.
-    """
+    """Suggest where an option belongs; an `is_strategy_option` may belong to another strategy."""
     owners = [strategy for strategy in STRATEGIES if _has_option(strategy, word)]
     if owners and not is_strategy_option:
         return (f"`{word}` is an argument of the strategy: {owners[0]}({word}=…)",)

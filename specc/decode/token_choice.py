@@ -364,7 +364,7 @@ def make_sampling_uniforms(seed: int, rows: int, step: int) -> Floats:
 
 
 def make_sampling_uniforms_at(seed: int, positions: Iterable[tuple[int, int]]) -> Floats:
-    """Return `make_sampling_uniforms` f32[places] of any (row, step)."""
+    """Return the uniform numbers f32[n] of pairs of sequence index and step."""
     key = derive_stream_key(seed, "sample")
     words = [
         generate_word(derive_substream_key(derive_substream_key(key, row), step), 0) >> 40

@@ -359,8 +359,8 @@ def check_rules(
 ) -> None:
     """Raise the errors of `weights { … }` that can be found without any file.
 
-    A rule for weights that this graph does not have may apply to one of the `iterate_other_graphs`
-    of the spec, which are built on demand.
+    A rule for weights that this graph does not have may apply to another graph of the spec;
+    `iterate_other_graphs` builds them on demand.
     """
     wanted = {w.name: w for w in list_required_parameters(graph)}
     rules, _ = read_configured_rules(program, library, reader)

@@ -47,7 +47,7 @@ class GenerativeModel:
     """The parts of a generative model. `input_signature` describes its inputs, `max_context` its
     maximum length, bounded by `limiting_table`. `create_stepper` begins a decode loop in Python;
     `standalone_session` runs a standalone decode graph with the settings `compiled_settings`.
-    Tokens are `sampled_vocabulary_size` from so many logits. `allows_empty_prompt`: the first token
+    `sampled_vocabulary_size` is the number of logits. `allows_empty_prompt`: the first token
     is sampled from prefix positions, without a prompt. `mixed_length_facts` are the facts of a step
     whose batch may hold sequences of different lengths.
     """
@@ -139,7 +139,7 @@ def prepare_prompts(
     allows_empty_prompt: bool = False,
 ) -> Arrays:
     """Prepare arrays for every input: prompts as one batch, or the start tokens if no prompt is
-    given; none if the sequence `allows_empty_prompt` from prefix positions.
+    given; none if `allows_empty_prompt`, since the first token is sampled from prefix positions.
     """
     sequence_input = input_signature.sequence_input
     if sequence_input not in inputs:
@@ -164,8 +164,8 @@ def _add_start_tokens(
     start: Sequence[int],
     allows_empty_prompt: bool,
 ) -> dict[str, object]:
-    """Return the inputs with the start tokens of each sequence, or none if it `allows_empty_prompt`
-    without.
+    """Return the inputs with the start tokens of each sequence, or without tokens if there are none
+    and `allows_empty_prompt`.
     """
     if not start and not allows_empty_prompt:
         return dict(inputs)

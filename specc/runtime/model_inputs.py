@@ -345,8 +345,8 @@ class PerTokenInputs:
 
 
 def split_new_positions(rows: PerTokenInputs, chunk_size: int) -> Iterator[PerTokenInputs]:
-    """Yield `rows` up to each `chunk_size` new positions, which are the new ones; the last piece
-    may be shorter. A size of 0 yields all new positions at once.
+    """Yield `rows` in chunks of `chunk_size` new positions; the last chunk may be shorter. A size
+    of 0 yields all new positions at once.
     """
     graph_inputs, length = rows.input_signature.graph.inputs, rows.input_signature.sequence_length
     end = rows.tokens.shape[1]

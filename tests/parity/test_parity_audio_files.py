@@ -32,7 +32,7 @@ def make_wav_file(path: Path, seconds: float, seed: int, rate: int = 16_000) -> 
     rng = np.random.default_rng(seed)
     count = int(seconds * rate)
     loud = rng.standard_normal(count) * np.repeat(rng.random(count // 400 + 1), 400)[:count]
-    whole = np.make_wav_file(loud * 6000, -32768, 32767).astype("<i2")
+    whole = np.clip(loud * 6000, -32768, 32767).astype("<i2")
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
