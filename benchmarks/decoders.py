@@ -65,7 +65,7 @@ def steps(model: Any, prompt: Ints) -> Callable[[Ints], NDArray[np.float32]]:
     i64[batch, n] and gives logits.
     """
     prepared = model.input_signature.prepare({model.input_signature.sequence_input: prompt})
-    taken: Callable[[Ints], NDArray[np.float32]] = model.stepper(prepared).step
+    taken: Callable[[Ints], NDArray[np.float32]] = model.create_stepper(prepared).step
     return taken
 
 
