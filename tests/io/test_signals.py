@@ -31,7 +31,7 @@ def stays(given):
         time.sleep(60)
     with create_temporary_directory() as folder, OutputDirectory(Path("out")) as out:
         (folder / "sums").write_bytes(b"x")
-        out.entry("m.onnx", chunks())
+        out.write_entry("m.onnx", chunks())
 
 import specc.cli.list_doc_explain
 specc.cli.list_doc_explain.run_list = stays
