@@ -73,7 +73,7 @@ def _drawn_small(name: str, path: Path, directory: Path) -> str:
     """Plot the attention of a small model with random weights on a random input."""
     sets, model = SMALL_CONFIGS[name], directory / "model.onnx"
     specc.compile(name, model, set=sets, init=0)
-    whole = specc.load(model).whole
+    whole = specc.load(model).default_model
     graph = whole.manifest.graph
     if not find_attentions(graph):
         return ""

@@ -85,7 +85,7 @@ def get_advice(spec: object) -> str:
     return "\n".join(d.helps)
 
 
-def test_advice_for_other_cache_directories(
+def test_advice_for_other_directories(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = write_hub_cache(checkpoint, tmp_path / "hub", "fed", "abc", "def")
