@@ -249,7 +249,7 @@ def _reading(
     for kind in (*KINDS, *reader.kinds):
         model, sizes[kind] = _model(reader, directory, kind, config)
         given = _given(reader, model.manifest.graph)
-        prepared = model.prepared(given)
+        prepared = model.prepare_inputs(given)
         calls[kind] = _run(model, prepared, reader.result)
     peer = "quantize_dynamic (int8)"
     calls[peer], sizes[peer] = _dynamic(reader, directory, config, prepared)
