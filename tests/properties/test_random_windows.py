@@ -127,7 +127,7 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Plant a mistake that suppresses a warning."""
     match name:
         case "a stride leaves nothing padded":
-            first = lambda graph, places: frozenset({places.rows})
+            first = lambda graph, places: frozenset({places.padded_length})
             monkeypatch.setattr(padding_walk, "find_padded_lengths", first)
         case "nothing is shifted":
             monkeypatch.setattr(
