@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "rows counted as ranks": (
         padding_walk,
         "_collect_padding_counts",
-        lambda s: [{} for _ in s.given],
+        lambda s: [{} for _ in s.operand_facts],
     ),
     "whatever is sorted last": (padding_constants, "is_sorted_last", lambda node, number: True),
     "sorts are clean": (padding_invariance, "_is_neutral_full_read", lambda reading: True),
@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "all is held": (
         padding_values,
         "infer_padding_constants",
-        lambda padded_result: dict.fromkeys(padded_result.axes(), 0.0),
+        lambda padded_result: dict.fromkeys(padded_result.find_linked_axes(), 0.0),
     ),
 }
 
