@@ -206,7 +206,9 @@ FAILURES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "wrong results": lambda p: p.setattr(
         running.LoadedModel,
         "weights",
-        lambda self: {n: a + 1 for n, a in self.file.read_weights(self.manifest.initializers).items()},
+        lambda self: {
+            n: a + 1 for n, a in self.file.read_weights(self.manifest.initializers).items()
+        },
     ),
 }
 """Failures of the environment, which files cannot cause."""
