@@ -240,7 +240,7 @@ def get_operation_label(node: Node) -> str:
 def build_flow(
     graph: Graph, node_scopes: Mapping[Node, str], scope: str, get_block: Callable[[str], str]
 ) -> BlockFlow:
-    """Return the flow inside a scope; `block_of` maps a scope inside it to its block, or ""."""
+    """Return the flow inside a scope; `get_block` maps a scope inside it to its block, or ""."""
     builder = _FlowBuilder(graph=graph, node_scopes=node_scopes, scope=scope, get_block=get_block)
     builder.visit_graph()
     for name, value in _list_results(graph, node_scopes, scope):
