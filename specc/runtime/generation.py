@@ -104,7 +104,7 @@ class GenerationStream(GenerationRequest):
             self.max_new_tokens < self.settings.max_tokens
             and len(result.tokens) >= self.max_new_tokens
         )
-        return "the maximum context length" if full else "at which it had not ended"
+        return "the maximum context length" if full else "the maximum number of new tokens"
 
     def _log_next_step(self) -> bool:
         """Log the next step; return whether there was one. An error is raised again each time."""
