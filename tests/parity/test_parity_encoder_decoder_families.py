@@ -50,7 +50,7 @@ def case(
     family: str,
     model: str = "ForConditionalGeneration",
     results: Mapping[str, str] | None = None,
-    single: bool = False,
+    float32_only: bool = False,
     **more: Any,
 ) -> ModelCase:
     return ModelCase(
@@ -62,7 +62,7 @@ def case(
         renamed=RENAMED,
         seed=1,
         weight_scale=1.5,
-        float32_only=single,
+        float32_only=float32_only,
     )
 
 

@@ -33,7 +33,7 @@ class RotaryAttention(nn.MultiheadAttention):
             p.view(batch, rows, self.num_heads, -1).transpose(1, 2)
             for p in parts.split(width, dim=-1)
         )
-        scores = self.turned(q) @ self.turned(k).transpose(2, 3) / self.head_dim**0.5
+        scores = self.rotate(q) @ self.rotate(k).transpose(2, 3) / self.head_dim**0.5
         # torch's encoder layers convert a mask to floats, with -inf at masked positions
         hidden = attn_mask if attn_mask.dtype == torch.bool else attn_mask < 0
         mixed = scores.masked_fill(hidden.view(scores.shape), -torch.inf).softmax(-1) @ v
