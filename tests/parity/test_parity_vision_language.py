@@ -45,6 +45,14 @@ DEEPSTACK = {
     "hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 32, "num_position_embeddings": 25,
     "deepstack_visual_indexes": [0, 1],
 }  # fmt: skip
+NO_DEEPSTACK = {k: v for k, v in DEEPSTACK.items() if k != "deepstack_visual_indexes"}
+DELTA_NET = {
+    "head_dim": 16, "linear_key_head_dim": 6, "linear_value_head_dim": 7, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention"], "rope_parameters": ROPE | {"partial_rotary_factor": 0.5},
+}  # fmt: skip
+DELTA_EXPERTS = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10,
+}  # fmt: skip
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "qwen2_vl": ("Qwen2VL", TEXT, VISION | {"hidden_size": 32, "embed_dim": 16, "mlp_ratio": 2}),
     "qwen2_vl, sliding windows": (
@@ -61,6 +69,14 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         VISION | DEEPSTACK | {"deepstack_visual_indexes": [1], "num_position_embeddings": 4, "patch_size": 1},
     ),
     "qwen3_vl_moe": ("Qwen3VLMoe", TEXT | EXPERTS, VISION | DEEPSTACK),
+    "qwen3_5": ("Qwen3_5", TEXT | DELTA_NET, VISION | NO_DEEPSTACK),
+    "qwen3_5, biases, one frame": (
+        "Qwen3_5",
+        TEXT | DELTA_NET | {"attention_bias": True, "tie_word_embeddings": True, "linear_num_value_heads": 2,
+                            "full_attention_interval": 1, "rope_parameters": ROPE | {"mrope_section": [3, 3, 2], "partial_rotary_factor": 1.0}},
+        VISION | NO_DEEPSTACK | {"num_position_embeddings": 4, "patch_size": 1, "hidden_act": "gelu", "spatial_merge_size": 1},
+    ),
+    "qwen3_5_moe": ("Qwen3_5Moe", TEXT | DELTA_NET | DELTA_EXPERTS, VISION | NO_DEEPSTACK),
 }  # fmt: skip
 """The family, and the configurations of text and image model."""
 GRIDS = [[(1, 4, 6), (1, 2, 2)], [(1, 6, 4)], []]
@@ -78,6 +94,9 @@ def saved(name: str, directory: Path, head: str = "ForConditionalGeneration", se
     )
     kind = getattr(transformers, f"{family}{head}")
     theirs = randomize_weights(kind(config), seed)
+    for module in theirs.modules():
+        if type(module).__name__ in ("Qwen3_5RMSNorm", "Qwen3_5MoeRMSNorm"):
+            module.weight.data -= 1.0  # these norms store weights as offsets from 1
     theirs.tie_weights()
     theirs.save_pretrained(directory)
     return kind.from_pretrained(directory, experts_implementation="eager").eval()
@@ -166,7 +185,7 @@ def test_scores(name: str, tmp_path: Path) -> None:
     )
 
 
-FIRST = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"]
+FIRST = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"]
 """One configuration of each family."""
 
 
@@ -181,6 +200,21 @@ def test_without_a_head(name: str, tmp_path: Path) -> None:
         lambda x: {"last_hidden_state": theirs(**as_published(x)).last_hidden_state},
         {"last_hidden_state": "seq"},
         ("left",),
+    )
+
+
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForTokenClassification"])
+def test_classification(head: str, tmp_path: Path) -> None:
+    theirs = saved("qwen3_5", tmp_path, head)
+    ours = open_weighted_spec(str(tmp_path), tmp_path)
+    theirs.double()
+    theirs.config.get_text_config().pad_token_id = 0
+    assert_matches_float32(
+        ours,
+        given(CASES["qwen3_5"][2], least=3),
+        lambda x: {"logits": theirs(**as_published(x)).logits},
+        {"logits": "seq" if head == "ForTokenClassification" else ""},
+        ("left", "right"),
     )
 
 
