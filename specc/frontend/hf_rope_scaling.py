@@ -41,14 +41,15 @@ ROPE_KEYS = (
 class RopeDefaults:
     """The options of `rope_config(…)`: defaults for missing keys, and which keys to read.
 
-    `max_length` is the maximum sequence length, `original_length` the one before scaling.
+    Without `theta` it is that of the field's default. `max_length` is the maximum sequence
+    length, `original_length` the one before scaling.
     `layer_type` selects a layer type in files with settings per layer type; `theta_key` is the
     key of theta in older files, and `is_scaled` whether `rope_scaling` applies to these layers.
     `attention_factor_key` is the key of the factor of cos and sin, `section` the sub-config
     with the settings, if the file has it.
     """
 
-    theta: float = 10000.0
+    theta: float | None = None
     max_length: float | None = None
     original_length: float | None = None
     layer_type: str = ""
@@ -128,7 +129,7 @@ class _RopeReader:
         """Return the settings; `default` applies if the file has no scaling kind."""
         parameters = self._select_layer_type(self._find_table("rope_parameters", self.data))
         scaling = self._find_table("rope_scaling", self.data) if self.defaults.is_scaled else None
-        theta, theta_member = self._read_theta(parameters)
+        theta, theta_member = self._read_theta(parameters, default)
         self._check_tables_equal(parameters, scaling)
         table = parameters or scaling
         if table is None:
@@ -214,7 +215,9 @@ class _RopeReader:
         title = f'"rope_parameters" has no settings for layers of type `{layer_type}`'
         self.raise_invalid(title, table.span)
 
-    def _read_theta(self, parameters: JsonObject | None) -> tuple[float, JsonMember | None]:
+    def _read_theta(
+        self, parameters: JsonObject | None, default: Rope | None
+    ) -> tuple[float, JsonMember | None]:
         """Return theta and its member: in the settings, or at the top level in older files.
         Raise E0403 if both are present and differ.
         """
@@ -224,7 +227,9 @@ class _RopeReader:
         if len(set(values)) > 1 and top:
             title = f"two values of theta differ: {values[0]:g} and {values[1]:g}"
             self.raise_invalid(title, top.value.span)
-        return values[0] if values else self.defaults.theta, nested or top
+        usual = self.defaults.theta or (default.theta if default else None)
+        theta = usual if isinstance(usual, float) else 10000.0
+        return values[0] if values else theta, nested or top
 
     def _read_scaling_kind(self, table: JsonObject) -> str:
         """Return the scaling kind of a table; `default` if it has none."""

@@ -22,6 +22,7 @@ from specc.weights.weight_expressions import (
     Expr,
     PatternMismatch,
     TensorExpr,
+    has_alternatives,
     list_tensors,
     rename_tensors,
     resolve_alternatives,
@@ -136,7 +137,10 @@ def _find_naming(
     checkpoint: Checkpoint,
 ) -> ParameterNaming:
     """Infer how the file spells the spec's names, ignoring tied parameters, which may be absent."""
-    needed = [n for name, s in sources.items() if name not in ties for n in list_tensors(s.expr)]
+    exprs = [source.expr for name, source in sources.items() if name not in ties]
+    # of the alternatives of a parameter the file has one, so they say less than a single name
+    plain = [expr for expr in exprs if not has_alternatives(expr)]
+    needed = [name for expr in plain or exprs for name in list_tensors(expr)]
     return infer_naming(needed, checkpoint.tensors.keys(), checkpoint.path, parts)
 
 

@@ -288,6 +288,11 @@ def resolve_alternatives(expr: Expr, is_present: Callable[[str], bool]) -> Expr:
     return next(whole, decided.options[-1])
 
 
+def has_alternatives(expr: Expr) -> bool:
+    """Return whether an expression contains `first_present`."""
+    return resolve_alternatives(expr, lambda _: True) != expr
+
+
 def split_expression(expr: Expr) -> Iterator[Expr]:
     """Split into expressions whose concatenated elements are those of `expr`."""
     match expr:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parity
 
 READ = list_supported_model_types()
 UNREAD = [
-    "funnel", "gemma3n", "janus", "mistral4", "mllama", "pop2piano", "sam2", "swin2sr",
+    "funnel", "gemma3n", "janus", "mllama", "pop2piano", "sam2", "swin2sr",
 ]  # fmt: skip
 LIKE = {"swin2sr": {"swin", "swinv2"}}
 """By transformers' documentation these are variants of the others."""

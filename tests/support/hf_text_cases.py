@@ -520,6 +520,9 @@ DECODERS = {
     "glm4_moe": make_causal_lm_case("Glm4Moe", **{**MLA_SIZES, "head_dim": 8}),
     "deepseek_v2": make_causal_lm_case("DeepseekV2", **{**MLA_SIZES, "topk_method": "group_limited_greedy"}),
     "deepseek_v3": make_causal_lm_case("DeepseekV3", **MLA_SIZES),
+    "mistral4": make_causal_lm_case("Mistral4", **{**MLA_SIZES, "first_k_dense_replace": 0}),
+    "glm4_moe_lite": make_hybrid_case("Glm4MoeLite", MLA_SIZES),
+    "exaone": replace_config_class(make_causal_lm_case("Llama"), "ExaoneConfig"),
     "mamba2": make_hybrid_case(
         "Mamba2", {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 4,
                    "state_size": 3, "n_groups": 2, "expand": 2, "chunk_size": 4}, position_ids=False,

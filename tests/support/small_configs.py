@@ -244,6 +244,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "cohere2": GQA_SIZES | {"sliding_window": 3, "sliding_window_pattern": 2, "stop": [2]},
     "deepseek_v2": MLA_SIZES | {"topk_method": "group_limited_greedy", "first_k_dense": 1},
     "deepseek_v3": MLA_SIZES | {"first_k_dense": 1},
+    "mistral4": MLA_SIZES | {"first_k_dense": 1},
     "deberta_v2": CONTEXT_SIZES
     | {"relative_attention": True, "c2p": True, "p2c": True, "kernel": 3},
     "distilbert": CONTEXT_SIZES,
@@ -354,6 +355,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "convbert": CONTEXT_SIZES | {"embed_dim": 12, "published_heads": 4, "kernel": 3, "groups": 2},
     "squeezebert": CONTEXT_SIZES | {"embed_dim": 16, "q_groups": 2, "output_groups": 2},
     "arcee": GQA_SIZES | {"stop": [2]},
+    "exaone": GQA_SIZES | {"stop": [2]},
     "exaone4": GQA_SIZES | {"sliding_window": 3, "stop": [2]},
     "glm": GQA_SIZES | {"head_dim": 8, "stop": [2]},
     "glm4_moe": MOE_SIZES | {"expert_hidden": 12, "groups": 2, "first_k_dense": 1},

@@ -1,0 +1,86 @@
+"""Each field of the config classes of the families that were added last is followed by the spec or
+refused, never ignored; see `test_parity_config_fields`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.config_fields import (
+    DECODER_SIZES,
+    ROTARY,
+    YARN,
+    FieldCase,
+    check_every_field,
+    make_text_inputs,
+    run_decoder,
+)
+
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
+
+EXPERTS: dict[str, Any] = {
+    **DECODER_SIZES, "num_key_value_heads": 2, "head_dim": 8, "moe_intermediate_size": 24, "n_routed_experts": 8,
+    "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+LATENT: dict[str, Any] = {
+    **{k: v for k, v in EXPERTS.items() if k != "head_dim"}, "num_key_value_heads": 4, "kv_lora_rank": 12,
+    "q_lora_rank": 10, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 6,
+}  # fmt: skip
+SPARSE: Mapping[str, tuple[Any, ...]] = ROTARY | {
+    "num_experts_per_tok": (1, 3), "first_k_dense_replace": (0, 1, 2), "q_lora_rank": (None,), "topk_group": (1, 4),
+    "n_group": (2, None), "n_shared_experts": (2,), "mlp_layer_types": (["sparse", "sparse"], ["sparse"]),
+}  # fmt: skip
+
+SCALED_QUERIES = tuple(
+    {**YARN, "llama_4_scaling_beta": 0.3, **more}
+    for more in (
+        {}, {"mscale": 0.7}, {"mscale": 0.7, "mscale_all_dim": 0.4}, {"mscale_all_dim": 1.0}, {"truncate": False},
+        {"attention_factor": 1.3}, {"factor": 1.0}, {"rope_theta": 3.0}, {"original_max_position_embeddings": 3},
+        {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.25}, {"llama_4_scaling_beta": 0.0},
+        {"type": "linear"}, {"rope_type": "linear"}, {"rope_type": "default"},
+    )
+)  # fmt: skip
+"""The class needs `llama_4_scaling_beta` in every form of its RoPE settings."""
+
+
+def of_decoder(
+    spec: str,
+    family: str,
+    tiny: Mapping[str, Any],
+    more: Mapping[str, tuple[Any, ...]],
+    model: str = "",
+) -> FieldCase:
+    """Return the fields of a causal LM class."""
+    return FieldCase(
+        spec,
+        f"{family}Config",
+        model or f"{family}ForCausalLM",
+        tiny,
+        make_text_inputs,
+        run_decoder,
+        more,
+    )
+
+
+FAMILIES = {
+    "falcon_mamba": of_decoder(
+        "mamba", "FalconMamba",
+        {"vocab_size": 31, "hidden_size": 20, "state_size": 4, "num_hidden_layers": 2, "conv_kernel": 3, "time_step_rank": 3},
+        {"time_step_rank": (5,), "expand": (1, 3), "conv_kernel": (4,), "state_size": (7,)},
+    ),
+    "vaultgemma": of_decoder(
+        "gemma2", "VaultGemma", {**DECODER_SIZES, "num_key_value_heads": 2, "head_dim": 8}, {**ROTARY, "sliding_window": (3,)},
+    ),
+    "solar_open": of_decoder("glm4_moe", "SolarOpen", EXPERTS, SPARSE),
+    "glm4_moe_lite": of_decoder("deepseek_v3", "Glm4MoeLite", LATENT, SPARSE),
+    "mistral4": of_decoder("mistral4", "Mistral4", LATENT, {**SPARSE, "rope_parameters": SCALED_QUERIES, "rope_scaling": ()}),
+    "exaone": of_decoder("exaone", "Exaone", {**DECODER_SIZES, "num_key_value_heads": 2}, ROTARY, "LlamaForCausalLM"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_fields_that_change_results_are_followed_or_refused(
+    family: FieldCase, tmp_path: Path
+) -> None:
+    check_every_field(family, tmp_path)

@@ -1,0 +1,120 @@
+"""Falcon Mamba, VaultGemma, Solar Open, GLM-4.7-Flash, Mistral 4 and EXAONE match transformers:
+logits, generation and heads.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.decoder_cases import (
+    LINEAR_ROPE,
+    SLIDING_LAYERS,
+    SMALL_DECODER,
+    check_decoder_head,
+    check_sequence_classification,
+    make_decoder_case,
+)
+from support.hf_cases import ModelCase, check_generation, check_model_outputs
+
+pytestmark = pytest.mark.parity
+
+FALCON_MAMBA: dict[str, Any] = {
+    "vocab_size": 31, "hidden_size": 20, "state_size": 4, "num_hidden_layers": 2, "conv_kernel": 3,
+}  # fmt: skip
+EXPERTS: dict[str, Any] = {
+    **SMALL_DECODER, "moe_intermediate_size": 12, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2,
+    "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+LATENT: dict[str, Any] = {
+    **EXPERTS, "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8, "v_head_dim": 6,
+}  # fmt: skip
+MISTRAL4_ROPE: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 4, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.3,
+}  # fmt: skip
+
+
+def of_class(case: ModelCase, config: str, model: str = "LlamaForCausalLM") -> ModelCase:
+    """Return the case of a config class that another family's model class implements."""
+    return replace(case, config=config, model=model)
+
+
+FIRST = {
+    "falcon_mamba": ModelCase(
+        config="FalconMambaConfig", model="FalconMambaForCausalLM", tiny=FALCON_MAMBA, sides=("left", "right"), float32_only=True,
+    ),
+    "vaultgemma": make_decoder_case("VaultGemma", eager=True, head_dim=8, query_pre_attn_scalar=5, sliding_window=3),
+    "solar_open": replace(make_decoder_case("SolarOpen", **EXPERTS, head_dim=8, routed_scaling_factor=1.7), float32_only=True),
+    "glm4_moe_lite": replace(make_decoder_case("Glm4MoeLite", **LATENT), float32_only=True),
+    "mistral4": make_decoder_case("Mistral4", **LATENT, rope_parameters=MISTRAL4_ROPE),
+    "exaone": of_class(make_decoder_case("Llama"), "ExaoneConfig"),
+}  # fmt: skip
+OTHERS = {
+    # a bias of in_proj makes padding of the published model nonzero for its convolution
+    "falcon_mamba, biases": replace(
+        FIRST["falcon_mamba"], tiny={**FALCON_MAMBA, "use_bias": True, "use_conv_bias": False, "time_step_rank": 5,
+                                     "mixer_rms_eps": 0.1, "tie_word_embeddings": False}, sides=("right",),
+    ),
+    "vaultgemma, no soft-capping, biases": make_decoder_case(
+        "VaultGemma", eager=True, head_dim=8, attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True,
+        sliding_window=3, layer_types=SLIDING_LAYERS[::-1],
+    ),
+    "solar_open, biases, raw scores": replace(
+        make_decoder_case("SolarOpen", **EXPERTS, head_dim=8, norm_topk_prob=False, attention_bias=True,
+                          rope_parameters=LINEAR_ROPE, tie_word_embeddings=True), float32_only=True,
+    ),
+    "glm4_moe_lite, layers, halves": replace(
+        make_decoder_case(
+            "Glm4MoeLite", **{**LATENT, "num_hidden_layers": 3, "q_lora_rank": None},
+            mlp_layer_types=["sparse", "dense", "sparse"], rope_interleave=False, attention_bias=True, norm_topk_prob=False,
+        ),
+        float32_only=True,
+    ),
+    "mistral4, dense layer, halves": make_decoder_case(
+        "Mistral4", **{**LATENT, "q_lora_rank": None, "n_group": 1, "topk_group": 1}, first_k_dense_replace=1,
+        rope_interleave=False, norm_topk_prob=False, routed_scaling_factor=1.7, attention_bias=True,
+        rope_parameters={k: v for k, v in MISTRAL4_ROPE.items() if "mscale" not in k},
+    ),
+    "mistral4, its own RoPE": make_decoder_case("Mistral4", **LATENT),
+    "exaone, biases": of_class(
+        make_decoder_case("Llama", attention_bias=True, mlp_bias=True, rope_parameters=LINEAR_ROPE, head_dim=6,
+                          tie_word_embeddings=True), "ExaoneConfig",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_scores(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
+def test_scores_of_further_configurations(case: ModelCase, tmp_path: Path) -> None:
+    check_model_outputs(case, tmp_path)
+
+
+@pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+def test_generation(case: ModelCase, tmp_path: Path) -> None:
+    scale = 1.0 if case.config == "FalconMambaConfig" else 1.5
+    case = replace(case, weight_scale=scale, seed=1)
+    check_generation(case, tmp_path, double=not case.float32_only)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(FIRST.keys() - {"exaone"}))
+def test_base_model(family: str, tmp_path: Path) -> None:
+    """All but EXAONE, whose base model transformers saves under names of neither class."""
+    check_decoder_head(FIRST[family], "Model", tmp_path)
+
+
+@pytest.mark.slow
+def test_token_classification(tmp_path: Path) -> None:
+    check_decoder_head(FIRST["mistral4"], "ForTokenClassification", tmp_path)
+
+
+@pytest.mark.slow
+def test_sequence_classification(tmp_path: Path) -> None:
+    check_sequence_classification(FIRST["mistral4"], tmp_path)
