@@ -68,11 +68,14 @@ def draw_block(
 
 @dataclass(frozen=True, kw_only=True)
 class _PlacedPiece:
-    """A piece at its position: its corner, and the top and bottom of its row."""
+    """A piece at its position: its corner, the top and bottom of its row, and whether it is the
+    first piece of its row.
+    """
 
     piece: DrawingPiece
     corner: tuple[float, float]
     row_span: tuple[float, float]
+    is_leftmost: bool
 
     @property
     def entry_point(self) -> tuple[float, float]:
@@ -95,7 +98,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
         empty_piece if n in frame_ports else _place_item(item, block, is_expanded)
         for n, item in items
     ]
-    rows = _arrange_rows(flow)
+    rows = _give_ports_own_rows(_arrange_rows(flow), flow, frame_ports)
     skip_edges = _assign_lanes(flow, rows)
     outermost = max(skip_edges.values(), default=-1)
     # the same space is free on the right, which centers the layout
@@ -124,7 +127,10 @@ def _place_rows(
         x, height = left + (inner - width) / 2, max(pieces[n].height for n in row)
         for n in row:
             corner = (x, top + (height - pieces[n].height) / 2)
-            placed[n] = _PlacedPiece(piece=pieces[n], corner=corner, row_span=(top, top + height))
+            span = (top, top + height)
+            placed[n] = _PlacedPiece(
+                piece=pieces[n], corner=corner, row_span=span, is_leftmost=n == row[0]
+            )
             x += pieces[n].width + COLUMN_GAP
         top += height + ROW_GAP
     return placed, (inner, max(top - ROW_GAP, 0.0))
@@ -137,6 +143,18 @@ def _list_ports(flow: BlockFlow) -> set[int]:
         placed = [n for n, item in enumerate(flow.items) if item.role == role]
         found |= {*placed} if len(placed) == 1 else set()
     return found
+
+
+def _give_ports_own_rows(
+    rows: Sequence[Sequence[int]], flow: BlockFlow, frame_ports: set[int]
+) -> list[list[int]]:
+    """Move the input on the frame into a row above all others, and the output into a row below, so
+    that both are centered, where the line of the frame ends.
+    """
+    inputs = [[n] for n in frame_ports if flow.items[n].role == "port"]
+    outputs = [[n] for n in frame_ports if flow.items[n].role == "result"]
+    inner = [[n for n in row if n not in frame_ports] for row in rows]
+    return [*inputs, *(row for row in inner if row), *outputs]
 
 
 def _arrange_rows(flow: BlockFlow) -> list[list[int]]:
@@ -210,7 +228,8 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
         return LineMark(points=points, color=EDGE_COLOR, radius=6, arrow=not onward)
     below, above = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
     route = [start, (start[0], below), (side, below)]
-    if 0 < b.piece.width <= 2 * SIGN_RADIUS + 1:
+    is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
+    if is_sign and b.is_leftmost:
         # an edge enters a sign from the side, as in drawings of residual connections
         middle = b.corner[1] + b.piece.height / 2
         route += [(side, middle), (b.corner[0], middle)]
@@ -219,7 +238,8 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
         route += [(side, above), (end[0], above), end]
         return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7)
     else:
-        route += [(side, above), (end[0] - 8, above), (end[0] - 8, end[1])]
+        enters_at = end[0] if is_sign else end[0] - 8
+        route += [(side, above), (enters_at, above), (enters_at, end[1])]
     return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7, arrow=True)
 
 
