@@ -56,15 +56,52 @@ def give_sizes(x: Mapping[str, Any]) -> dict[str, Any]:
     return {name: a for name, a in x.items() if name != "image_mask"} | {"image_sizes": sizes}
 
 
+BUFFERS = {"put_max": 1.5, "put_min": -1.2, "std_bias": 0.3, "std_scale": 0.7, "layer_scalar": 0.8}
+GRIDS = [(4, 4), (8, 2), (2, 8)]
+"""Columns and rows of images with four tokens of 2 by 2 patches."""
+
+
+def give_positions(x: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a model that takes positions of patches; -1 is padding."""
+    mask = np.asarray(x["image_mask"])
+    at = np.full((*mask.shape, x["pixel_values"].shape[2], 2), -1)
+    for row, image in np.argwhere(mask):
+        columns, rows = GRIDS[image % len(GRIDS)]
+        index = np.arange(columns * rows)
+        at[row, image, : len(index)] = np.stack([index % columns, index // columns], axis=1)
+    return {name: a for name, a in x.items() if name != "image_mask"} | {"image_position_ids": at}
+
+
 class SizedSamples(Samples):
     """Samples with sizes of images in place of a mask."""
 
+    add = staticmethod(give_sizes)
+
     def get_sample(self, row: int) -> Arrays:
-        return give_sizes(super().get_sample(row))
+        return self.add(super().get_sample(row))
 
     def make_batch(self, side: Side = "right", extra: int = 1) -> Arrays:
         plain = Samples(self.fields, self.rows, self.lengths, self.seed)
-        return give_sizes(plain.make_batch(side, extra))
+        return self.add(plain.make_batch(side, extra))
+
+
+class PlacedSamples(SizedSamples):
+    """Samples with positions of patches in place of a mask of images."""
+
+    add = staticmethod(give_positions)
+
+
+def flatten_placed_images(x: Inputs) -> dict[str, torch.Tensor]:
+    """Return the patches of the images of all texts, and their positions."""
+    at = torch.as_tensor(x["image_position_ids"])
+    present = (at >= 0).any(-1).any(-1)
+    keep = x.get("attention_mask", torch.tensor(True)).bool()
+    types = ((x["input_ids"] == IMAGE) & keep).long()
+    return {
+        "pixel_values": x["pixel_values"][present],
+        "image_position_ids": at[present],
+        "mm_token_type_ids": types,
+    }
 
 
 def flatten_sized_images(x: Inputs) -> dict[str, torch.Tensor]:
@@ -91,13 +128,16 @@ class Family:
         default_factory=lambda: {"ForConditionalGeneration": "logits", "Model": "last_hidden_state"}
     )
     seed: int = 2
-    sized: bool = False
+    sized: type[SizedSamples] | None = None
 
     def save(self, directory: Path, head: str = "ForConditionalGeneration") -> Any:
         """Return a model with random weights, saved in `directory`."""
         config = getattr(transformers, f"{self.name}Config")(**self.settings)
         kind = getattr(transformers, f"{self.name}{head}")
         theirs = randomize_weights(kind(config), seed=self.seed)
+        for name, x in theirs.named_buffers():  # infinite or empty in a new model
+            for end, value in BUFFERS.items():
+                x.fill_(value) if name.endswith(end) else None
         theirs.tie_weights()
         theirs.save_pretrained(directory)
         return kind.from_pretrained(directory).eval()
@@ -114,7 +154,8 @@ class Family:
         made = make_samples(fields, lengths)
         for row, at in zip(made.rows, places, strict=True):
             row["input_ids"][[*at]] = IMAGE
-        return SizedSamples(made.fields, made.rows, made.lengths, made.seed) if self.sized else made
+        kind = self.sized or Samples
+        return kind(made.fields, made.rows, made.lengths, made.seed)
 
     def run(self, theirs: Any, x: Inputs, result: str) -> dict[str, torch.Tensor]:
         """Return what the class gives for our inputs."""
@@ -143,6 +184,12 @@ def give_token_types(x: Inputs) -> dict[str, torch.Tensor]:
 GEMMA3_TEXT = TEXT | {
     "model_type": "gemma3_text", "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
     "query_pre_attn_scalar": 8, "tie_word_embeddings": True,
+}  # fmt: skip
+GEMMA4_TEXT = {key: value for key, value in GEMMA3_TEXT.items() if key not in ("model_type", "query_pre_attn_scalar")} | {
+    "global_head_dim": 12, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 5,
+}  # fmt: skip
+GEMMA4_VISION = {key: value for key, value in VISION.items() if key != "image_size"} | {
+    "patch_size": 2, "num_key_value_heads": 2, "head_dim": 8, "pooling_kernel_size": 2, "position_embedding_size": 9,
 }  # fmt: skip
 SIGLIP = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
 LLAMA = TEXT | {"model_type": "llama"}
@@ -206,6 +253,29 @@ FAMILIES = {
         },
         image=(3, 16, 16),
     ),
+    "cohere2_vision": Family(
+        "Cohere2Vision",
+        {
+            "text_config": TEXT | {"model_type": "cohere2", "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
+            "vision_config": SIGLIP | {"image_size": 16},
+            "image_token_id": IMAGE,
+            "alignment_intermediate_size": 20,
+        },
+        image=(3, 16, 16),
+    ),
+    "cohere2_vision, untied, larger blocks, pooling head": Family(
+        "Cohere2Vision",
+        {
+            "text_config": TEXT | {"model_type": "cohere2", "sliding_window": 64, "logit_scale": 0.5},
+            "vision_config": SIGLIP | {"image_size": 12, "patch_size": 2, "vision_use_head": True},
+            "image_token_id": IMAGE,
+            "alignment_intermediate_size": 12,
+            "downsample_factor": 3,
+            "tie_word_embeddings": False,
+        },
+        image=(3, 12, 12),
+        heads={"ForConditionalGeneration": "logits"},
+    ),
     "got_ocr2": Family(
         "GotOcr2",
         {
@@ -228,7 +298,31 @@ FAMILIES = {
         },
         image=(3, 35, 33),
         give=flatten_sized_images,
-        sized=True,
+        sized=SizedSamples,
+    ),
+    "gemma4": Family(
+        "Gemma4",
+        {
+            "text_config": GEMMA4_TEXT | {"use_bidirectional_attention": "vision"},
+            "vision_config": GEMMA4_VISION | {"use_clipped_linears": True, "standardize": True},
+            "image_token_id": IMAGE, "video_token_id": 29, "audio_token_id": 28,
+        },
+        image=(20, 12),
+        give=flatten_placed_images,
+        sized=PlacedSamples,
+        seed=3,
+    ),
+    "gemma4, causal, no layer inputs, grouped heads": Family(
+        "Gemma4",
+        {
+            "text_config": GEMMA4_TEXT | {"hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0, "pad_token_id": 4,
+                                          "tie_word_embeddings": False},
+            "vision_config": GEMMA4_VISION | {"num_key_value_heads": 1, "head_dim": 12, "rope_parameters": {"rope_type": "axial", "rope_theta": 10.0}},
+            "image_token_id": IMAGE, "video_token_id": 29, "audio_token_id": 28, "tie_word_embeddings": False,
+        },
+        image=(24, 12),
+        give=flatten_placed_images,
+        sized=PlacedSamples,
     ),
     "gemma3": Family(
         "Gemma3",
@@ -293,14 +387,16 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
         images = [row["pixel_values"] for row in given.rows[:count]]
         ids, keep = pad_left(texts)
         most = max(map(len, images))
-        pixels = np.stack([np.pad(p, [(0, most - len(p)), (0, 0), (0, 0), (0, 0)]) for p in images])
+        pixels = np.stack(
+            [np.pad(p, [(0, most - len(p)), *[(0, 0)] * (p.ndim - 1)]) for p in images]
+        )
         whole = {
             "input_ids": ids,
             "attention_mask": keep,
             "pixel_values": pixels,
             "image_mask": np.array([[n < len(p) for n in range(most)] for p in images]),
         }
-        whole = give_sizes(whole) if family.sized else whole
+        whole = family.sized.add(whole) if family.sized else whole
         x = {name: torch.tensor(a) for name, a in whole.items()}
         x["pixel_values"] = x["pixel_values"].double()
         with torch.no_grad():
@@ -330,6 +426,23 @@ def test_image_encoder_of_any_size(tmp_path: Path) -> None:
         one[: h // 4, : w // 4].reshape(-1, 16) for one, (h, w) in zip(grid, SIZES, strict=True)
     ]
     np.testing.assert_allclose(np.concatenate(parts), wanted, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_image_encoder_of_gemma4(tmp_path: Path) -> None:
+    """Image tokens of padded images are those of the class, which concatenates images."""
+    config = transformers.Gemma4VisionConfig(**GEMMA4_VISION)
+    theirs = randomize_weights(transformers.Gemma4VisionModel(config), seed=4)
+    theirs.save_pretrained(tmp_path)
+    theirs.double()
+    ours = open_weighted_spec(str(tmp_path), tmp_path).compiled
+    pixels = np.random.default_rng(0).standard_normal((1, 3, 24, 12)).astype(np.float32)
+    given = give_positions({"pixel_values": pixels, "image_mask": np.ones((1, 3), bool)})
+    at = given["image_position_ids"][0]
+    with torch.no_grad():
+        wanted = theirs(torch.tensor(pixels[0]).double(), torch.tensor(at)).last_hidden_state
+    made = ours.run(pixel_values=pixels[0], pixel_position_ids=at)
+    tokens = made["last_hidden_state"][made["is_token"]]
+    np.testing.assert_allclose(tokens, wanted, atol=1e-5 * float(wanted.abs().max()))
 
 
 @dataclass(frozen=True)

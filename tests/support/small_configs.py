@@ -33,6 +33,17 @@ DELTA_NET = MOE_SIZES | {
     "value_heads": 2,
     "full_attention_interval": 2,
 }
+GEMMA4_VISION: dict[str, object] = {
+    "d": 8,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_dim": 4,
+    "layers": 2,
+    "hidden": 12,
+    "patch": 2,
+    "num_positions": 11,
+    "pool": 2,
+}
 MIXER = {
     "vocab": 17,
     "d": 16,
@@ -325,6 +336,18 @@ FAMILIES: dict[str, dict[str, object]] = {
         "layer_input_dim": 4,
         "stop": [2],
     },
+    "gemma4_vision": GEMMA4_VISION,
+    "gemma4": {f"vision.{name}": value for name, value in GEMMA4_VISION.items()}
+    | {
+        f"text.{name}": value
+        for name, value in (GQA_SIZES | {"head_dim": 8, "full_head_dim": 16}).items()
+    }
+    | {
+        "text.layer_input_vocab": 17,
+        "text.layer_input_dim": 4,
+        "text.sliding_window": 3,
+        "image_token": 16,
+    },
     "bitnet": GQA_SIZES | {"stop": [2]},
     "apertus": GQA_SIZES | {"stop": [2]},
     "diffllama": GQA_SIZES | {"heads": 4, "kv_heads": 2, "stop": [2]},
@@ -417,6 +440,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     },
     "florence2_vision": DAVIT,
     "aya_vision": IMAGE_TEXT_SIZES | {"vision.image": 16, "text.head_dim": 8},
+    "cohere2_vision": IMAGE_TEXT_SIZES | {"vision.image": 16, "text.head_dim": 8, "hidden": 12},
     "llava_next": IMAGE_TEXT_SIZES | {"pinpoints": [[8, 16], [16, 8]]},
     "got_ocr2": IMAGE_TEXT_SIZES
     | {"vision.window": 1, "vision.global_layers": [1], "vision.width": 16},
