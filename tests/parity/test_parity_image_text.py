@@ -72,6 +72,14 @@ def give_positions(x: Mapping[str, Any]) -> dict[str, Any]:
     return {name: a for name, a in x.items() if name != "image_mask"} | {"image_position_ids": at}
 
 
+def give_shapes(x: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a model that takes rows and columns of patches; zeros are absent."""
+    mask = np.asarray(x["image_mask"])
+    grids = np.array(GRIDS)[:, ::-1]
+    shapes = np.where(mask[:, :, None], grids[(mask.cumsum(1) - 1) % len(grids)], 0)
+    return {name: a for name, a in x.items() if name != "image_mask"} | {"spatial_shapes": shapes}
+
+
 class SizedSamples(Samples):
     """Samples with sizes of images in place of a mask."""
 
@@ -89,6 +97,21 @@ class PlacedSamples(SizedSamples):
     """Samples with positions of patches in place of a mask of images."""
 
     add = staticmethod(give_positions)
+
+
+class ShapedSamples(SizedSamples):
+    """Samples with rows and columns of patches in place of a mask of images."""
+
+    add = staticmethod(give_shapes)
+
+
+def flatten_shaped_images(x: Inputs) -> dict[str, torch.Tensor]:
+    """Return the patches of the images of all texts, with their rows and columns."""
+    shapes = torch.as_tensor(x["spatial_shapes"])
+    present = shapes.prod(-1) > 0
+    pixels, shapes = x["pixel_values"][present], shapes[present]
+    mask = torch.arange(pixels.shape[1]) < shapes.prod(-1)[:, None]
+    return {"pixel_values": pixels, "spatial_shapes": shapes, "pixel_attention_mask": mask.long()}
 
 
 def flatten_placed_images(x: Inputs) -> dict[str, torch.Tensor]:
@@ -190,6 +213,12 @@ GEMMA4_TEXT = {key: value for key, value in GEMMA3_TEXT.items() if key not in ("
 }  # fmt: skip
 GEMMA4_VISION = {key: value for key, value in VISION.items() if key != "image_size"} | {
     "patch_size": 2, "num_key_value_heads": 2, "head_dim": 8, "pooling_kernel_size": 2, "position_embedding_size": 9,
+}  # fmt: skip
+LFM2 = {key: value for key, value in TEXT.items() if key != "head_dim"} | {
+    "model_type": "lfm2", "layer_types": ["conv", "full_attention"], "block_multiple_of": 8, "tie_word_embeddings": True,
+}  # fmt: skip
+NAFLEX = {key: value for key, value in VISION.items() if key != "image_size"} | {
+    "model_type": "siglip2_vision_model", "patch_size": 2, "num_patches": 9,
 }  # fmt: skip
 SIGLIP = VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}
 LLAMA = TEXT | {"model_type": "llama"}
@@ -323,6 +352,25 @@ FAMILIES = {
         image=(24, 12),
         give=flatten_placed_images,
         sized=PlacedSamples,
+    ),
+    "lfm2_vl": Family(
+        "Lfm2Vl",
+        {"text_config": LFM2, "vision_config": NAFLEX, "image_token_id": IMAGE, "projector_hidden_size": 20},
+        image=(20, 12),
+        give=flatten_shaped_images,
+        sized=ShapedSamples,
+    ),
+    "lfm2_vl, untied, no projector norm": Family(
+        "Lfm2Vl",
+        {
+            "text_config": LFM2 | {"tie_word_embeddings": False},
+            "vision_config": NAFLEX | {"vision_use_head": False, "num_patches": 16},
+            "image_token_id": IMAGE, "projector_hidden_size": 12, "projector_use_layernorm": False, "projector_bias": False,
+            "projector_hidden_act": "silu", "tie_word_embeddings": False,
+        },
+        image=(16, 12),
+        give=flatten_shaped_images,
+        sized=ShapedSamples,
     ),
     "gemma3": Family(
         "Gemma3",

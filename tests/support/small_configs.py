@@ -336,6 +336,19 @@ FAMILIES: dict[str, dict[str, object]] = {
         "layer_input_dim": 4,
         "stop": [2],
     },
+    "lfm2_vl": {
+        "vision.d": 8,
+        "vision.heads": 2,
+        "vision.layers": 2,
+        "vision.hidden": 12,
+        "vision.patch": 2,
+        "vision.channels": 1,
+        "vision.num_positions": 9,
+        "hidden": 12,
+        "image_token": 16,
+    }
+    | {f"text.{name}": value for name, value in GQA_SIZES.items()}
+    | {"text.attention_layers": [1], "text.hidden_multiple": 8},
     "gemma4_vision": GEMMA4_VISION,
     "gemma4": {f"vision.{name}": value for name, value in GEMMA4_VISION.items()}
     | {
