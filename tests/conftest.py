@@ -3,6 +3,8 @@ rewrites it.
 """
 
 import gc
+import os
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # without bytecode, each of the subprocesses and each worker compiles specc again
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     VERIFY_AFTER_PASSES.set(True)
     # syntax trees and graphs are many small objects without cycles: the default frequency of
     # garbage collection takes a quarter of the time

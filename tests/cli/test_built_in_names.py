@@ -20,7 +20,7 @@ TINY = {
     "model_type": "distilbert", "architectures": ["DistilBertModel"], "vocab_size": 11, "dim": 8,
     "n_heads": 2, "n_layers": 1, "hidden_dim": 12, "max_position_embeddings": 16,
 }  # fmt: skip
-NAMES = ("distilbert", "xor", "transformer")
+NAMES = ("distilbert", "xor", "elman")
 
 
 def write_checkpoint(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Graphs of transformers classes with token id inputs also accept text."""
 
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import build_program
@@ -8,20 +9,10 @@ from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 
 
-def list_hf_specs() -> list[str]:
-    """Return the names of built-in specs with graphs for transformers classes."""
-    library = SpecLibrary()
-    return [
-        name
-        for name, path in list_builtin_specs().items()
-        if path.suffix == ".specc"
-        and any(
-            graph.architectures for graph in list_graphs(build_program(library.open(name), library))
-        )
-    ]
+SPECS = [name for name, path in list_builtin_specs().items() if path.suffix == ".specc"]
 
 
-@pytest.mark.parametrize("name", list_hf_specs())
+@pytest.mark.parametrize("name", sample_sweep(SPECS))
 def test_token_ids_are_read_from_text(name: str) -> None:
     """The first input of each graph accepts text if it is `int[batch, seq]`."""
     library = SpecLibrary()
