@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.parameter_sweeps import sample_sweep
+from support.mechanism_sample import sample_mechanisms
 from support.small_configs import FAMILIES, LONG_AXES, SMALL_CONFIGS, list_specs_with
 from support.verification_lines import list_model_lines
 
@@ -34,7 +34,7 @@ APART = 1e-4
 @pytest.fixture(
     scope="module",
     params=[
-        *sample_sweep([n for n in GENERATING if n not in BESIDE]),
+        *sample_mechanisms([n for n in GENERATING if n not in BESIDE]),
         *(pytest.param(n, marks=pytest.mark.slow) for n in BESIDE),
     ],
 )

@@ -1,15 +1,16 @@
 """Every built-in spec compiles at the oldest, the default and the newest opset for both CPU targets
 and agrees with the reference.
 
-By default each runs for both targets at two opsets (a model family for one target), a part of these
-with `make parity`; all opsets under `slow`. Small config values are in SMALL_CONFIGS
+Each runs for both targets at two opsets (a model family for one target): those of MECHANISM_SPECS
+for one target by default, the others with `make parity`; all opsets under `slow`. Small config values are in SMALL_CONFIGS
 (tests/support/small_configs.py).
 """
 
 from pathlib import Path
 
 import pytest
-from support.parameter_sweeps import cover_axes, sample_sweep
+from support.mechanism_sample import MECHANISM_SPECS, list_mechanisms, sample_mechanisms
+from support.parameter_sweeps import cover_axes
 from support.small_configs import FAMILIES, SMALL_CONFIGS, list_specs_with
 from support.verification_lines import list_model_lines
 
@@ -65,8 +66,10 @@ def _kept(spec: int, target: int, opset: int) -> bool:
 
 
 LATER = {
-    *((name, target) for n, name in enumerate(FAMILIES) if n % 3 for target in TARGETS),
-    *((name, TARGETS[n % 2]) for n, name in enumerate(SPECS) if name not in FAMILIES),
+    (name, target)
+    for n, name in enumerate(SPECS)
+    for target in TARGETS
+    if name not in MECHANISM_SPECS or (name not in FAMILIES and target == TARGETS[n % 2])
 }
 """Cases that run with `make parity`, except slow ones."""
 SWEEP = [
@@ -79,6 +82,15 @@ SWEEP = [
 
 def test_every_spec_has_small_config_values() -> None:
     assert set(SMALL_CONFIGS) == set(list_builtin_specs())
+
+
+@pytest.mark.parity
+def test_sample_has_every_mechanism() -> None:
+    """Add a spec with a new mechanism to MECHANISM_SPECS."""
+    mechanisms = {spec: list_mechanisms(spec) for spec in SPECS}
+    sampled = set().union(*(mechanisms[spec] for spec in MECHANISM_SPECS))
+    missing = {spec: found - sampled for spec, found in mechanisms.items()}
+    assert {spec: found for spec, found in missing.items() if found} == {}
 
 
 @pytest.mark.parametrize(("spec", "target", "opset"), SWEEP)
@@ -116,7 +128,7 @@ def _check_graphs(spec: str, chosen: slice) -> None:
         assert check_spec_symbolically(opened.program, opened.library, graph)
 
 
-@pytest.mark.parametrize("spec", sample_sweep(SPECS, COSTLY))
+@pytest.mark.parametrize("spec", sample_mechanisms(SPECS, COSTLY))
 def test_the_first_graph_passes_the_symbolic_check(spec: str) -> None:
     """`compile` skips this check for built-in specs; this test runs it."""
     _check_graphs(spec, slice(1))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.decode_steps import run_encoder_graph, run_steps
 from support.derived_graphs import derive_encoder_and_step
-from support.parameter_sweeps import sample_sweep
+from support.mechanism_sample import sample_mechanisms
 from support.small_configs import LONG_AXES, SMALL_CONFIGS, list_specs_with
 
 import specc_numpy
@@ -81,7 +81,7 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 
 
 @pytest.mark.parametrize("plans", [SOME, EVERY])
-@pytest.mark.parametrize("name", sample_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derive_spec(name)
     inputs, weights = sample_inputs(graph, parts.growing)
@@ -98,7 +98,7 @@ def test_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
             assert apart <= within, (plan, end)
 
 
-@pytest.mark.parametrize("name", sample_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_a_later_token_changes_no_earlier_position(name: str) -> None:
     graph, parts, source = derive_spec(name)
     inputs, weights = sample_inputs(graph, parts.growing)
@@ -110,7 +110,7 @@ def test_a_later_token_changes_no_earlier_position(name: str) -> None:
     assert not np.array_equal(before[:, 6:], after[:, 6:])
 
 
-@pytest.mark.parametrize("name", sample_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_batch_elements_are_independent(name: str) -> None:
     graph, parts, source = derive_spec(name)
     inputs, weights = sample_inputs(graph, parts.growing)
@@ -124,7 +124,7 @@ def test_batch_elements_are_independent(name: str) -> None:
         assert np.abs(a[1:2] - b).max() <= TOLERANCE * max(1.0, np.abs(b).max())
 
 
-@pytest.mark.parametrize("name", sample_sweep(GENERATING))
+@pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_every_contraction_is_computed_once(name: str) -> None:
     graph, parts, _ = derive_spec(name)
     once = list_expensive_nodes(parts.encode) if parts.encode else 0

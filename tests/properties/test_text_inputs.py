@@ -1,18 +1,17 @@
 """Graphs of transformers classes with token id inputs also accept text."""
 
 import pytest
-from support.parameter_sweeps import sample_sweep
+from support.mechanism_sample import sample_mechanisms
 
 from specc.frontend.generate_and_reading_sections import list_graphs
 from specc.frontend.spec_modules import build_program
 from specc.library.spec_reader import SpecLibrary, list_builtin_specs
 from specc.syntax import ast
 
-
 SPECS = [name for name, path in list_builtin_specs().items() if path.suffix == ".specc"]
 
 
-@pytest.mark.parametrize("name", sample_sweep(SPECS))
+@pytest.mark.parametrize("name", sample_mechanisms(SPECS))
 def test_token_ids_are_read_from_text(name: str) -> None:
     """The first input of each graph accepts text if it is `int[batch, seq]`."""
     library = SpecLibrary()
