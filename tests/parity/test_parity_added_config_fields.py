@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.config_fields import (
     DECODER_SIZES,
+    IDS,
     ROTARY,
+    SIZES,
     YARN,
     FieldCase,
     check_every_field,
     make_text_inputs,
     run_decoder,
 )
+from support.published_models import Arrays
 
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
@@ -63,6 +67,35 @@ def of_decoder(
     )
 
 
+ENCODER: dict[str, Any] = {
+    **SIZES,
+    "vocab_size": 31,
+    "hidden_size": 24,
+    "max_position_embeddings": 20,
+}
+
+
+def of_encoder(
+    spec: str,
+    family: str,
+    tiny: Mapping[str, Any],
+    more: Mapping[str, tuple[Any, ...]],
+    head: str = "ForMaskedLM",
+    results: tuple[str, ...] = ("logits",),
+    further: tuple[str, ...] = (),
+) -> FieldCase:
+    """Return the fields of an encoder class; `further` inputs of ours are zeros."""
+
+    def inputs(config: Mapping[str, Any]) -> Arrays:
+        return {**make_text_inputs(config), **dict.fromkeys(("token_type_ids", *further), 0 * IDS)}
+
+    def run(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        outputs = model(input_ids=x["input_ids"], return_dict=True)
+        return {name: outputs[name] for name in results}
+
+    return FieldCase(spec, f"{family}Config", f"{family}{head}", tiny, inputs, run, more)
+
+
 FAMILIES = {
     "falcon_mamba": of_decoder(
         "mamba", "FalconMamba",
@@ -76,6 +109,24 @@ FAMILIES = {
     "glm4_moe_lite": of_decoder("deepseek_v3", "Glm4MoeLite", LATENT, SPARSE),
     "mistral4": of_decoder("mistral4", "Mistral4", LATENT, {**SPARSE, "rope_parameters": SCALED_QUERIES, "rope_scaling": ()}),
     "exaone": of_decoder("exaone", "Exaone", {**DECODER_SIZES, "num_key_value_heads": 2}, ROTARY, "LlamaForCausalLM"),
+    "deberta": of_encoder(
+        "deberta_v2", "Deberta", {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+        {"pos_att_type": ("c2p|p2c", "p2c", ["c2p"], []), "max_relative_positions": (4,), "type_vocab_size": (2,),
+         "embedding_size": (12,), "talking_head": (True,), "position_buckets": (4,), "conv_kernel_size": (3,)},
+    ),
+    "mobilebert": of_encoder(
+        "mobilebert", "MobileBert",
+        {**ENCODER, "embedding_size": 10, "intra_bottleneck_size": 12, "num_feedforward_networks": 2},
+        {"normalization_type": ("layer_norm",), "num_feedforward_networks": (1, 3)}, "ForPreTraining",
+        ("prediction_logits", "seq_relationship_logits"),
+    ),
+    "roc_bert": of_encoder(
+        "roc_bert", "RoCBert",
+        {**ENCODER, "pronunciation_embed_dim": 6, "pronunciation_vocab_size": 9, "shape_embed_dim": 5, "shape_vocab_size": 7},
+        {}, further=("input_shape_ids", "input_pronunciation_ids"),
+    ),
+    "splinter": of_encoder("splinter", "Splinter", ENCODER, {}, "ForQuestionAnswering", ("start_logits", "end_logits")),
+    "jina_embeddings_v3": of_encoder("jina_embeddings_v3", "JinaEmbeddingsV3", ENCODER, ROTARY),
 }  # fmt: skip
 
 

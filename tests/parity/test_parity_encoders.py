@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support.decoder_cases import LINEAR_ROPE
 from support.elaborated_specs import assert_arrays_close
 from support.hf_cases import VOCAB, ModelCase, check_model_outputs
 from support.padded_batches import (
@@ -53,6 +54,27 @@ ESM2 = {
     "hidden_size": 32,
 }  # fmt: skip
 """Masked tokens are among the random ids, in padding too."""
+DEBERTA = {
+    **SMALL,
+    "relative_attention": True,
+    "pos_att_type": "c2p|p2c",
+    "max_relative_positions": -1,
+}
+MOBILE = {
+    **SMALL,
+    "embedding_size": 10,
+    "intra_bottleneck_size": 12,
+    "num_feedforward_networks": 2,
+    "intermediate_size": 20,
+}
+ROC = {
+    **SMALL,
+    "pronunciation_embed_dim": 6,
+    "pronunciation_vocab_size": 9,
+    "shape_embed_dim": 5,
+    "shape_vocab_size": 7,
+}
+GLYPHS = {"input_shape_ids": TokenIds("seq", 7), "input_pronunciation_ids": TokenIds("seq", 9)}
 BOXES = {"bbox": BoundingBoxes("seq", 50)}
 
 
@@ -207,6 +229,60 @@ FAMILIES = [
     Family("DPR", {**SMALL, "projection_dim": 5}, further=True),
     Family("Lilt", {**SMALL, "hidden_size": 48, "pad_token_id": 1}, more=BOXES),
     Family("Lilt", {**SMALL, "channel_shrink_ratio": 2}, more=BOXES, further=True),
+    Family("Deberta", DEBERTA),
+    Family("Deberta", {**SMALL, "pos_att_type": ["c2p"], "type_vocab_size": 2}, further=True),
+    Family(
+        "Deberta",
+        {
+            **DEBERTA,
+            "pos_att_type": ["p2c"],
+            "max_relative_positions": 3,
+            "legacy": False,
+            "embedding_size": 24,
+        },
+        further=True,
+    ),
+    Family(
+        "Deberta",
+        {
+            **DEBERTA,
+            "pos_att_type": ["c2p"],
+            "position_biased_input": False,
+            "embedding_size": 12,
+            "pooler_hidden_act": "tanh",
+        },
+        further=True,
+    ),
+    Family("MobileBert", MOBILE, apart=True),
+    Family(
+        "MobileBert",
+        {
+            **MOBILE,
+            "use_bottleneck_attention": True,
+            "normalization_type": "layer_norm",
+            "num_feedforward_networks": 1,
+            "hidden_act": "gelu",
+            "classifier_activation": False,
+        },
+        further=True,
+        apart=True,
+    ),
+    Family(
+        "MobileBert",
+        {**MOBILE, "use_bottleneck": False, "trigram_input": False, "tie_word_embeddings": False},
+        further=True,
+    ),
+    Family("RoCBert", ROC, more=GLYPHS),
+    Family(
+        "RoCBert", {**ROC, "enable_shape": False, "is_decoder": True}, more=GLYPHS, further=True
+    ),
+    Family("RoCBert", {**ROC, "enable_pronunciation": False}, more=GLYPHS, further=True),
+    Family("JinaEmbeddingsV3", {**SMALL, "type_vocab_size": 2}),
+    Family(
+        "JinaEmbeddingsV3",
+        {**SMALL, "type_vocab_size": 2, "head_dim": 10, "rope_parameters": LINEAR_ROPE},
+        further=True,
+    ),
 ]
 HEADS = {
     "ForMaskedLM": {"logits": "seq"},
@@ -314,6 +390,37 @@ def test_multiple_choice(family: Family, tmp_path: Path) -> None:
         # ones and zeros: one family counts on numbers there
         wanted = theirs(**{n: torch.tensor(v).long() for n, v in given.items()}).logits
     assert_arrays_close(ours.compiled.run(**given)["logits"], wanted.numpy(), "logits", 1e-5)
+
+
+SPLINTER = Family("Splinter", {**SMALL, "question_token_id": 5})
+
+
+@pytest.mark.parametrize("head", ["Model", "ForQuestionAnswering"])
+def test_splinter(head: str, tmp_path: Path) -> None:
+    case = case_of(SPLINTER, head, HEADS[head])
+    for row, place in zip(case.samples.rows, (3, 0, 2), strict=True):
+        row["input_ids"][row["input_ids"] == 5] = 6
+        row["input_ids"][place:] += row["input_ids"][place:] == row["input_ids"][place]
+        row["input_ids"][place] = 5
+    check_model_outputs(case, tmp_path)
+
+
+def test_pretraining_of_splinter(tmp_path: Path) -> None:
+    """Two question tokens per text, at given positions."""
+    results = {"start_logits": "", "end_logits": ""}
+    theirs = case_of(SPLINTER, "ForPreTraining", results).save_checkpoint(tmp_path)
+    batch = SPLINTER.samples.make_batch("right")
+    questions = np.array([[1, 4], [0, 0], [2, 3]])
+    with torch.no_grad():
+        x = {n: torch.tensor(v).long() for n, v in batch.items()}
+        wanted = theirs(**x, question_positions=torch.tensor(questions))
+    got = open_weighted_spec(str(tmp_path), tmp_path).compiled.run(
+        **batch, question_positions=questions
+    )
+    for name in results:
+        keep = np.broadcast_to(batch["attention_mask"][:, None], got[name].shape)
+        assert (got[name][~keep] == np.float32(-3.4028234e38)).all()
+        assert_arrays_close(got[name][keep], wanted[name].numpy()[keep], name, 1e-5)
 
 
 def rewrite_checkpoint(directory: Path, config: Mapping[str, Any], rename: tuple[str, str]) -> None:

@@ -291,6 +291,46 @@ ENCODERS = {
         cls_token_id=1,
         sep_token_id=2,
     ),
+    "deberta": make_encoder_case(
+        "DebertaForMaskedLM",
+        "Deberta",
+        TOKEN_LOGITS,
+        relative_attention=True,
+        pos_att_type="p2c|c2p",
+        type_vocab_size=2,
+    ),
+    "mobilebert": make_encoder_case(
+        "MobileBertForQuestionAnswering",
+        "MobileBert",
+        SPAN_LOGITS,
+        embedding_size=6,
+        intra_bottleneck_size=8,
+        num_feedforward_networks=2,
+    ),
+    "jina_embeddings_v3": make_encoder_case(
+        "JinaEmbeddingsV3ForMaskedLM", "JinaEmbeddingsV3", TOKEN_LOGITS, type_vocab_size=2
+    ),
+    "roc_bert": RecordedCase(
+        case=ModelCase(
+            config="RoCBertConfig",
+            model="RoCBertForTokenClassification",
+            tiny={
+                **ENCODER_SIZES,
+                "pronunciation_embed_dim": 6,
+                "pronunciation_vocab_size": 9,
+                "shape_embed_dim": 5,
+                "shape_vocab_size": 7,
+            },
+            samples=make_samples(
+                {
+                    **SEGMENT_SAMPLES.fields,
+                    "input_shape_ids": TokenIds("seq", 7),
+                    "input_pronunciation_ids": TokenIds("seq", 9),
+                },
+                {"seq": (7, 1, 4)},
+            ),
+        )
+    ),
     "deberta_v2": make_encoder_case(
         "DebertaV2ForSequenceClassification",
         "DebertaV2",

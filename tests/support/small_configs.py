@@ -258,6 +258,11 @@ FAMILIES: dict[str, dict[str, object]] = {
     "mistral4": MLA_SIZES | {"first_k_dense": 1},
     "deberta_v2": CONTEXT_SIZES
     | {"relative_attention": True, "c2p": True, "p2c": True, "kernel": 3},
+    "mobilebert": CONTEXT_SIZES | {"embed_dim": 6, "bottleneck_dim": 8, "mlps": 2},
+    "roc_bert": CONTEXT_SIZES
+    | {"shape_dim": 5, "shapes": 7, "pronunciation_dim": 6, "pronunciations": 9},
+    "splinter": CONTEXT_SIZES | {"question_token": 4},
+    "jina_embeddings_v3": TRANSFORMER_SIZES,
     "distilbert": CONTEXT_SIZES,
     "electra": CONTEXT_SIZES | {"embed_dim": 8},
     "ernie": CONTEXT_SIZES | {"use_task_id": True},
