@@ -26,7 +26,7 @@ from specc.runtime.attention_weights import AttentionWeights
 from specc.runtime.continuous_batching import DEFAULT_BATCH_SIZE
 from specc.runtime.generate_each import generate_each
 from specc.runtime.generation import GenerationResult, GenerationStream
-from specc.runtime.generation_request import encode_chat
+from specc.runtime.generation_request import prepare_chat
 from specc.runtime.generator import Generator
 from specc.runtime.loaded_model import LoadedModel, fix_lengths, run_batches
 from specc.runtime.open_model import OpenedModel, open_compiled, open_stream
@@ -211,13 +211,22 @@ class Model(OpenedModel):
         )
         return job.run_job(request)
 
-    def chat(self, messages: object, **settings: Unpack[GenerationArguments]) -> GenerationStream:
+    def chat(
+        self,
+        messages: object,
+        *,
+        images: Sequence[object] = (),
+        **settings: Unpack[GenerationArguments],
+    ) -> GenerationStream:
         """Generate the next turn of a chat: a user message, or messages with `role` and `content`.
 
-        Raise E0423 to E0426 without a usable chat template.
+        `images` are the images of the messages, in order: paths or images of Pillow. They precede
+        the last message if the messages have no parts `{"type": "image"}`; such a part may name a
+        file instead, as its `path`. Raise E0423 to E0426 without a usable chat template, and E0991
+        for another number of images than in the messages.
         """
-        ids = encode_chat(self.input_signature, messages)
-        return self.generate(**{self.input_signature.sequence_input: [ids]}, **settings)
+        inputs = prepare_chat(self.input_signature, messages, images=images)
+        return self.generate(**inputs, **settings)
 
 
 def _require_generator(model: Model) -> Generator:

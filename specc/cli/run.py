@@ -16,6 +16,7 @@ from specc.cli.options import (
     make_output_option,
     parse_generation_settings,
 )
+from specc.cli.run_images import add_prompt_images, add_task_images
 from specc.cli.run_inputs import RunInputs, read_arguments
 from specc.cli.run_outputs import (
     RunOutputs,
@@ -28,7 +29,13 @@ from specc.cli.run_outputs import (
 from specc.cli.run_task_inputs import attach_run_example, has_array_arguments
 from specc.cli.terminal import get_output_style, print_json_result, print_note
 from specc.diagnostics.diagnostic import Failed, raise_error
-from specc.driver.option_kinds import BOOLEAN_OPTION, STRING_OPTION, Option, make_choice_kind
+from specc.driver.option_kinds import (
+    BOOLEAN_OPTION,
+    STRING_LIST_OPTION,
+    STRING_OPTION,
+    Option,
+    make_choice_kind,
+)
 from specc.driver.uncompiled_model import refuse_uncompiled
 from specc.io.json_io import NO_LIMITS, parse_strict_json
 from specc.io.safe_read import escape_text, read_required_file
@@ -41,7 +48,7 @@ from specc.preprocessing.show_results import show_results
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Task
 from specc.runtime.attention_views import compute_generation_attention, run_with_attention
 from specc.runtime.generation import GenerationStream, convert_results_to_arrays
-from specc.runtime.generation_request import encode_chat
+from specc.runtime.generation_request import prepare_chat
 from specc.runtime.open_model import (
     OpenedModel,
     get_model_task,
@@ -83,6 +90,11 @@ INPUT_OPTIONS: Mapping[str, Option] = {
         "TEXT|@FILE",
         "apply the chat template to a user message, or to a JSON file of messages",
         extra_arguments=NO_DEFAULT,
+    ),
+    "image": Option(
+        STRING_LIST_OPTION,
+        "FILE",
+        "an image of the prompt, of --chat or of the task; repeatable (docs/inputs.md)",
     ),
     "chunk_size": Option(
         COUNT_OPTION,
@@ -139,7 +151,7 @@ def run_run(args: Namespace) -> int:
     try:
         return _run_opened(opened, task, args, settings)
     except Failed as failed:
-        if args.inputs:
+        if args.inputs or args.image:
             raise
         raise attach_run_example(failed, args.model, input_signature, task) from None
 
@@ -150,19 +162,18 @@ def _run_opened(
     """Run an opened model: for its task, streaming, generating, or one forward pass."""
     input_signature = opened.input_signature
     if task and not has_array_arguments(task, args.inputs, [*input_signature.graph.inputs]):
+        args.inputs = add_task_images(task, args.image, args.inputs)
         return run_for_task(opened, task, args, settings)
-    run_inputs = read_arguments(input_signature, args.inputs)
-    outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, run_inputs.files)])
+    words, chat = add_prompt_images(input_signature, args.image, args.inputs, args.chat)
+    run_inputs = read_arguments(input_signature, words)
+    files = [*run_inputs.files, *args.image]
+    outputs = parse_run_outputs(args, [*list_model_files(opened), *map(Path, files)])
     outputs.check_paths()
     if args.chunk_size or (opened.streaming_model is not None and opened.scoring is None):
         _stream_chunks(opened, run_inputs.inputs, outputs, args.chunk_size)
-    elif args.chat is not None:
-        inputs = {
-            **run_inputs.inputs,
-            input_signature.sequence_input: [
-                encode_chat(input_signature, _read_messages(args.chat))
-            ],
-        }
+    elif chat is not None:
+        messages = _read_messages(chat) if chat == args.chat else chat
+        inputs = prepare_chat(input_signature, messages, run_inputs.inputs, args.image)
         _generate(opened, opened.begin(inputs, settings), outputs)
     elif is_single_pass(opened, run_inputs.inputs, settings):
         _run_graph(opened, run_inputs, outputs)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import exists, splitext
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -23,14 +24,9 @@ from specc.io.safe_read import MAX_IMAGE_BYTES, MAX_TEXT_BYTES, escape_text, rea
 from specc.ir.array import Array
 from specc.preprocessing.array_files import convert_nested_lists, load_strict_json, read_arrays
 from specc.preprocessing.audio import read_audio
-from specc.preprocessing.images import (
-    ImageSize,
-    decode_image,
-    is_multi_image_input,
-    merge_images,
-    normalize_image,
-)
-from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading, Waveform
+from specc.preprocessing.image_prompts import has_several_images, prepare_images
+from specc.preprocessing.images import ImageSize, decode_image
+from specc.preprocessing.records import TEXT_READINGS, BoxesOutput, ImageRecord, Waveform
 from specc.preprocessing.text_batches import batch_sequences
 from specc.preprocessing.text_codec import encode_text_ids
 from specc.runtime.model_inputs import ModelInputs
@@ -47,9 +43,9 @@ class RunInputs:
 
 @dataclass
 class _BatchElements:
-    """Token ids, waveforms or groups of images, one array per batch element."""
+    """Texts, token ids, waveforms, or paths of images, one value per batch element."""
 
-    rows: list[Array]
+    rows: Sequence[Array | str | Path | list[Path]]
 
 
 Piece = Array | _BatchElements
@@ -74,9 +70,9 @@ class _InputCollector:
         if word.lower().endswith(ARRAY_FILE_SUFFIXES):
             return self._read_arrays(name, word)
         if isinstance(record, TEXT_READINGS):
-            return self._add_value(name, self._read_text(word, record))
+            return self._add_value(name, self._read_text(word))
         if isinstance(record, ImageRecord):
-            return self._add_value(name, self._read_images(name, word, record))
+            return self._add_value(name, self._list_images(name, word, record))
         if isinstance(record, AUDIO_READINGS):
             self.files.append(word)
             audio = read_audio(word, record)
@@ -125,7 +121,7 @@ class _InputCollector:
         """Convert a file's value for an input: an array, or lists of ids for a text input."""
         record = self.model.reading.get_input_reading(name)
         if isinstance(record, TEXT_READINGS) and isinstance(value, list):
-            return _BatchElements(_encode_sequences(value, record, escape_text(word)))
+            return _BatchElements(_list_sequences(value, escape_text(word)))
         array = value
         if not isinstance(array, np.ndarray):
             pad_left = self.model.is_left_padded(name)
@@ -138,28 +134,28 @@ class _InputCollector:
             return array
         return _BatchElements([array] if array.ndim == 1 else list(array))
 
-    def _read_text(self, word: str, record: TextReading) -> _BatchElements:
+    def _read_text(self, word: str) -> _BatchElements:
         """Parse `-`, `@file` (one text per line), a JSON list of ids or of texts, or the text
         itself.
         """
         if word == STDIN_NAME or word.startswith("@"):
-            return _BatchElements(
-                [encode_text_ids(line, record) for line in self._read_lines(word)]
-            )
+            return _BatchElements(self._read_lines(word))
         listed = parse_json_items(word, ("[",))
         if listed is None:
-            return _BatchElements([encode_text_ids(word, record)])
-        return _BatchElements(_encode_sequences(listed, record, escape_text(word)[:60]))
+            return _BatchElements([word])
+        return _BatchElements(_list_sequences(listed, escape_text(word)[:60]))
 
-    def _read_images(self, name: str, word: str, record: ImageRecord) -> "Piece":
-        """Load one image, or a JSON list of images that belong to one prompt."""
-        listed = parse_json_items(word, ("[",)) if _takes_image_lists(self.model, name) else None
+    def _list_images(self, name: str, word: str, record: ImageRecord) -> _BatchElements:
+        """Return the path of one image, or those in a JSON list of images of one prompt."""
+        several = has_several_images(self.model.graph, name, record)
+        listed = parse_json_items(word, ("[",)) if several else None
         paths = [word] if listed is None else _check_image_paths(listed, name, word)
         self.files += paths
-        decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
-        self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
-        read = np.concatenate([normalize_image(pixels, record) for pixels in decoded])
-        return read if listed is None else _BatchElements([read])
+        if any(isinstance(shown, BoxesOutput) for _, shown in self.model.reading.outputs):
+            decoded = [decode_image(read_bytes(path, MAX_IMAGE_BYTES), path) for path in paths]
+            self.sizes += [(pixels.shape[0], pixels.shape[1]) for pixels in decoded]
+        images = [*map(Path, paths)]
+        return _BatchElements(images if listed is None else [images])
 
     def _read_lines(self, word: str) -> list[str]:
         if word == STDIN_NAME and STDIN_NAME in self.files:
@@ -221,9 +217,24 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 
 def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
     """Return an array per input; a mask that the user passes replaces the padding mask."""
-    arrays_found: dict[str, Array] = {}
-    for name, parts in pieces.items():
-        for key, array in _batch_values(model, name, parts).items():
+    rows = {
+        name: [row for piece in parts if isinstance(piece, _BatchElements) for row in piece.rows]
+        for name, parts in pieces.items()
+    }
+    # a single image among lists of images is the only one of its prompt
+    values = {
+        name: [[row] if isinstance(row, Path) else row for row in some]
+        if any(isinstance(row, list) for row in some)
+        else some
+        for name, some in rows.items()
+    }
+    prepared = prepare_images(model.graph, model.reading, values)
+    arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
+    for name in [name for name in pieces if name not in arrays_found]:
+        arrays = [piece for piece in pieces[name] if not isinstance(piece, _BatchElements)]
+        texts = prepared[name]
+        assert isinstance(texts, list)
+        for key, array in _batch_values(model, name, arrays, texts).items():
             if key == name or key not in arrays_found:
                 arrays_found[key] = array
     return arrays_found
@@ -243,48 +254,27 @@ def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:
     return "", word
 
 
-def _batch_sequences(
-    model: ModelInputs, name: str, pieces: Sequence["_BatchElements"]
+def _batch_values(
+    model: ModelInputs, name: str, arrays: Sequence[Array], rows: Sequence[object]
 ) -> dict[str, Array]:
-    """Batch sequences; pad several sequences and add their padding mask."""
-    rows = [row for text in pieces for row in text.rows]
-    if len(rows) == 1:
-        return {name: rows[0][None]}
-    return batch_sequences(model.graph, name, rows, generated_input=model.sequence_input)
-
-
-def _batch_values(model: ModelInputs, name: str, pieces: Sequence["Piece"]) -> dict[str, Array]:
-    """Batch the pieces of an input, with a padding mask if there is padding."""
-    texts = [piece for piece in pieces if isinstance(piece, _BatchElements)]
-    if texts and _takes_image_lists(model, name):
-        return {name: merge_images(model.graph, name, _list_images(pieces))}
-    arrays = [piece for piece in pieces if not isinstance(piece, _BatchElements)]
+    """Concatenate arrays along the batch axis, or encode and batch texts and other `rows`, with a
+    padding mask if there is padding. Raise E0912 if their shapes differ.
+    """
     if not arrays:
-        return _batch_sequences(model, name, texts)
-    if len(pieces) == 1:
-        return {name: arrays[0]}
-    return {name: _concatenate_values(name, arrays, bool(texts))}
-
-
-def _list_images(pieces: Sequence["Piece"]) -> list[Array]:
-    """Return the images of each batch element; if some elements have several images, a single
-    image is one element too.
-    """
-    return [i for p in pieces for i in (p.rows if isinstance(p, _BatchElements) else [p])]
-
-
-def _concatenate_values(name: str, arrays: Sequence[Array], with_texts: bool) -> Array:
-    """Concatenate the arrays of an input along the batch axis. Raise E0912 if their shapes
-    differ.
-    """
+        record = model.reading.get_input_reading(name)
+        encoded = [
+            encode_text_ids(row, record)
+            if isinstance(row, str) and isinstance(record, TEXT_READINGS)
+            else np.asarray(row)
+            for row in rows
+        ]
+        if len(encoded) == 1:
+            return {name: encoded[0][None]}
+        return batch_sequences(model.graph, name, encoded, generated_input=model.sequence_input)
     shapes = sorted({a.shape[1:] for a in arrays})
-    if with_texts or len(shapes) > 1 or not all(a.ndim for a in arrays):
+    if rows or (len(arrays) > 1 and (len(shapes) > 1 or not all(a.ndim for a in arrays))):
         _raise_unbatchable(name, shapes)
-    return np.concatenate(arrays)
-
-
-def _takes_image_lists(model: ModelInputs, name: str) -> bool:
-    return is_multi_image_input(model.graph, model.reading, name)
+    return {name: arrays[0] if len(arrays) == 1 else np.concatenate(arrays)}
 
 
 def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn:
@@ -297,13 +287,11 @@ def _raise_unbatchable(name: str, shapes: Sequence[tuple[int, ...]]) -> NoReturn
     )
 
 
-def _encode_sequences(
-    values: Sequence[object], record: TextReading, description: str
-) -> list[Array]:
-    """Convert a list of texts, of token id lists, or of token ids to token id arrays."""
+def _list_sequences(values: Sequence[object], description: str) -> Sequence[Array | str]:
+    """Return a list of texts, and lists of token ids, or a list of token ids, as arrays."""
     texts = [item for item in values if isinstance(item, str)]
     if values and len(texts) == len(values):
-        return [encode_text_ids(text, record) for text in texts]
+        return texts
     if values and all(isinstance(item, list) for item in values):
         return [convert_nested_lists(item, f"the list {description}") for item in values]
     return [convert_nested_lists(values, f"the list {description}")]

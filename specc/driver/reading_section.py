@@ -37,16 +37,11 @@ from specc.ir.model import ModelDefinition
 from specc.preprocessing.preprocessing_config import (
     Files,
     PreprocessingConfig,
+    adapt_labels_to_rank,
     parse_input_record,
     parse_output_record,
 )
-from specc.preprocessing.records import (
-    AUDIO_TAGS,
-    TEXT_TAGS,
-    OutputReading,
-    TextWords,
-    adapt_labels_to_rank,
-)
+from specc.preprocessing.records import AUDIO_TAGS, TEXT_TAGS, OutputReading, TextWords
 from specc.preprocessing.tokenizer_files import TOKENIZER_FILE, TokenizerFile
 from specc.preprocessing.vocabulary import find_unreachable_words, read_vocabulary
 from specc.syntax import ast
@@ -283,10 +278,8 @@ def _check_labels(labels: object, kind: str, span: Span | None) -> list[str]:
 
 def _resolve_text(vocabulary: Any, options: dict[str, Any], context: _Context) -> dict[str, Any]:
     if not isinstance(vocabulary, dict):
-        title = (
-            '`text` needs a vocabulary or tokenizer: text(characters("x.vocab")), '
-            'text(words("x.vocab")), text(bytes()), text(tokenizer("x.json"))'
-        )
+        examples = 'text(characters("x.vocab")), text(words("x.vocab")), text(bytes()), '
+        title = f'`text` needs a vocabulary or tokenizer: {examples}text(tokenizer("x.json"))'
         raise_error("E0203", title, context.span)
     record = _resolve_arguments(vocabulary, context)
     rest = {k: v for k, v in options.items() if k != "kind"}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,6 +10,7 @@ from specc.diagnostics.diagnostic import Label, raise_error
 from specc.diagnostics.source import Span
 from specc.frontend.config_json import JsonList, JsonMember, JsonObject, get_finite_number
 from specc.huggingface.processor_files import PREPROCESSOR, PROCESSOR, find_first_file
+from specc.huggingface.sized_image_config import read_sized_options
 from specc.io.safe_read import escape_text
 from specc.library.spec_reader import load_config_json
 
@@ -38,7 +39,8 @@ class _Kind:
     `resizes_short_edge`: a single number is the length of the shorter side, not of both.
     `crop_ratio` is that of ConvNeXt. `side_multiple`: images keep their aspect ratio and are padded
     to the model's size; their sides are multiples of this number. `is_page`: images keep their
-    aspect ratio and are centered. `normalize` is the default of `do_normalize`.
+    aspect ratio and are centered. `normalize` is the default of `do_normalize`. `sizing` is the
+    rule by which the size depends on the image, with the defaults of its other `settings`.
     """
 
     size: tuple[int, ...]
@@ -50,6 +52,8 @@ class _Kind:
     side_multiple: int = 0
     is_page: bool = False
     normalize: bool = True
+    sizing: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 _CLIP = _Kind(size=(224,), filter=3, channel_stats=_CLIP_STATS, resizes_short_edge=True, crop=224)
@@ -76,12 +80,24 @@ _CLASS_DEFAULTS: Mapping[str, _Kind] = {
     "Yolos": _Kind(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
     "Donut": _Kind(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
 }
+_SIZED_DEFAULTS: Mapping[str, _Kind] = {
+    "Qwen2VL": _Kind(
+        size=(), filter=3, channel_stats=_CLIP_STATS, sizing="area",
+        settings={
+            "size": {"shortest_edge": 3136, "longest_edge": 1003520},
+            "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+        },
+    ),
+}  # fmt: skip
+"""Processors whose output size depends on the image."""
 _CLASS_SUFFIX = r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$"
 _FOLLOWED_KEYS = frozenset(
     {
         "do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct",
         "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
-        "do_thumbnail", "do_align_long_axis",
+        "do_thumbnail", "do_align_long_axis", "min_pixels", "max_pixels", "patch_size",
+        "merge_size", "temporal_patch_size", "max_num_patches", "max_image_size",
+        "do_image_splitting", "image_grid_pinpoints",
     }
 )  # fmt: skip
 _IGNORED_KEYS = frozenset(
@@ -90,7 +106,7 @@ _IGNORED_KEYS = frozenset(
         "do_convert_rgb", "do_reduce_labels", "reduce_labels", "input_data_format",
         "return_tensors", "device", "disable_grouping", "default_to_square",
         "_valid_processor_keys", "backend", "image_seq_length", "format",
-        "do_convert_annotations",
+        "do_convert_annotations", "return_row_col_info",
     }
 )  # fmt: skip
 _BY_CHANNEL = ("image_mean", "image_std")
@@ -106,7 +122,11 @@ def read_image_options(
     file = _find_file(directories)
     if file is None:
         return dict(spec_options)
-    reader = _Reader(file, span)
+    reader = _Reader(file, span, str(spec_options.get("sizing", "")))
+    if reader.kind.sizing or spec_options.get("sizing"):
+        kind = reader.kind
+        sized = read_sized_options(reader, kind.sizing, kind.settings, spec_options)
+        return {**spec_options, **sized, **reader.read_pixel_options()}
     file_options = reader.read_options()
     due = spec_options.get("size")
     size = [*due] if isinstance(due, list | tuple) else None
@@ -160,8 +180,8 @@ def _find_file(directories: Sequence[Path]) -> JsonObject | None:
 class _Reader:
     """A file's keys as options. E0422 for what cannot be followed."""
 
-    def __init__(self, file: JsonObject, span: Span | None) -> None:
-        self.file, self.span = file, span
+    def __init__(self, file: JsonObject, span: Span | None, sizing: str = "") -> None:
+        self.file, self.span, self.sizing = file, span, sizing
         self.kind = self._find_kind()
 
     def read_options(self) -> dict[str, object]:
@@ -179,12 +199,10 @@ class _Reader:
             "resized": resized,
             "fitted": fitted,
             "multiple": self.kind.side_multiple if fitted else None,
-            "resize": self._read_filter(),
-            "rounded": True,
             "centered": page or None,
             "aligned": (page and self.read_bool("do_align_long_axis", False)) or None,
             "crop": False,
-            **self._read_numbers(),
+            **self.read_pixel_options(),
         }
 
     def _check_supported(self) -> None:
@@ -195,26 +213,33 @@ class _Reader:
             if self.read_value(key, due[0]) not in due:
                 self.refuse(key, "not supported")
 
-    def _read_numbers(self) -> dict[str, object]:
-        """Return rescale and normalization options; disabled ones are still validated."""
+    def read_pixel_options(self) -> dict[str, object]:
+        """Return the filter, and rescale and normalization options; disabled ones are still
+        validated.
+        """
         mean, std = self._read_channel_values("image_mean"), self._read_channel_values("image_std")
         if not self.read_bool("do_normalize", self.kind.normalize):
             mean, std = [0.0], [1.0]
         scale = self.read_number("rescale_factor", 1 / 255)
         if not self.read_bool("do_rescale", True):
             scale = 1.0
-        return {"scale": scale, "mean": mean, "std": std}
+        filter = self._read_filter()
+        return {"resize": filter, "rounded": True, "scale": scale, "mean": mean, "std": std}
 
     def _find_kind(self) -> _Kind:
-        """Return the image processor; a file that names none has the plain one, ViT's."""
+        """Return the image processor; a file that names none has the plain one, ViT's, or that of
+        the spec's `sizing`.
+        """
         for key in ("image_processor_type", "feature_extractor_type"):
             if self.file.find_non_null(key) is None:
                 continue
             kind = re.sub(_CLASS_SUFFIX, "", str(self.read_value(key, "")))
-            if kind not in _CLASS_DEFAULTS:
-                self.refuse(key, f"those of {', '.join(_CLASS_DEFAULTS)} are followed")
-            return _CLASS_DEFAULTS[kind]
-        return _CLASS_DEFAULTS["ViT"]
+            known = {**_CLASS_DEFAULTS, **_SIZED_DEFAULTS}
+            if kind not in known:
+                self.refuse(key, f"those of {', '.join(known)} are followed")
+            return known[kind]
+        sized = [kind for kind in _SIZED_DEFAULTS.values() if kind.sizing == self.sizing]
+        return next(iter(sized), _CLASS_DEFAULTS["ViT"])
 
     def read_value(self, key: str, usual: object) -> object:
         """Return the value of a key; `usual` if it is absent or null."""

@@ -82,6 +82,40 @@ def _check_chat_size(messages: list[dict[str, Json]]) -> None:
         _fail_invalid_chat(f"it has more than {MAX_TEXT} characters")
 
 
+IMAGE_KEYS = ("path", "image", "url")
+"""Keys of the file of an image in a part of a message, as in transformers."""
+
+
+def list_message_images(messages: list[dict[str, Json]]) -> list[object]:
+    """Return the files of the images in messages: `{"type": "image", "path": "a.png"}`."""
+    return [
+        next((part[key] for key in IMAGE_KEYS if isinstance(part.get(key), str)), "")
+        for part in _list_image_parts(messages)
+        if any(isinstance(part.get(key), str) for key in IMAGE_KEYS)
+    ]
+
+
+def _list_image_parts(messages: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    contents = [content for m in messages if isinstance(content := m["content"], list)]
+    parts = [part for content in contents for part in content if isinstance(part, dict)]
+    return [part for part in parts if part.get("type") == "image"]
+
+
+def add_image_parts(messages: list[dict[str, Json]], count: int) -> list[dict[str, Json]]:
+    """Return messages with so many images before the content of the last one, unless they contain
+    images.
+    """
+    if not count or _list_image_parts(messages):
+        return messages
+    *before, last = messages
+    content = last["content"]
+    parts: list[Json] = [*content] if isinstance(content, list) else []
+    if not isinstance(content, list):
+        parts = [{"type": "text", "text": content}]
+    images: list[Json] = [{"type": "image"} for _ in range(count)]
+    return [*before, {**last, "content": [*images, *parts]}]
+
+
 def render_chat_template(template: ChatTemplate, messages: list[dict[str, Json]]) -> str:
     """Return the text of a chat. Raise E0423 if the template fails or times out, E0426 without
     jinja2.

@@ -1,10 +1,10 @@
-"""Decode, resize, crop and normalize images; several images per text."""
+"""Decode, resize, crop and normalize images."""
 
 import io
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.safe_read import MAX_IMAGE_BYTES, escape_text, fail_too_large, read_bytes
 from specc.ir.array import Array
-from specc.ir.graph import Graph
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.records import ImageRecord, Resize
 
 if TYPE_CHECKING:
@@ -58,11 +56,11 @@ def decode_image(data: bytes, name: str) -> Array:
         _fail_not_image(name, data, f"the image is damaged ({escape_text(fault)[:200]})")
 
 
-def convert_pil_image(image: Any, record: ImageRecord, name: str) -> Floats:
-    """Return an image of Pillow like `read_image`. Raise E0903 and E0904."""
+def decode_pil_image(image: Any, name: str) -> Array:
+    """Return the pixels of an image of Pillow like `decode_image`. Raise E0903 and E0904."""
     try:
         _check_size(image.size, name)
-        return normalize_image(_decode_pixels(image), record)
+        return _decode_pixels(image)
     except DECODER_ERRORS as fault:
         _fail_not_image(name, b" ", f"the image is damaged ({escape_text(fault)[:200]})")
 
@@ -74,8 +72,22 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
     invert = record.invert is True or (record.invert == "auto" and is_light_background(pixels))
     pixels = _crop_and_resize(pixels, record)
     rows, columns = pixels.shape[:2] if record.fitted else record.size
+    values = normalize_pixels(pixels, record, (rows, columns), invert)
+    if record.fitted:
+        # after normalization: padding around an image is 0, which no pixel is
+        down, across = record.size[0] - rows, record.size[1] - columns
+        values = np.pad(values, ((0, 0), (0, down), (0, across)))
+    return np.ascontiguousarray(values[None], np.float32)
+
+
+def normalize_pixels(
+    pixels: Array, record: ImageRecord, size: ImageSize | None = None, invert: bool = False
+) -> Floats:
+    """Return pixels `[rows, columns, 1|3]`, resized to `size`, as `f32[channels, rows, columns]`
+    with the mean and standard deviation of the record.
+    """
     planes = [
-        resize_image(plane, (rows, columns), record.resize)
+        resize_image(plane, size or plane.shape, record.resize)
         for plane in _iterate_channels(pixels, record.channels)
     ]
     values = np.stack(planes * (record.channels // len(planes)))
@@ -83,12 +95,7 @@ def normalize_image(pixels: Array, record: ImageRecord) -> Floats:
         # after resizing, which is equivalent and cheaper: the weights of a resized pixel sum to one
         values = np.float32(255) - values
     mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (record.mean, record.std))
-    values = (values * np.float32(record.scale) - mean) / std
-    if record.fitted:
-        # after normalization: padding around an image is 0, which no pixel is
-        down, across = record.size[0] - rows, record.size[1] - columns
-        values = np.pad(values, ((0, 0), (0, down), (0, across)))
-    return np.ascontiguousarray(values[None], np.float32)
+    return np.asarray((values * np.float32(record.scale) - mean) / std, np.float32)
 
 
 def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
@@ -101,7 +108,7 @@ def _crop_and_resize(pixels: Array, record: ImageRecord) -> Array:
         # as published processors do
         if record.centered:
             return _fit_and_center(pixels, record)
-        pixels = _resize_pixels(
+        pixels = resize_pixels(
             pixels, _compute_target(pixels.shape[0], pixels.shape[1], record), record
         )
         if not record.fitted:
@@ -129,7 +136,7 @@ def _resize_with_pillow(pixels: Array, size: ImageSize, kind: Resize) -> Array:
     return resized
 
 
-def _resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
+def resize_pixels(pixels: Array, size: ImageSize, record: ImageRecord) -> Array:
     """Resize pixels `[rows, columns, 1|3]`; 8-bit ones are `rounded` to 8 bits."""
     if pixels.shape[:2] == size:
         return pixels
@@ -153,7 +160,7 @@ def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
     """Return an image resized and padded with black on all sides, as Donut's processor does."""
     rows, columns = record.size
     edge = min(rows, columns)
-    pixels = _resize_pixels(
+    pixels = resize_pixels(
         pixels, _compute_short_edge_size(pixels.shape[0], pixels.shape[1], edge), record
     )
     high, wide = pixels.shape[:2]
@@ -164,11 +171,11 @@ def _fit_and_center(pixels: Array, record: ImageRecord) -> Array:
             across = max(1, wide * down // high)
         elif wide > high:
             down = max(1, high * across // wide)
-        pixels = _resize_pixels(pixels, (down, across), record)
-    return _pad_with_black(pixels, record.size, ((rows - down) // 2, (columns - across) // 2))
+        pixels = resize_pixels(pixels, (down, across), record)
+    return pad_with_black(pixels, record.size, ((rows - down) // 2, (columns - across) // 2))
 
 
-def _pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
+def pad_with_black(pixels: Array, size: ImageSize, corner: ImageSize) -> Array:
     """Return an image of `size` with these pixels at `corner` (top, left), and black around."""
     padded = [(at, all_ - n - at) for at, all_, n in zip(corner, size, pixels.shape, strict=False)]
     return np.pad(pixels, (*padded, (0, 0)))
@@ -231,7 +238,7 @@ def _crop_or_pad_center(pixels: Array, size: ImageSize) -> Array:
     height, width = max(rows, size[0]), max(columns, size[1])
     # as published: an odd row is below, and above what is cropped
     corner = -(-(height - rows) // 2), -(-(width - columns) // 2)
-    whole = _pad_with_black(pixels, (height, width), corner)
+    whole = pad_with_black(pixels, (height, width), corner)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     return whole[top : top + size[0], left : left + size[1]]
 
@@ -320,67 +327,3 @@ def _import_pillow() -> Any:
             helps=["pip install -e '.[image]'", "or pass the pixels as an array in a .npy file"],
         )
     return pillow
-
-
-BATCHED_RANK = 5
-"""Rank of an input with several images per text; a single image has rank 3."""
-GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
-
-
-def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
-    """Return whether an input takes several images per text."""
-    images = isinstance(reading.get_input_reading(name), ImageRecord)
-    return images and graph.inputs[name].type.rank == BATCHED_RANK
-
-
-def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
-    """Stack the images `f32[images, …]` of every text. Raise E0912 for unequal counts without a
-    mask input.
-    """
-    counts = {len(images) for images in images_by_text}
-    shape = graph.inputs[name].type.shape
-    has_mask = any(v.type.shape == shape[:2] for v in graph.inputs.values())
-    if len(counts) > 1 and not has_mask:
-        raise_error(
-            "E0912",
-            f"the texts have {min(counts)} to {max(counts)} images in `{name}`, and "
-            "the model has no mask for missing images",
-            notes=["it has no image mask input"],
-            helps=["batch texts with equal numbers of images"],
-        )
-    max_images = max(counts, default=0)
-    rest = [(0, 0)] * (BATCHED_RANK - 2)
-    return np.stack([np.pad(p, [(0, max_images - len(p)), *rest]) for p in images_by_text])
-
-
-def split_images(
-    graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Return `inputs` with images grouped by text. Raise E0912 if counts of images and texts
-    differ.
-    """
-    grouped = dict(inputs)
-    for name, array in inputs.items():
-        if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
-            continue
-        if array.ndim == BATCHED_RANK - 1:
-            texts = _count_texts(graph, inputs, name)
-            if texts not in (None, 1, len(array)):
-                raise_error(
-                    "E0912",
-                    f"`{name}` has {len(array)} images for {texts} texts",
-                    notes=["a flat list of images is for one text, or has one image per text"],
-                    helps=[GROUPING_HELP],
-                )
-            grouped[name] = array[None] if texts == 1 else array[:, None]
-    return grouped
-
-
-def _count_texts(graph: Graph, inputs: Mapping[str, Array], name: str) -> int | None:
-    """Return the number of texts, inferred from the other inputs; None if unknown."""
-    batch = graph.inputs[name].type.shape[:1]
-    for other, array in inputs.items():
-        value = graph.inputs.get(other)
-        if other != name and value and value.type.shape[:1] == batch and array.ndim:
-            return len(array)
-    return None

@@ -19,7 +19,9 @@ from specc.preprocessing.records import (
     INPUT_RECORDS,
     MAX_TOKEN,
     OUTPUT_RECORDS,
+    ClassMapOutput,
     InputReading,
+    LabelsOutput,
     NumbersOutput,
     OutputReading,
     TextOutput,
@@ -28,6 +30,7 @@ from specc.preprocessing.task_kinds import Task
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile, parse_tokenizer_files
 
 MAX_PORTS = 1000  # inputs or outputs with a reading
+MAX_REPORTED = 3  # labels of an image, if the spec describes how they are shown
 Files: TypeAlias = Mapping[str, TokenizerFile]
 
 
@@ -155,3 +158,16 @@ def parse_output_record(
 ) -> OutputReading:
     """Return the record of an output from JSON, as `parse_input_record`."""
     return parse_tagged_record(JsonFields(value, path, complain, files), OUTPUT_RECORDS)
+
+
+def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
+    """Return the labels for scores of an image, `[batch, classes]`, or of its pixels, `[batch,
+    classes, rows, columns]`: heads of one spec may have either.
+    """
+    match record:
+        case LabelsOutput() if rank == 4:
+            return ClassMapOutput(record.labels)
+        case ClassMapOutput() if rank == 2:
+            return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_REPORTED))
+        case _:
+            return record

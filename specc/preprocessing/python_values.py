@@ -10,9 +10,6 @@ from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.preprocessing.array_files import convert_nested_lists
-from specc.preprocessing.images import Floats, convert_pil_image, read_image
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.records import ImageRecord
 
 ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 DLPACK_HOST_DEVICES = (1, 3)
@@ -30,33 +27,18 @@ def _is_string_column(array: Array) -> bool:
     return any(isinstance(item, str) for item in array.tolist())
 
 
-def _list_images(value: object) -> list[object]:
-    """Return what is given as images (Pillow, or a `Path`); empty for anything else."""
-    several = list(value) if isinstance(value, list | tuple) else [value]
-    return several if all(is_pil_image(one) for one in several) else []
-
-
-def convert_image_lists(reading: PreprocessingConfig, name: str, value: object) -> list[Array]:
-    """Return the images `f32[images, …]` of every text from a list of lists; empty for anything
-    else.
-    """
-    record = reading.get_input_reading(name)
-    if not isinstance(record, ImageRecord) or not isinstance(value, list | tuple):
+def convert_image_arrays(value: object, name: str) -> list[Array]:
+    """Return the arrays `f32[images, …]` of the images of every text; empty for other values."""
+    several = list(value) if isinstance(value, list | tuple) else []
+    if not all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in several):
         return []
-    if value and all(_is_array_like(one) and np.ndim(one) == TEXT_IMAGES_RANK for one in value):
-        return [_convert_array(one, name) for one in value]
-    each = [_list_images(one) if isinstance(one, list | tuple) else [] for one in value]
-    complete = each if all(each) else []
-    return [np.concatenate([_read_image(p, record, name) for p in some]) for some in complete]
+    return [_convert_array(one, name) for one in several]
 
 
-def convert_input(reading: PreprocessingConfig, name: str, value: object) -> object:
+def convert_input(value: object, name: str) -> object:
     """Return the input `name` as an array, a text, texts, or nested lists of numbers."""
-    record = reading.get_input_reading(name)
     if isinstance(value, str):
         return str(value)  # NumPy's strings are arrays too
-    if isinstance(record, ImageRecord) and (images := _list_images(value)):
-        return np.concatenate([_read_image(one, record, name) for one in images])
     if isinstance(value, list | tuple):
         # one of each type: checking each of a million numbers would take half a minute
         kinds = {type(item): item for item in _iterate_elements(value, MAX_LIST_DEPTH)}
@@ -66,12 +48,6 @@ def convert_input(reading: PreprocessingConfig, name: str, value: object) -> obj
         return value
     array = _convert_array(value, name)
     return array.tolist() if _is_string_column(array) else array
-
-
-def _read_image(image: object, record: ImageRecord, name: str) -> Floats:
-    if isinstance(image, Path):
-        return read_image(str(image), record)
-    return convert_pil_image(image, record, name)
 
 
 def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
@@ -93,9 +69,9 @@ def convert_to_array(value: object, name: str, *, left: bool = False) -> Array:
     return convert_nested_lists(value, f"the value of `{name}`", pad_left=left)
 
 
-def is_pil_image(value: object) -> bool:
+def is_image(value: object) -> bool:
     """Return whether it is a Pillow image, or the path of an image file."""
-    return isinstance(value, Path) or any(
+    return isinstance(value, str | Path) or any(
         kind.__module__.startswith("PIL.") and kind.__name__ == "Image"
         for kind in type(value).__mro__
     )

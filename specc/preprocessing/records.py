@@ -9,16 +9,16 @@ from specc.io.json_io import JsonFields, Record, int_range, parse_tagged_record
 from specc.preprocessing.tokenizer_files import MAX_ID, TextTokenizer, TokenId
 
 Resize = Literal["bilinear", "bicubic", "box", "nearest", "lanczos", "hamming"]
+Sizing = Literal["", "area", "within", "patches", "tiles", "anyres"]
+NO_SIZE = (0, 0)
 
-# pixels per side of a model's input; 8192² is the 64-megapixel limit of images
-MAX_SIDE = 8192
+MAX_SIDE = 8192  # pixels; 8192² is the 64-megapixel limit of images
 MAX_VOCABULARY = 1_000_000  # tokens
 MAX_TOKEN = 256  # characters
 MAX_LABELS = 100_000
 MAX_LABEL = 1000  # characters
 MAX_RATE = 768_000  # samples per second
 MAX_WINDOW = 65_536  # samples
-MAX_REPORTED = 3  # labels of an image, if the spec describes how they are shown
 
 Vocabulary: TypeAlias = Annotated[
     tuple[str, ...],
@@ -38,19 +38,22 @@ def _read_invert(found: JsonFields, name: str) -> bool | str:
 
 
 def _read_lengths(found: JsonFields, name: str) -> tuple[int, ...]:
-    """Read one length or two; `fitted` is two, of the shorter side and of the longer."""
-    count = len(found.read_list(name, 2))
+    """Read lengths; `fitted` is two, of the shorter side and of the longer."""
+    count = len(found.read_list(name, 3 if name == "patches" else 2))
     if name == "fitted" and count == 1:
         found.refuse(name, "is not two lengths: of the shorter side and of the longer")
     return found.read_integers(name, count, 1, MAX_SIDE)
 
 
-def _read_palette(found: JsonFields, name: str) -> tuple[tuple[int, ...], ...]:
-    colors = enumerate(found.read_list(name, MAX_LABELS))
+def _read_tuples(
+    found: JsonFields, name: str, count: int, low: int, high: int
+) -> tuple[tuple[int, ...], ...]:
+    """Read a list of lists of `count` integers each."""
+    lists = enumerate(found.read_list(name, MAX_LABELS))
     each = (
-        JsonFields({"color": c}, (*found.path, f"{name}[{i}]"), found.complain) for i, c in colors
+        JsonFields({"item": v}, (*found.path, f"{name}[{i}]"), found.complain) for i, v in lists
     )
-    return tuple(one.read_integers("color", 3, 0, 255) for one in each)
+    return tuple(one.read_integers("item", count, low, high) for one in each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +73,17 @@ class ImageRecord(Record):
     is rotated by 90° clockwise where it is landscape and `size` portrait, or the reverse. `invert`
     turns a pixel into 255 - pixel; `auto` does so when the border of the image is light, for
     models that were trained on light strokes over a dark ground.
+
+    With `sizing` the size depends on the image (`image_layouts`), within `bounds`, in multiples of
+    `multiple`; `size` is that of tiles, if it is `split`. `patches` flattens patches: (side) with
+    channels last, or (side, merge, frames): blocks of merge × merge, repeated for each frame.
+    `shape_input` takes the shape of each image. `overview_tokens` precede those of tiles.
     """
 
     tag = "image"
     size: Annotated[
-        tuple[int, int], partial(JsonFields.read_integers, count=2, low=1, high=MAX_SIDE)
-    ]
+        tuple[int, int], partial(JsonFields.read_integers, count=2, low=0, high=MAX_SIDE)
+    ] = NO_SIZE
     channels: Annotated[int, int_range(1, 3)] = 3
     resize: Resize = "bilinear"
     scale: float = 1 / 255
@@ -89,9 +97,21 @@ class ImageRecord(Record):
     multiple: Annotated[int, int_range(1, MAX_SIDE)] = 1
     centered: bool = False
     aligned: bool = False
+    sizing: Sizing = ""
+    bounds: Annotated[
+        tuple[tuple[int, ...], ...], partial(_read_tuples, count=2, low=1, high=MAX_SIDE**2)
+    ] = ()
+    split: bool = True
+    patches: Annotated[tuple[int, ...], _read_lengths] = ()
+    shape_input: str = ""
+    overview_tokens: Annotated[int, int_range(0, MAX_SIDE**2)] = 0
 
     def check(self, found: JsonFields) -> None:
-        """Reject inconsistent numbers of channels."""
+        """Reject an absent size, and inconsistent numbers of channels."""
+        if self.size != NO_SIZE or self.sizing in ("", "tiles", "anyres"):
+            found.read_integers("size", 2, 1, MAX_SIDE)
+        if self.sizing and not self.bounds:
+            found.refuse("bounds", "is empty")
         if self.channels == 2:
             found.refuse("channels", "is neither 1 nor 3")
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -291,7 +311,9 @@ class ClassMapOutput(Record):
 
     tag = "class_map"
     labels: Labels = ()
-    palette: Annotated[tuple[tuple[int, ...], ...], _read_palette] = ()
+    palette: Annotated[
+        tuple[tuple[int, ...], ...], partial(_read_tuples, count=3, low=0, high=255)
+    ] = ()
 
     def check(self, found: JsonFields) -> None:
         """Reject a palette of another size than the labels."""
@@ -375,16 +397,3 @@ OUTPUT_RECORDS: Mapping[str, type[OutputReading]] = {
         BoxesOutput,
     )
 }
-
-
-def adapt_labels_to_rank(record: OutputReading, rank: int) -> OutputReading:
-    """Return the labels for scores of an image, `[batch, classes]`, or of its pixels, `[batch,
-    classes, rows, columns]`: heads of one spec may have either.
-    """
-    match record:
-        case LabelsOutput() if rank == 4:
-            return ClassMapOutput(record.labels)
-        case ClassMapOutput() if rank == 2:
-            return LabelsOutput(record.labels, min(len(record.labels) or 1, MAX_REPORTED))
-        case _:
-            return record

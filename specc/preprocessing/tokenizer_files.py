@@ -22,6 +22,9 @@ MAX_FILES = 1000
 MAX_ROWS = 2**14
 """Maximum number of positions that one id expands to: those of an image of 128 × 128 patches."""
 MAX_REPLACEMENT = 256  # characters
+PLAIN_REPLACEMENT, GRID_REPLACEMENT = 2, 5
+"""Numbers of texts in `replace`: of a text that is the same for every image, and of one that
+depends on the grid of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +144,8 @@ def _read_spread(found: JsonFields, name: str) -> tuple[int, ...]:
 
 
 def _read_replace(found: JsonFields, name: str) -> tuple[str, ...]:
-    texts = found.read_strings(name, 2, MAX_REPLACEMENT)
-    if len(texts) != 2 or not texts[0]:
+    texts = found.read_strings(name, GRID_REPLACEMENT, MAX_REPLACEMENT)
+    if len(texts) not in (PLAIN_REPLACEMENT, GRID_REPLACEMENT) or not texts[0]:
         found.refuse(name, "is not a placeholder and the text that replaces it")
     return texts
 
@@ -161,7 +164,9 @@ class TextTokenizer(Record):
     `special` adds the special tokens that the file puts around a text, such as [CLS] and [SEP];
     `start` and `end` are put there too, each unless the file has put it there already. `spread`
     is an id and how many times it is repeated: the placeholder of an image, and the image tokens.
-    `replace` is a placeholder in texts and what processors write there, before they are tokenized.
+    `replace` is a placeholder in texts and what processors write there, before they are tokenized:
+    one text, or those of a cell of the grid of an image with `{row}` and `{column}`, between rows,
+    after the last row, and of an image without a grid.
     `chat` renders messages as text.
     """
 
@@ -171,7 +176,7 @@ class TextTokenizer(Record):
     start: TokenId = None
     special: bool = True
     spread: Annotated[tuple[int, int] | None, _read_spread] = None
-    replace: Annotated[tuple[str, str] | None, _read_replace] = None
+    replace: Annotated[tuple[str, ...] | None, _read_replace] = None
     chat: Annotated[ChatTemplate | None, _read_chat] = None
 
     def to_json(self) -> dict[str, Json]:

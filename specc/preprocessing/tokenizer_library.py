@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.diagnostics.source import Span
 from specc.io.safe_read import escape_text
-from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
+from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, TextTokenizer, TokenizerFile
 
 Result = TypeVar("Result")
 MAX_GROWTH = 1024
@@ -252,8 +252,9 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
             helps=["a part of the text is not in its vocabulary, which has no unknown token"],
         )
 
-    whole = text.replace(*record.replace) if record.replace else text
-    found: list[int] = _encode(whole, None, record, raise_tokenizer_error).ids
+    if record.replace and len(record.replace) == PLAIN_REPLACEMENT:
+        text = text.replace(record.replace[0], record.replace[1])
+    found: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
     if record.spread is None:
         return found
     token, rows = record.spread

@@ -17,9 +17,15 @@ from specc.decode.token_choice import Bools, Ints
 from specc.diagnostics.diagnostic import Failed, raise_error
 from specc.ir.array import Array, Arrays
 from specc.ir.model import GenerateSection, find_default_sources, resolve_absent_inputs
-from specc.preprocessing.chat_template import parse_messages, render_chat_template
+from specc.preprocessing.chat_template import (
+    add_image_parts,
+    list_message_images,
+    parse_messages,
+    render_chat_template,
+)
+from specc.preprocessing.image_prompts import find_image_input, prepare_images
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.python_values import is_pil_image
+from specc.preprocessing.python_values import is_image
 from specc.preprocessing.records import TEXT_READINGS, TextOutput, TextReading
 from specc.preprocessing.text_codec import decode_text
 from specc.preprocessing.tokenizer_files import TextTokenizer
@@ -27,6 +33,7 @@ from specc.preprocessing.tokenizer_library import tokenize_text
 from specc.runtime.model_inputs import ModelInputs
 from specc.runtime.steppers import FullForwardStepper, KVCacheStepper
 
+NO_INPUTS: Mapping[str, object] = {}
 CreateStepper = Callable[[Arrays], FullForwardStepper | KVCacheStepper]
 """Creates a stepper for one text or batch of prepared inputs."""
 
@@ -123,13 +130,42 @@ def encode_chat(input_signature: ModelInputs, messages: object) -> list[int]:
     """Encode a chat (a text, or messages with `role` and `content`) as prompt ids. E0424 if the
     model has no chat template, else as in `specc.preprocessing.chat_template`.
     """
-    sequence_input = input_signature.sequence_input
-    record = input_signature.reading.get_input_reading(sequence_input) if sequence_input else None
+    ids = prepare_chat(input_signature, messages)[input_signature.sequence_input]
+    assert isinstance(ids, list)
+    return [*ids[0]]
+
+
+def has_chat_template(input_signature: ModelInputs) -> bool:
+    """Return whether the generated sequence can begin with a chat."""
+    record = input_signature.reading.get_input_reading(input_signature.sequence_input)
+    return isinstance(record, TextTokenizer) and record.chat is not None
+
+
+def prepare_chat(
+    input_signature: ModelInputs,
+    messages: object,
+    inputs: Mapping[str, object] = NO_INPUTS,
+    images: Sequence[object] = (),
+) -> dict[str, object]:
+    """Return `inputs` with a chat as prompt ids, and with its images: `images`, or those that the
+    messages name. E0424 without a chat template, E0910 if the model takes no images, E0991 if there
+    are more or fewer images than in the messages.
+    """
+    sequence_input, reading = input_signature.sequence_input, input_signature.reading
+    record = reading.get_input_reading(sequence_input) if sequence_input else None
     if not isinstance(record, TextTokenizer) or record.chat is None:
         raise_error("E0424", "this model has no chat template", helps=["pass the formatted prompt"])
-    text = render_chat_template(record.chat, parse_messages(messages))
+    parsed = parse_messages(messages)
+    images = [*images] or list_message_images(parsed)
+    text = render_chat_template(record.chat, add_image_parts(parsed, len(images)))
+    given = {**inputs, sequence_input: text}
+    if images:
+        given[find_image_input(input_signature.graph, reading)] = images
+    found = prepare_images(input_signature.graph, reading, given)
+    prompt = found[sequence_input]
+    text = prompt[0] if isinstance(prompt, list) else text
     # the template has added the special tokens
-    return tokenize_text(text, replace(record, special=False))
+    return {**found, sequence_input: [tokenize_text(text, replace(record, special=False))]}
 
 
 def prepare_prompts(
@@ -249,7 +285,7 @@ def _infer_batch_size(input_signature: ModelInputs, inputs: Mapping[str, object]
         if known is None or input_signature.batch_size not in known.type.shape[:1]:
             continue
         # A text is one batch element, however many characters it has, and so is an image.
-        if isinstance(value, str) or is_pil_image(value):
+        if is_image(value):
             continue
         if isinstance(value, list | tuple):
             return len(value)

@@ -20,10 +20,15 @@ from specc.ir.ir_text import parse_dim
 from specc.ir.model import extract_tokenwise_default, find_default_sources, resolve_absent_inputs
 from specc.ir.types import Type
 from specc.preprocessing.array_files import cast_exactly
-from specc.preprocessing.images import is_multi_image_input, merge_images, split_images
+from specc.preprocessing.image_prompts import (
+    is_multi_image_input,
+    merge_images,
+    prepare_images,
+    split_images,
+)
 from specc.preprocessing.input_checks import InputSpec, LengthBound, check_inputs
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.python_values import convert_image_lists, convert_input, convert_to_array
+from specc.preprocessing.python_values import convert_image_arrays, convert_input, convert_to_array
 from specc.preprocessing.text_batches import encode_text_inputs, find_mask_input, is_left_padded
 
 
@@ -92,7 +97,7 @@ class ModelInputs:
         arrays = {name: np.empty(0) for name in inputs if name not in kinds}
         converted = {
             name: self._convert_value(name, value)
-            for name, value in inputs.items()
+            for name, value in prepare_images(self.graph, self.reading, inputs).items()
             if name in kinds
         }
         for name, value in encode_text_inputs(
@@ -111,13 +116,10 @@ class ModelInputs:
 
     def _convert_value(self, name: str, value: object) -> object:
         """Convert the value of an input: an array, texts, or lists of numbers unchanged."""
-        takes_several_images = is_multi_image_input(self.graph, self.reading, name)
-        images_by_text = (
-            convert_image_lists(self.reading, name, value) if takes_several_images else []
-        )
-        if images_by_text:
+        is_multiple = is_multi_image_input(self.graph, self.reading, name)
+        if images_by_text := convert_image_arrays(value, name) if is_multiple else []:
             return merge_images(self.graph, name, images_by_text)
-        return convert_input(self.reading, name, value)
+        return convert_input(value, name)
 
     def _fill_defaults(self, values: Arrays) -> dict[str, Array]:
         if self.defaults is None:

@@ -15,7 +15,6 @@ from specc.preprocessing.predictions import (
     TaskResults,
     make_predictions,
 )
-from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import convert_input
 from specc.preprocessing.records import TEXT_READINGS, ImageRecord, TextReading
 from specc.preprocessing.task_kinds import PROBABILITY_FUNCTIONS, Options, Task
@@ -208,7 +207,7 @@ def _check_complete(task: Task, given: Mapping[str, object]) -> None:
 
 def _list_texts(name: str, value: object) -> list[str]:
     """Return a text, a list of texts or a column of them as a list. E0906 for anything else."""
-    items = convert_input(PreprocessingConfig(), name, value)
+    items = convert_input(value, name)
     values = [items] if isinstance(items, str) else items
     items_to_check = values if isinstance(values, list | tuple) and values else [value]
     texts = [item for item in items_to_check if isinstance(item, str)]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import NamedTuple, NoReturn, cast
 
 import numpy as np
@@ -15,8 +14,9 @@ from specc.io.safe_read import escape_text
 from specc.ir.array import Array
 from specc.ir.graph import Graph
 from specc.ir.model import GenerateSection
+from specc.preprocessing.image_layouts import read_prepared_image
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
-from specc.preprocessing.python_values import convert_input, convert_to_array
+from specc.preprocessing.python_values import convert_input, convert_to_array, is_image
 from specc.preprocessing.records import (
     TEXT_READINGS,
     ImageRecord,
@@ -44,7 +44,7 @@ def make_training_inputs(
         return {
             name: np.concatenate(_convert_examples(values, partial(_read_image, reading, name)))
         }
-    arrays = _convert_examples(values, partial(_read_array, reading, name))
+    arrays = _convert_examples(values, partial(_read_array, name))
     if len({array.shape for array in arrays}) == 1:
         return {name: np.stack(arrays)}
     if any(array.ndim != 1 for array in arrays):
@@ -72,12 +72,15 @@ def _convert_examples(values: list[object], convert: Callable[[object], Array]) 
 
 def _read_image(reading: PreprocessingConfig, name: str, value: object) -> Array:
     """Return an image file, PIL image or pixel array as [1, channels, rows, columns]."""
-    array = _read_array(reading, name, Path(value) if isinstance(value, str) else value)
+    record = reading.get_input_reading(name)
+    if isinstance(record, ImageRecord) and is_image(value):
+        return read_prepared_image(value, record, name).values[None]
+    array = _read_array(name, value)
     return array if array.ndim == 4 else array[None]
 
 
-def _read_array(reading: PreprocessingConfig, name: str, value: object) -> Array:
-    return convert_to_array(convert_input(reading, name, value), name)
+def _read_array(name: str, value: object) -> Array:
+    return convert_to_array(convert_input(value, name), name)
 
 
 def make_training_targets(reading: PreprocessingConfig, name: str, values: list[object]) -> Array:
@@ -138,7 +141,7 @@ def _encode_target(
     """Encode a target sequence with the tokenizer of the output, else of the input."""
     name = generation.growing
     if not isinstance(value, str):
-        return _read_array(reading, name, value).astype(np.int64)
+        return _read_array(name, value).astype(np.int64)
     record = find_text_tokenizer(reading, generation)
     if record is None:
         _fail_no_tokenizer(name)

@@ -5,7 +5,11 @@ import json
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
-from specc.preprocessing.preprocessing_config import PreprocessingConfig, parse_input_record
+from specc.preprocessing.preprocessing_config import (
+    PreprocessingConfig,
+    adapt_labels_to_rank,
+    parse_input_record,
+)
 from specc.preprocessing.records import (
     ClassMapOutput,
     ImageOutput,
@@ -16,7 +20,6 @@ from specc.preprocessing.records import (
     TextCharacters,
     TextOutput,
     TextWords,
-    adapt_labels_to_rank,
 )
 
 EVERYTHING = PreprocessingConfig(

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from specc.diagnostics.diagnostic import Failed
+from specc.ir.dim import Dim
+from specc.ir.graph import Builder, Input
+from specc.ir.types import Type
+from specc.preprocessing.image_prompts import prepare_images
 from specc.preprocessing.preprocessing_config import PreprocessingConfig
 from specc.preprocessing.python_values import convert_input, convert_to_array
 from specc.preprocessing.records import ImageRecord, TextCharacters
@@ -93,35 +97,40 @@ AS_TEXTS = {
 
 @pytest.mark.parametrize("kind", AS_NUMBERS)
 def test_numeric_types(kind: str) -> None:
-    array = convert_to_array(convert_input(READING, "x", AS_NUMBERS[kind]()), "x")
+    array = convert_to_array(convert_input(AS_NUMBERS[kind](), "x"), "x")
     np.testing.assert_array_equal(array, F32)
 
 
 @pytest.mark.parametrize("kind", AS_TEXTS)
 def test_text_types(kind: str) -> None:
-    made = convert_input(READING, "text", AS_TEXTS[kind]())
+    made = convert_input(AS_TEXTS[kind](), "text")
     assert isinstance(made, list | tuple)
     assert [str(text) for text in made] == TEXTS
     assert all(isinstance(text, str) for text in made)
 
 
 def test_numpy_string() -> None:
-    made = convert_input(READING, "text", np.str_("ab"))
+    made = convert_input(np.str_("ab"), "text")
     assert made == "ab"
     assert type(made) is str
 
 
-def test_pil_images_and_paths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["path", "string", "image"])
+def test_pil_images_and_paths(kind: str, tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image")
     page = np.arange(16, dtype=np.uint8).reshape(4, 4) * 10
-    pillow.fromarray(page).save(tmp_path / "a.png")
-    with pillow.open(tmp_path / "a.png") as picture:
-        opened = convert_input(READING, "pixels", picture)
-    read = convert_input(READING, "pixels", tmp_path / "a.png")
-    both = convert_input(READING, "pixels", [tmp_path / "a.png", pillow.fromarray(page)])
+    path = tmp_path / "a.png"
+    pillow.fromarray(page).save(path)
+    images = {"path": path, "string": str(path), "image": pillow.fromarray(page)}
+    made = Builder()
+    shape = Dim.symbol("batch"), *map(Dim.of, (1, 2, 2))
+    made.input("pixels", Input(Type("f32", shape)))
+    graph = made.finish("g", {})
+    one = prepare_images(graph, READING, {"pixels": images[kind]})["pixels"]
+    both = prepare_images(graph, READING, {"pixels": [path, images[kind]]})["pixels"]
     assert np.shape(both) == (2, 1, 2, 2)
-    np.testing.assert_array_equal(opened, read)
-    np.testing.assert_array_equal(np.asarray(both)[1:], read)
+    np.testing.assert_array_equal(np.asarray(both)[:1], one)
+    np.testing.assert_array_equal(np.asarray(both)[1:], one)
 
 
 REFUSED = {
@@ -145,7 +154,7 @@ def test_lossy_conversions(kind: str) -> None:
     make, said = REFUSED[kind]
     value = make()
     with pytest.raises(Failed, match=said):
-        convert_to_array(convert_input(READING, "x", value), "x")
+        convert_to_array(convert_input(value, "x"), "x")
 
 
 def test_exception_in_a_protocol_method() -> None:
@@ -156,7 +165,7 @@ def test_exception_in_a_protocol_method() -> None:
         __dlpack__ = __dlpack_device__
 
     with pytest.raises(Failed, match=r"E0907.*cannot be converted") as failed:
-        convert_input(READING, "x", BrokenTensor())
+        convert_input(BrokenTensor(), "x")
     assert "\x1b" not in str(failed.value)
 
 
@@ -169,5 +178,5 @@ def test_long_lists_are_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("specc.preprocessing.python_values._is_array_like", record_call)
     many = [[1.0] * 100, [2] * 100]
-    assert convert_input(READING, "x", many) is many
+    assert convert_input(many, "x") is many
     assert len(asked) == 2

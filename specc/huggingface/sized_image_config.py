@@ -1,0 +1,81 @@
+"""Settings of image processors whose output size depends on the image."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn, Protocol
+
+
+class SettingsReader(Protocol):
+    """Typed access to the keys of a preprocessor_config.json."""
+
+    def read_value(self, key: str, usual: object) -> object:
+        """Return the value of a key; `usual` if it is absent or null."""
+
+    def read_bool(self, key: str, usual: bool) -> bool:
+        """Return a truth value."""
+
+    def refuse(self, key: str, why: str) -> NoReturn:
+        """Raise E0422 at a key."""
+
+
+Options = dict[str, object]
+FIXED_SETTINGS: Mapping[str, Sequence[object]] = {
+    "do_resize": (True,),
+    "do_center_crop": (None, False),
+    "return_row_col_info": (None, True, False),
+}
+"""Supported values of settings; some rules have others."""
+
+
+def read_sized_options(
+    reader: SettingsReader, sizing: str, usual: Mapping[str, object], spec: Mapping[str, object]
+) -> Options:
+    """Return the options of images that `sizing` resizes; `usual` are the settings of the class,
+    `spec` the options of the spec. Raise E0422.
+    """
+    if spec.get("sizing", "") != sizing:
+        reader.refuse("image_processor_type", "images of this model are resized by another rule")
+    for key, supported in FIXED_SETTINGS.items():
+        value = reader.read_value(key, usual.get(key, supported[0]))
+        if value not in (True, *supported) if sizing == "anyres" else value not in supported:
+            reader.refuse(key, "not supported")
+    return SIZING_READERS[sizing](_Settings(reader, usual), spec)
+
+
+class _Settings:
+    """The settings of a file, and those of the class where the file has none."""
+
+    def __init__(self, reader: SettingsReader, usual: Mapping[str, object]) -> None:
+        self.reader, self.usual = reader, usual
+
+    def read_length(self, key: str, *parts: str) -> int:
+        """Return a positive integer, or that of the first of `parts` of an object."""
+        value = self.reader.read_value(key, self.usual.get(key))
+        if isinstance(value, dict):
+            value = next((value[part] for part in parts if value.get(part) is not None), None)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self.reader.refuse(key, "expected an integer > 0")
+        return value
+
+    def check_length(self, key: str, due: object, *parts: str) -> None:
+        """Raise E0422 for a setting that contradicts the model."""
+        length = self.read_length(key, *parts)
+        if isinstance(due, int) and length != due:
+            self.reader.refuse(key, f"it is {length}, the model needs {due}")
+
+
+def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:
+    reader, bounds = settings.reader, []
+    for key, part in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        given = reader.read_value(key, None) is not None
+        bounds.append(settings.read_length(*((key,) if given else ("size", part, key))))
+    patches = spec.get("patches")
+    keys = ("patch_size", "merge_size", "temporal_patch_size")
+    for key, due in zip(keys, patches if isinstance(patches, list | tuple) else (), strict=False):
+        settings.check_length(key, due)
+    return {"bounds": [bounds]}
+
+
+SIZING_READERS: Mapping[str, Callable[[_Settings, Mapping[str, object]], Options]] = {
+    "area": _read_area
+}
+"""How the bounds of images are read, by the name of the rule in `image(sizing=…)`."""

@@ -1,0 +1,249 @@
+"""Images whose size depends on the image: resized within bounds, split into tiles, as patches."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import MAX_IMAGE_BYTES, read_bytes
+from specc.ir.array import Array
+from specc.preprocessing.images import (
+    Floats,
+    ImageSize,
+    decode_image,
+    decode_pil_image,
+    normalize_image,
+    normalize_pixels,
+    pad_with_black,
+    resize_pixels,
+)
+from specc.preprocessing.records import ImageRecord
+
+MAX_ASPECT_RATIO = 200
+MAX_LONGEST_SIDE = 4096
+SEARCH_PRECISION, MAX_SCALE = 1e-5, 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedImage:
+    """The `values` of an image, its `shape` for the input that takes it, and the `grid` of its
+    tokens or tiles in a prompt, (0, 0) if a prompt does not depend on its size.
+    """
+
+    values: Floats
+    shape: tuple[int, ...] = ()
+    grid: ImageSize = (0, 0)
+
+
+Sized: TypeAlias = tuple[list[Array], tuple[int, ...], ImageSize]
+"""Resized images or tiles `[rows, columns, channels]`, the shape, and the grid in a prompt."""
+
+
+def prepare_image(pixels: Array, record: ImageRecord) -> PreparedImage:
+    """Return the values of one image from its pixels `[rows, columns, 1|3]`: `f32[channels, rows,
+    columns]`, `[tiles, channels, rows, columns]` or `[patches, features]`. Raise E0990.
+    """
+    if not record.sizing:
+        return PreparedImage(normalize_image(pixels, record)[0])
+    parts, shape, grid = SIZINGS[record.sizing](pixels, record)
+    values = np.stack([normalize_pixels(part, record) for part in parts])
+    if record.patches:
+        values = flatten_patches(values[0], *record.patches)
+    elif not is_tiled(record):
+        values = values[0]
+    return PreparedImage(np.ascontiguousarray(values, np.float32), shape, grid)
+
+
+def read_prepared_image(image: object, record: ImageRecord, name: str) -> PreparedImage:
+    """Return the values of an image file, or of an image of Pillow for the input `name`. Raise
+    E0802, E0902 to E0904 and E0990.
+    """
+    if isinstance(image, str | Path):
+        pixels = decode_image(read_bytes(str(image), MAX_IMAGE_BYTES), str(image))
+    else:
+        pixels = decode_pil_image(image, name)
+    return prepare_image(pixels, record)
+
+
+def is_tiled(record: ImageRecord) -> bool:
+    """Return whether an image becomes one or several tiles."""
+    return record.sizing in ("tiles", "anyres")
+
+
+def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) -> Floats:
+    """Return `f32[channels, rows, columns]` as patches `[patches, features]`: row by row with
+    channels last, or with `frames` in blocks of merge × merge patches with channels first.
+    """
+    channels, rows, columns = values.shape
+    step = side * merge
+    blocks = values.reshape(
+        channels, rows // step, merge, side, columns // step, merge, side
+    ).transpose(1, 4, 2, 5, 0, 3, 6)
+    if not frames:
+        return blocks.transpose(0, 1, 2, 3, 5, 6, 4).reshape(-1, side * side * channels)
+    shape = (*blocks.shape[:5], frames, side, side)
+    return np.broadcast_to(blocks[:, :, :, :, :, None], shape).reshape(
+        -1, channels * frames * side * side
+    )
+
+
+def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:
+    """Resize to a number of pixels between the bounds, as the processor of Qwen2-VL does."""
+    (low, high), step = record.bounds[0], record.multiple
+    sides = pixels.shape[:2]
+    if max(sides) > MAX_ASPECT_RATIO * min(sides):
+        _fail_aspect_ratio(sides, f"the aspect ratio is at most {MAX_ASPECT_RATIO}")
+    size = [round(n / step) * step for n in sides]
+    if math.prod(size) > high:
+        factor = math.sqrt(math.prod(sides) / high)
+        size = [max(step, math.floor(n / factor / step) * step) for n in sides]
+    elif math.prod(size) < low:
+        factor = math.sqrt(low / math.prod(sides))
+        size = [math.ceil(n * factor / step) * step for n in sides]
+    rows, columns = (n // record.patches[0] for n in size)
+    resized = resize_pixels(pixels, (size[0], size[1]), record)
+    return [resized], (1, rows, columns), (size[0] // step, size[1] // step)
+
+
+def _resize_within(pixels: Array, record: ImageRecord) -> Sized:
+    """Shrink to the bounds and round sides up to multiples, as the processor of Pixtral does."""
+    sides, step = pixels.shape[:2], record.multiple
+    ratio = max(n / most for n, most in zip(sides, record.bounds[0], strict=True))
+    if ratio > 1:
+        sides = tuple(math.floor(n / ratio) for n in sides)
+    rows, columns = ((n - 1) // step + 1 for n in sides)
+    if not rows * columns:
+        _fail_aspect_ratio(pixels.shape[:2], "its shorter side would have no pixels")
+    size = rows * step, columns * step
+    return [resize_pixels(pixels, size, record)], size, (rows, columns)
+
+
+def _resize_to_patches(pixels: Array, record: ImageRecord) -> Sized:
+    """Resize to the largest size with at most so many patches, as the NaFlex processor of SigLIP 2
+    does.
+    """
+    side, most = record.patches[0], record.bounds[0][1]
+
+    def count_patches(scale: float) -> ImageSize:
+        rows, columns = (max(1, math.ceil(n * scale / side)) for n in pixels.shape[:2])
+        return rows, columns
+
+    low, high = SEARCH_PRECISION / 10, MAX_SCALE
+    while high - low >= SEARCH_PRECISION:
+        scale = (low + high) / 2
+        low, high = (scale, high) if math.prod(count_patches(scale)) <= most else (low, scale)
+    rows, columns = count_patches(low)
+    resized = resize_pixels(pixels, (rows * side, columns * side), record)
+    return [resized], (rows, columns), (0, 0)
+
+
+def _split_into_tiles(pixels: Array, record: ImageRecord) -> Sized:
+    """Resize to multiples of the tile size and split; the whole image follows as the last tile, as
+    in the processor of Idefics3.
+    """
+    tile, longest = record.size[0], record.bounds[0][1]
+    image = resize_pixels(pixels, _scale_longest_side(pixels.shape[:2], longest), record)
+    if not record.split:
+        return [resize_pixels(image, record.size, record)], (), (0, 0)
+    rows, columns = image.shape[:2]
+    ratio = columns / rows
+    if columns >= rows:
+        across = math.ceil(columns / tile)
+        down = math.ceil(int(across * tile / ratio) / tile)
+    else:
+        down = math.ceil(rows / tile)
+        across = math.ceil(int(down * tile * ratio) / tile)
+    image = resize_pixels(image, (down * tile, across * tile), record)
+    if down == across == 1:
+        return [image], (), (0, 0)
+    whole = resize_pixels(image, record.size, record)
+    return [*_cut_tiles(image, record.size), whole], (), (down, across)
+
+
+def _scale_longest_side(sides: tuple[int, ...], longest: int) -> ImageSize:
+    """Return a size of this longer side and an even shorter one, at most 4096."""
+    ratio = sides[1] / sides[0]
+    wide = sides[1] >= sides[0]
+    other = int(longest / ratio) if wide else int(longest * ratio)
+    other = max(other + other % 2, 1)
+    if longest > MAX_LONGEST_SIDE:
+        ratio = longest / other if wide else other / longest
+        longest = MAX_LONGEST_SIDE
+        other = max(int(longest / ratio) if wide else int(longest * ratio), 1)
+    return (other, longest) if wide else (longest, other)
+
+
+def _cut_tiles(image: Array, size: ImageSize) -> list[Array]:
+    """Return the tiles of an image, row by row."""
+    height, width = size
+    return [
+        image[top : top + height, left : left + width]
+        for top in range(0, image.shape[0], height)
+        for left in range(0, image.shape[1], width)
+    ]
+
+
+def _split_into_best_grid(pixels: Array, record: ImageRecord) -> Sized:
+    """Return the whole image and the tiles of a larger version with a black frame, in the grid of
+    `bounds` that fits best, as the processor of LLaVA-NeXT does.
+    """
+    rows, columns = pixels.shape[:2]
+    best = height, width = _choose_grid_size((rows, columns), record)
+    if width / columns < height / rows:
+        size = min(math.ceil(rows * (width / columns)), height), width
+    else:
+        size = height, min(math.ceil(columns * (height / rows)), width)
+    corner = (height - size[0]) // 2, (width - size[1]) // 2
+    larger = pad_with_black(resize_pixels(pixels, size, record), best, corner)
+    whole = resize_pixels(pixels, record.size, record)
+    tokens = record.overview_tokens + _count_grid_tokens((rows, columns), best, record)
+    return [whole, *_cut_tiles(larger, record.size)], (rows, columns), (1, tokens)
+
+
+def _choose_grid_size(sides: ImageSize, record: ImageRecord) -> ImageSize:
+    """Return the size in `bounds` that keeps the most pixels, and wastes the fewest of them."""
+
+    def rate(size: tuple[int, ...]) -> tuple[int, int]:
+        scale = min(size[1] / sides[1], size[0] / sides[0])
+        kept = min(int(sides[1] * scale) * int(sides[0] * scale), math.prod(sides))
+        return kept, kept - math.prod(size)
+
+    rows, columns = max(record.bounds, key=rate)
+    return rows, columns
+
+
+def _count_grid_tokens(sides: ImageSize, size: ImageSize, record: ImageRecord) -> int:
+    """Return the number of tokens of tiles: of those without a frame, and one for each row."""
+    tile = record.size[0]
+    down, across = (n // tile * (tile // record.multiple) for n in size)
+    rows, columns = sides
+    if columns / rows > across / down:
+        kept = int(round(rows * (across / columns), 7))
+        down -= (down - kept) // 2 * 2
+    else:
+        kept = int(round(columns * (down / rows), 7))
+        across -= (across - kept) // 2 * 2
+    return down * across + down
+
+
+SIZINGS: Mapping[str, Callable[[Array, ImageRecord], Sized]] = {
+    "area": _resize_to_area,
+    "within": _resize_within,
+    "patches": _resize_to_patches,
+    "tiles": _split_into_tiles,
+    "anyres": _split_into_best_grid,
+}
+"""How the size of an image is found, by the name of the rule in `image(sizing=…)`."""
+
+
+def _fail_aspect_ratio(sides: tuple[int, ...], why: str) -> NoReturn:
+    raise_error(
+        "E0990",
+        f"an image of {sides[0]} × {sides[1]} pixels cannot be resized for this model",
+        notes=[why],
+        helps=["crop it, or pad its shorter side"],
+    )

@@ -1,0 +1,268 @@
+"""Images of prompts: image inputs as batches, and the image placeholders of texts."""
+
+from collections.abc import Mapping, Sequence
+from operator import add
+from typing import NoReturn
+
+import numpy as np
+
+from specc.diagnostics.diagnostic import raise_error
+from specc.io.safe_read import escape_text
+from specc.ir.array import Array
+from specc.ir.graph import Graph
+from specc.preprocessing.image_layouts import PreparedImage, is_tiled, read_prepared_image
+from specc.preprocessing.preprocessing_config import PreprocessingConfig
+from specc.preprocessing.python_values import is_image
+from specc.preprocessing.records import ImageRecord
+from specc.preprocessing.tokenizer_files import PLAIN_REPLACEMENT, TextTokenizer
+from specc.preprocessing.tokenizer_library import get_token_strings
+
+BATCHED_RANK = 5
+"""Rank of an input with several images per text; a single image has rank 3."""
+GROUPING_HELP = 'group the images by text: [["a.png", "b.png"], ["c.png"]]'
+JOINED_SIZINGS = ("area", "tiles")
+"""Sizings with which the patches or tiles of all images of a text are on one axis."""
+
+
+def prepare_images(
+    graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, object]
+) -> dict[str, object]:
+    """Return `inputs` with images as arrays, with the shapes of these images, and with the image
+    placeholders of texts replaced. Raise E0902 to E0904, E0912, E0990, and E0991 if a text and its
+    images do not match.
+    """
+    found = dict(inputs)
+    for name, record in reading.inputs:
+        if not isinstance(record, ImageRecord) or name not in graph.inputs or name not in inputs:
+            continue
+        groups = _group_images(graph, reading, name, inputs)
+        if not groups or not any(groups):
+            continue
+        prepared = [
+            [read_prepared_image(image, record, name) for image in group] for group in groups
+        ]
+        arrays = batch_images(graph, name, record, prepared)
+        found |= {key: a for key, a in arrays.items() if key == name or key not in inputs}
+        if has_several_images(graph, name, record):
+            found |= _replace_placeholders(graph, reading, name, inputs, prepared)
+    return found
+
+
+def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
+    """Return whether an input takes several images per text."""
+    values_rank = 2 if record.patches else 4 if is_tiled(record) else 3
+    extra_axes = graph.inputs[name].type.rank - values_rank
+    return extra_axes == 2 or (extra_axes == 1 and record.sizing in JOINED_SIZINGS)
+
+
+def _group_images(
+    graph: Graph, reading: PreprocessingConfig, name: str, inputs: Mapping[str, object]
+) -> list[list[object]]:
+    """Return the images of each text, or of each batch element; empty for other values."""
+    value = inputs[name]
+    items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
+    record = reading.get_input_reading(name)
+    assert isinstance(record, ImageRecord)
+    several = has_several_images(graph, name, record)
+    if several and items and all(isinstance(item, list | tuple) for item in items):
+        groups = [[*item] for item in items if isinstance(item, list | tuple)]
+        return groups if all(map(is_image, (i for g in groups for i in g))) else []
+    if not items or not all(map(is_image, items)):
+        return []
+    texts = _count_texts(graph, inputs, name) if several else None
+    if texts == 1:
+        return [items]
+    if texts not in (None, len(items)):
+        _fail_ungrouped(name, len(items), texts)
+    return [[item] for item in items]
+
+
+def batch_images(
+    graph: Graph, name: str, record: ImageRecord, groups: Sequence[Sequence[PreparedImage]]
+) -> dict[str, object]:
+    """Return the image input, and the input of shapes, of the images of each text or batch element.
+    Zeros pad smaller images, and stand for missing ones.
+    """
+    images = [[image.values for image in group] for group in groups]
+    shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
+    if not has_several_images(graph, name, record):
+        values = stack_padded([image for group in images for image in group])
+        found = {name: values, record.shape_input: np.stack([s for group in shapes for s in group])}
+    else:
+        if not record.shape_input and record.sizing not in JOINED_SIZINGS:
+            _check_counts(graph, name, [*map(len, groups)])
+        none = next(image for group in images for image in group)[:0]
+        joined = record.sizing in JOINED_SIZINGS
+        combine = np.concatenate if joined else stack_padded
+        found = {name: stack_padded([combine(group) if group else none for group in images])}
+        no_shape = np.zeros((0, *next(s for group in shapes for s in group).shape), np.int64)
+        found[record.shape_input] = stack_padded([np.stack(s) if s else no_shape for s in shapes])
+    return {key: array for key, array in found.items() if key in graph.inputs}
+
+
+def stack_padded(arrays: Sequence[Array]) -> Array:
+    """Stack arrays, each padded with zeros at the end of its axes."""
+    largest = np.max([array.shape for array in arrays], axis=0)
+    pads = [[(0, n - m) for n, m in zip(largest, a.shape, strict=True)] for a in arrays]
+    return np.stack([np.pad(a, pad) for a, pad in zip(arrays, pads, strict=True)])
+
+
+def merge_images(graph: Graph, name: str, images_by_text: Sequence[Array]) -> Array:
+    """Stack the images `f32[images, …]` of every text. Raise E0912 for unequal counts without a
+    mask input.
+    """
+    _check_counts(graph, name, [*map(len, images_by_text)])
+    return stack_padded(images_by_text)
+
+
+def _check_counts(graph: Graph, name: str, counts: Sequence[int]) -> None:
+    """Raise E0912 for unequal numbers of images without a mask input."""
+    shape = graph.inputs[name].type.shape
+    has_mask = any(v.type.shape == shape[:2] for v in graph.inputs.values())
+    if len({*counts}) > 1 and not has_mask:
+        raise_error(
+            "E0912",
+            f"the texts have {min(counts)} to {max(counts)} images in `{name}`, and "
+            "the model has no mask for missing images",
+            notes=["it has no image mask input"],
+            helps=["batch texts with equal numbers of images"],
+        )
+
+
+def is_multi_image_input(graph: Graph, reading: PreprocessingConfig, name: str) -> bool:
+    """Return whether an input takes arrays of several images per text."""
+    images = isinstance(reading.get_input_reading(name), ImageRecord)
+    return images and graph.inputs[name].type.rank == BATCHED_RANK
+
+
+def split_images(
+    graph: Graph, reading: PreprocessingConfig, inputs: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return `inputs` with arrays of images grouped by text. Raise E0912 if counts of images and
+    texts differ.
+    """
+    grouped = dict(inputs)
+    for name, array in inputs.items():
+        if name not in graph.inputs or not is_multi_image_input(graph, reading, name):
+            continue
+        if array.ndim == BATCHED_RANK - 1:
+            texts = _count_texts(graph, inputs, name)
+            if texts not in (None, 1, len(array)):
+                _fail_ungrouped(name, len(array), texts)
+            grouped[name] = array[None] if texts == 1 else array[:, None]
+    return grouped
+
+
+def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int | None:
+    """Return the number of texts, inferred from the other inputs; None if unknown."""
+    batch = graph.inputs[name].type.shape[:1]
+    for other, value in inputs.items():
+        known = graph.inputs.get(other)
+        if other == name or known is None or known.type.shape[:1] != batch:
+            continue
+        if isinstance(value, str):
+            return 1
+        if isinstance(value, list | tuple) or np.ndim(value):  # type: ignore[arg-type]
+            return len(value)  # type: ignore[arg-type]
+    return None
+
+
+def _fail_ungrouped(name: str, images: int, texts: int | None) -> NoReturn:
+    raise_error(
+        "E0912",
+        f"`{name}` has {images} images for {texts} texts",
+        notes=["a flat list of images is for one text, or has one image per text"],
+        helps=[GROUPING_HELP],
+    )
+
+
+def _replace_placeholders(
+    graph: Graph,
+    reading: PreprocessingConfig,
+    name: str,
+    inputs: Mapping[str, object],
+    groups: Sequence[Sequence[PreparedImage]],
+) -> dict[str, object]:
+    """Return the texts next to the images `name`, with placeholders replaced. Raise E0991."""
+    for text_input, record in find_prompt_inputs(graph, reading):
+        value = inputs.get(text_input)
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
+            continue
+        if len(texts) != len(groups):
+            _fail_ungrouped(name, sum(map(len, groups)), len(texts))
+        found = [
+            replace_placeholders(text, record, [image.grid for image in group])
+            for text, group in zip(texts, groups, strict=True)
+        ]
+        return {text_input: found}
+    return {}
+
+
+def find_prompt_inputs(
+    graph: Graph, reading: PreprocessingConfig
+) -> list[tuple[str, TextTokenizer]]:
+    """Return the text inputs whose texts contain image placeholders."""
+    texts = [
+        (n, r) for n, r in reading.inputs if isinstance(r, TextTokenizer) and n in graph.inputs
+    ]
+    return [(name, record) for name, record in texts if record.replace or record.spread]
+
+
+def find_image_input(graph: Graph, reading: PreprocessingConfig) -> str:
+    """Return the input that takes images. Raise E0910 if the graph has none."""
+    for name, record in reading.inputs:
+        if isinstance(record, ImageRecord) and name in graph.inputs:
+            return name
+    helps = [f"the inputs are {', '.join(graph.inputs)}"]
+    raise_error("E0910", "the model takes no images", helps=helps)
+
+
+def find_placeholder(record: TextTokenizer) -> str:
+    """Return the text of the image placeholder in prompts."""
+    if record.replace:
+        return record.replace[0]
+    assert record.spread, "only texts with placeholders"
+    return get_token_strings(record.spread[:1], record)[0]
+
+
+def replace_placeholders(text: str, record: TextTokenizer, grids: Sequence[tuple[int, int]]) -> str:
+    """Return a text with the placeholder of each image replaced, if what replaces it depends on the
+    grid of its tokens. Raise E0991 for another number of placeholders than images.
+    """
+    placeholder = find_placeholder(record)
+    first, *rest = text.split(placeholder) if placeholder else [text]
+    if len(rest) != len(grids):
+        shown = escape_text(placeholder)
+        raise_error(
+            "E0991",
+            f"the prompt has {len(rest)} image placeholder{'s' * (len(rest) != 1)}, and "
+            + ("1 image is given" if len(grids) == 1 else f"{len(grids)} images are given"),
+            notes=[f"the placeholder of an image is `{shown}`"],
+            helps=[
+                f"write `{shown}` in the prompt where each image belongs",
+                "or let specc do so: `specc run MODEL --image FILE` and `model.chat(…, images=…)`",
+            ],
+        )
+    if record.replace is None or len(record.replace) == PLAIN_REPLACEMENT:
+        return text
+    grids_shown = (format_image_grid(record.replace, grid) for grid in grids)
+    return first + "".join(map(add, grids_shown, rest))
+
+
+def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
+    """Return the text of an image: of each cell of its grid, with a separator after each row but
+    the last, which the end follows; or the text of an image without a grid.
+    """
+    _, cell, separator, end, single = texts
+    rows, columns = grid
+    if not rows * columns:
+        return single
+    lines = (
+        "".join(
+            cell.replace("{row}", str(row)).replace("{column}", str(column))
+            for column in range(1, columns + 1)
+        )
+        for row in range(1, rows + 1)
+    )
+    return separator.join(lines) + end
