@@ -217,18 +217,8 @@ def _fits_input(model: ModelInputs, target: str, word: str) -> bool:
 
 def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> dict[str, Array]:
     """Return an array per input; a mask that the user passes replaces the padding mask."""
-    rows = {
-        name: [row for piece in parts if isinstance(piece, _BatchElements) for row in piece.rows]
-        for name, parts in pieces.items()
-    }
-    # a single image among lists of images is the only one of its prompt
-    values = {
-        name: [[row] if isinstance(row, Path) else row for row in some]
-        if any(isinstance(row, list) for row in some)
-        else some
-        for name, some in rows.items()
-    }
-    prepared = prepare_images(model.graph, model.reading, values)
+    rows = {name: _list_rows(parts) for name, parts in pieces.items()}
+    prepared = prepare_images(model.graph, model.reading, rows)
     arrays_found = {n: value for n, value in prepared.items() if isinstance(value, np.ndarray)}
     for name in [name for name in pieces if name not in arrays_found]:
         arrays = [piece for piece in pieces[name] if not isinstance(piece, _BatchElements)]
@@ -238,6 +228,16 @@ def _batch_inputs(model: ModelInputs, pieces: Mapping[str, Sequence[Piece]]) -> 
             if key == name or key not in arrays_found:
                 arrays_found[key] = array
     return arrays_found
+
+
+def _list_rows(pieces: Sequence[Piece]) -> list[object]:
+    """Return the values of batch elements that are not arrays; a single image among lists of images
+    is the only one of its prompt.
+    """
+    rows = [row for piece in pieces if isinstance(piece, _BatchElements) for row in piece.rows]
+    if not any(isinstance(row, list) for row in rows):
+        return [*rows]
+    return [[row] if isinstance(row, Path) else row for row in rows]
 
 
 def _split_name(word: str, names: Sequence[str]) -> tuple[str, str]:

@@ -80,15 +80,13 @@ def flatten_patches(values: Floats, side: int, merge: int = 1, frames: int = 0) 
     """
     channels, rows, columns = values.shape
     step = side * merge
-    blocks = values.reshape(
-        channels, rows // step, merge, side, columns // step, merge, side
-    ).transpose(1, 4, 2, 5, 0, 3, 6)
+    split = (channels, rows // step, merge, side, columns // step, merge, side)
+    blocks = values.reshape(split).transpose((1, 4, 2, 5, 0, 3, 6))
+    features = channels * side * side
     if not frames:
-        return blocks.transpose(0, 1, 2, 3, 5, 6, 4).reshape(-1, side * side * channels)
+        return blocks.transpose((0, 1, 2, 3, 5, 6, 4)).reshape(-1, features)
     shape = (*blocks.shape[:5], frames, side, side)
-    return np.broadcast_to(blocks[:, :, :, :, :, None], shape).reshape(
-        -1, channels * frames * side * side
-    )
+    return np.broadcast_to(blocks[:, :, :, :, :, None], shape).reshape(-1, frames * features)
 
 
 def _resize_to_area(pixels: Array, record: ImageRecord) -> Sized:

@@ -1,6 +1,7 @@
 """Images of prompts: image inputs as batches, and the image placeholders of texts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from itertools import chain
 from operator import add
 from typing import NoReturn
 
@@ -35,7 +36,7 @@ def prepare_images(
     for name, record in reading.inputs:
         if not isinstance(record, ImageRecord) or name not in graph.inputs or name not in inputs:
             continue
-        groups = _group_images(graph, reading, name, inputs)
+        groups = _group_images(graph, record, name, inputs)
         if not groups or not any(groups):
             continue
         prepared = [
@@ -56,48 +57,50 @@ def has_several_images(graph: Graph, name: str, record: ImageRecord) -> bool:
 
 
 def _group_images(
-    graph: Graph, reading: PreprocessingConfig, name: str, inputs: Mapping[str, object]
+    graph: Graph, record: ImageRecord, name: str, inputs: Mapping[str, object]
 ) -> list[list[object]]:
     """Return the images of each text, or of each batch element; empty for other values."""
     value = inputs[name]
     items: list[object] = [*value] if isinstance(value, list | tuple) else [value]
-    record = reading.get_input_reading(name)
-    assert isinstance(record, ImageRecord)
-    several = has_several_images(graph, name, record)
-    if several and items and all(isinstance(item, list | tuple) for item in items):
-        groups = [[*item] for item in items if isinstance(item, list | tuple)]
-        return groups if all(map(is_image, (i for g in groups for i in g))) else []
-    if not items or not all(map(is_image, items)):
+    if not has_several_images(graph, name, record):
+        return [[item] for item in items] if all(map(is_image, items)) else []
+    groups = [[*item] for item in items if isinstance(item, list | tuple)]
+    if groups:
+        complete = len(groups) == len(items) and all(map(is_image, chain(*groups)))
+        return groups if complete else []
+    if not all(map(is_image, items)):
         return []
-    texts = _count_texts(graph, inputs, name) if several else None
-    if texts == 1:
-        return [items]
-    if texts not in (None, len(items)):
+    texts = _count_texts(graph, inputs, name)
+    if texts not in (None, 1, len(items)):
         _fail_ungrouped(name, len(items), texts)
-    return [[item] for item in items]
+    return [items] if texts == 1 else [[item] for item in items]
 
 
 def batch_images(
     graph: Graph, name: str, record: ImageRecord, groups: Sequence[Sequence[PreparedImage]]
-) -> dict[str, object]:
+) -> dict[str, Array]:
     """Return the image input, and the input of shapes, of the images of each text or batch element.
     Zeros pad smaller images, and stand for missing ones.
     """
-    images = [[image.values for image in group] for group in groups]
+    values = [[image.values for image in group] for group in groups]
     shapes = [[np.array(image.shape, np.int64) for image in group] for group in groups]
+    joined = record.sizing in JOINED_SIZINGS
     if not has_several_images(graph, name, record):
-        values = stack_padded([image for group in images for image in group])
-        found = {name: values, record.shape_input: np.stack([s for group in shapes for s in group])}
+        batches = [stack_padded([one for (one,) in part]) for part in (values, shapes)]
     else:
-        if not record.shape_input and record.sizing not in JOINED_SIZINGS:
+        if not record.shape_input and not joined:
             _check_counts(graph, name, [*map(len, groups)])
-        none = next(image for group in images for image in group)[:0]
-        joined = record.sizing in JOINED_SIZINGS
-        combine = np.concatenate if joined else stack_padded
-        found = {name: stack_padded([combine(group) if group else none for group in images])}
-        no_shape = np.zeros((0, *next(s for group in shapes for s in group).shape), np.int64)
-        found[record.shape_input] = stack_padded([np.stack(s) if s else no_shape for s in shapes])
+        batches = [_stack_groups(values, joined=joined), _stack_groups(shapes, joined=False)]
+    found = dict(zip((name, record.shape_input), batches, strict=True))
     return {key: array for key, array in found.items() if key in graph.inputs}
+
+
+def _stack_groups(groups: Sequence[Sequence[Array]], *, joined: bool) -> Array:
+    """Stack the images of each text, or join them along their first axis, and stack the texts."""
+    first = next(image for group in groups for image in group)
+    none = np.zeros((0, *first.shape[joined:]), first.dtype)
+    combine = np.concatenate if joined else stack_padded
+    return stack_padded([combine(group) if group else none for group in groups])
 
 
 def stack_padded(arrays: Sequence[Array]) -> Array:
@@ -162,8 +165,8 @@ def _count_texts(graph: Graph, inputs: Mapping[str, object], name: str) -> int |
             continue
         if isinstance(value, str):
             return 1
-        if isinstance(value, list | tuple) or np.ndim(value):  # type: ignore[arg-type]
-            return len(value)  # type: ignore[arg-type]
+        if isinstance(value, Sized) and not (isinstance(value, np.ndarray) and not value.ndim):
+            return len(value)
     return None
 
 
