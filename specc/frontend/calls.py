@@ -199,7 +199,9 @@ def _pair_with_parameters(
 def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None) -> NoReturn:
     plural = "s" * (input_count > 1)
     title = f"`{builtin.name}` takes {input_count or 'no'} input{plural}, this is one too many"
-    raise_error("E0211", title, span, helps=[f"`{builtin.format_signature()}`"])
+    options = [p.name for p in builtin.parameters if not p.is_positional]
+    named = [f"options are named: `{options[0]}=…`"] if options else []
+    raise_error("E0211", title, span, helps=[*named, f"`{builtin.format_signature()}`"])
 
 
 def _pair_options(

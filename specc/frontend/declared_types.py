@@ -72,6 +72,17 @@ class ValueContext:
     block: str = ""
 
 
+FOREIGN_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(("str", "string"), "write `text`"),
+    **dict.fromkeys(("double", "number", "real"), "write `float`"),
+    "optional": "write `?` after the type: `int?`",
+    **dict.fromkeys(("dict", "struct", "object"), "write `record { name: type = value }`"),
+    **dict.fromkeys(("tuple", "sequence", "array"), "write `list[int]` or `pair[int]`"),
+    "enum": "write `choice(a | b)`",
+}
+"""Help for types of other languages, by their names in lowercase."""
+
+
 def is_tensor_type(type: ast.TypeName) -> bool:
     """Return whether a declared type is a tensor type."""
     return type.dims is not None
@@ -87,7 +98,8 @@ def check_type_name(type: ast.TypeName) -> None:
     if type.name in ("list", "pair", "choice") or type.name in STATIC_KINDS:
         return
     known = [*STATIC_KINDS, "list", "pair", "choice", "keep"]
-    helps = suggest_similar_name(type.name, known, f"types are {', '.join(known)}")
+    default = FOREIGN_TYPES.get(type.name.lower(), f"types are {', '.join(known)}")
+    helps = suggest_similar_name(type.name, known, default)
     raise_error("E0213", f"there is no type `{type.name}`", type.span, helps=helps)
 
 

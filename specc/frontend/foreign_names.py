@@ -257,7 +257,11 @@ def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
 
 def suggest_for_library_path(path: str, known: Collection[str]) -> str:
     """Return a suggestion for a path such as `nn.Linear` or `x.reshape`, or ""."""
-    name = path.rpartition(".")[2]
+    base, _, name = path.rpartition(".")
+    if base.partition(".")[0] == "self":
+        return "a spec has no modules: call the operation and name its weights, as in " + (
+            "`layer_norm(x, eps=1e-5) @ norm` or `linear(x, out=8) @ proj`"
+        )
     if fix := suggest_for_foreign_operation(name, known):
         return fix
     near = name if name in known else find_similar_name(name, known)

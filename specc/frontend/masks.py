@@ -321,13 +321,9 @@ def expand_mask(
             return mask
         case Tensor() as tensor:
             if tensor.type.dtype != "bool":
-                helps = ["compare it: `x > 0`"]
-                raise_error(
-                    "E0601",
-                    f"a mask must be boolean, not {describe_value(tensor)}",
-                    span,
-                    helps=helps,
-                )
+                title = f"a mask must be boolean, not {describe_value(tensor)}"
+                raise_error("E0601", title, span, helps=["compare it: `x > 0`"])
+            _check_mask_axes(tensor, grid_indices, span)
             return convert_to_grid(context, tensor, span, score_rank)
         case CombinedMask(op, parts):
             # each part over the same grid; `all` and `none` stay bools
@@ -339,6 +335,20 @@ def expand_mask(
                 value = _evaluate_definition(context, mask, grid_indices, {}, scope)
                 return expand_mask(context, value, grid_indices, scope, mask.span or span)
     raise_error("E0601", f"{describe_value(mask)} is not a mask", span)
+
+
+def _check_mask_axes(mask: Tensor, grid_indices: GridIndices, span: Span | None) -> None:
+    """Raise E0601 for a padding mask [batch, key] in place of [query, key]."""
+    if len(mask.shape) != 2 or "i" not in grid_indices:
+        return
+    first, last = mask.shape
+    is_query = first in (grid_indices["i"].shape[0], Dim.of(1))
+    if is_query or last != grid_indices["j"].shape[0]:
+        return
+    title = f"a mask has the axes query and key; {describe_value(mask)} is a padding mask"
+    source = mask.span.text if mask.span else ""
+    name = source if source.isidentifier() and source != "mask" else "keep"
+    raise_error("E0601", title, span, helps=[f"write `visible({name})`: it masks out padded keys"])
 
 
 def _combine_grids(context: Context, op: str, grids: list[MaskGrid], span: Span | None) -> MaskGrid:

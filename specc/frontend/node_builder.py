@@ -175,7 +175,8 @@ def _suggest_shape_fixes(
     if fix := _suggest_broadcast(left, right):
         return [fix]
     has_sequence_rank = len(left.shape) == len(right.shape) in (3, 4)
-    if has_sequence_rank and left.shape[-1] == right.shape[-1]:
+    is_mask = isinstance(operation.op, ops.And | ops.Or)
+    if has_sequence_rank and not is_mask and left.shape[-1] == right.shape[-1]:
         q, k = (_quote_source(x.span) for x in tensors)
         return [f"for attention between them write `attend({q}, {k}, {k}, mask=all)`", *equal]
     return equal

@@ -208,7 +208,11 @@ def convert_operands(
         return left, convert_to_tensor(context, right, left.type.dtype, span)
     a, b = get_dtype_kind(left.type.dtype), get_dtype_kind(right.type.dtype)
     if a != b:
-        helps = ["`cast(x, to=float)` converts integers to float, and true and false to 1 and 0"]
+        other = left if a != "f" else right
+        name = other.span.text if other.span and other.span.text.isidentifier() else "x"
+        helps = [
+            f"`cast({name}, to=float)` converts integers to float, and true and false to 1 and 0"
+        ]
         raise_error(
             "E0206",
             f"{describe_value(left)} and {describe_value(right)} have different element types",

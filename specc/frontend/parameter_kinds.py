@@ -229,7 +229,15 @@ def convert_to_kind(
     title = f"{description} takes {describe_kinds(kinds)}, not {describe_value(first)}"
     if words:
         title = f"{description} must be one of {', '.join(words)}"
-    raise_error("E0203", title, span, f"this is {describe_value(first)}")
+    helps = [MASK_HELP] if MASK_KIND in kinds else []
+    if isinstance(first, str) and first.isidentifier():
+        helps = [f"write a name without quotes: `{first}`"]
+    raise_error("E0203", title, span, f"this is {describe_value(first)}", helps=helps)
+
+
+MASK_HELP = (
+    "`mask=all` masks out nothing, `mask=causal` later positions, `mask=visible(keep)` padding"
+)
 
 
 def describe_kinds(kinds: ParameterKinds) -> str:

@@ -21,6 +21,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Value
 from specc.ir.ops.recurrent import remove_axis
+from specc.ir.types import Type
 from specc.syntax import ast
 
 
@@ -312,12 +313,27 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
         others = Label.list_at(statement.span, f"before the loop it is {type_before}")
         title = f"the carry `{name}` changes from {type_before} to {type_after}"
         help_ = f"project it back to its size: `{name} = linear(…, out=…)`"
+        if axis := _find_broadcast_axis(before.type, after.type):
+            n, length = axis
+            help_ = (
+                f"expand it before the loop: `{name} = expand({name}, axis={n}, length={length})`"
+            )
         if after.type.dtype != before.type.dtype:
             help_ = "convert it: `cast(x, to=float)`"
         helps = [f"{help_}; or give `{name}` this type before the loop"]
         label, span = f"after an iteration it is {type_after}", after.span or statement.span
         raise_error("E0305", title, span, label, others=others, helps=helps)
     return after.value
+
+
+def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
+    """Return the axis of length 1 that the body broadcasts, and its length after an iteration."""
+    if before.dtype != after.dtype or len(before.shape) != len(after.shape):
+        return None
+    changed = [n for n, d in enumerate(before.shape) if d != after.shape[n]]
+    if len(changed) != 1 or before.shape[changed[0]].number != 1:
+        return None
+    return changed[0], after.shape[changed[0]]
 
 
 def _get_collected(statement: ast.Scan, name: str, env: Env) -> Value:

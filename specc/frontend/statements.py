@@ -151,6 +151,12 @@ def _list_iterations(context: Context, statement: ast.Repeat, env: Env) -> Seque
     if isinstance(iterable, tuple):
         items = iterable
     else:
+        if isinstance(iterable, Tensor):
+            title = f"`repeat` takes an integer or a list, not {describe_value(iterable)}"
+            help_ = (
+                "write the number of iterations, `repeat i in 3 { … }`; `scan` loops at run time"
+            )
+            raise_error("E0203", title, span, helps=[help_])
         count = require_integer(iterable, "a count", span)
         if count < 0:
             raise_error("E0216", f"invalid number of repetitions: {count}", span)

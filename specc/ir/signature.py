@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from specc.ir.dim import Dim
-from specc.ir.types import DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
+from specc.ir.types import CAST_HINT, DTYPES_BY_KIND, KIND_BY_DTYPE, ShapeError, Type
 
 _AXIS_GROUP_PATTERN = re.compile(r"\s*(?:\(([^()]*)\)|([A-Za-z_]\w*|1))")
 
@@ -304,7 +304,7 @@ def _bind_dtype(axes: AxisBindings, term: SignatureTerm, arg: Type, n: int) -> N
     if arg.dtype not in DTYPES_BY_KIND[term.kind]:
         words = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
         title = f"operand {n + 1} is {arg.dtype}, expected {words.get(term.kind, 'values')}"
-        raise ShapeError(title, (n,))
+        raise ShapeError(title, (n,), hint=CAST_HINT if term.kind == "f" else "")
     if (known := axes.dtypes.setdefault(term.kind, arg.dtype)) != arg.dtype:
         raise ShapeError(f"operand {n + 1} is {arg.dtype}, an earlier one is {known}", (n,))
 

@@ -73,6 +73,10 @@ class ShapeError(Exception):
         return self.title
 
 
+CAST_HINT = "`cast(x, to=float)` converts integers"
+"""The hint for integers where floats are expected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """`lo` to `hi`; empty if `lo > hi`."""

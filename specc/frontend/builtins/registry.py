@@ -169,7 +169,12 @@ class CallSite:
         return self.add_op(ops.Squeeze(axis), x)
 
     def add_constant(self, value: float | int | bool, dtype: str) -> Tensor:
-        """Return a scalar constant of type `dtype`."""
+        """Return a scalar constant of type `dtype`. Raise E0206 for an infinite integer: the
+        function takes floats.
+        """
+        if not math.isfinite(value) and not dtype.startswith("f"):
+            title = f"`{self.call.function.path}` takes floats, not integers"
+            self.raise_error("E0206", title, helps=["convert them: `cast(x, to=float)`"])
         return add_constant(self.context, value, dtype, self.span)
 
     def add_weight(

@@ -3,7 +3,7 @@
 from specc.ir.dim import Dim, multiply_dims, sum_dims
 from specc.ir.op import Op, Operand
 from specc.ir.signature import AxisBindings, Signature
-from specc.ir.types import ALL_DTYPES, ShapeError, Type
+from specc.ir.types import ALL_DTYPES, CAST_HINT, ShapeError, Type
 
 __all__ = [
     "And",
@@ -91,8 +91,8 @@ class Pointwise(Op, sig="n[*s] -> n[*s]"):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in POINTWISE_FUNCTIONS, self.fn
         if axes.dtypes["n"] in ("i64", "i32") and self.fn not in ("abs", "neg", "sign"):
-            title = f"{self.fn} is a function of numbers with a fraction, not of whole numbers"
-            raise ShapeError(title, (0,))
+            title = "expected floats, got integers"
+            raise ShapeError(title, (0,), hint=CAST_HINT)
 
 
 class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
@@ -109,7 +109,7 @@ class Arith(Op, sig="n[#*s], n[#*s] -> n[*s]"):
     def bind_result_axes(self, axes: AxisBindings) -> None:
         assert self.fn in ARITH_FUNCTIONS, self.fn
         if self.fn == "div" and axes.dtypes["n"] in ("i64", "i32"):
-            raise ShapeError("whole numbers are divided with `//`", (0, 1))
+            raise ShapeError("integers are divided with `//`", (0, 1))
 
 
 class Compare(Op, sig="n[#*s], n[#*s] -> b[*s]"):
@@ -363,7 +363,7 @@ class Reduce(Op, sig="a[*a t *b] -> a[*a *b]"):
         if (axes.dtypes["a"] == "bool") != (self.fn in ("any", "all")):
             raise ShapeError(f"`{self.fn}` of {axes.dtypes['a']} has no meaning", (0,))
         if self.fn == "mean" and axes.dtypes["a"] in ("i64", "i32"):
-            raise ShapeError("the mean of whole numbers is a fraction: cast them first", (0,))
+            raise ShapeError("the mean of integers is a float", (0,), hint=CAST_HINT)
 
 
 class ArgMax(Op, sig="n[*a t *b] -> i[*a *b]"):

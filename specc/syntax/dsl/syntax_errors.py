@@ -2,18 +2,16 @@
 words, misplaced docs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from specc.diagnostics.diagnostic import Diagnostic, Label
-from specc.diagnostics.suggest import find_similar_name, format_suggestion
 from specc.syntax.dsl.lalr import ParseRun
 from specc.syntax.dsl.lexer import CLOSERS, OPENERS, Fragment, Token
+from specc.syntax.dsl.syntax_hints import collect_syntax_hints
 from specc.syntax.dsl.unexpected_token import (
     DEFINITION_TERMINALS,
-    HYPHENATED_NAMES,
     ITEM_TERMINALS,
-    KEYWORD_TERMINALS,
     OPERATOR_TERMINALS,
     RESERVED_TERMINALS,
     UnexpectedToken,
@@ -294,12 +292,24 @@ def _explain_missing_operator(error: UnexpectedToken, name: Token) -> Diagnostic
 def explain_unnamed_result(error: UnexpectedToken, name: Token) -> Diagnostic:
     """Explain `f(x)` as a statement."""
     value = f"{name.text}(…)" if error.token.text == "(" else f"{name.text} …"
+    method = error.tokens[error.index + 1].text if error.token.kind == "DOT" else name.text
+    default = f"write `name = {value}`, or `return …` for a result"
     return Diagnostic(
         "E0101",
         "the result of a statement needs a name",
         Label(error.span(name), "this value has no name"),
-        helps=(f"write `name = {value}`, or `return …` for a result",),
+        helps=(UNNAMED_STATEMENT_HELPS.get(method, default),),
     )
+
+
+UNNAMED_STATEMENT_HELPS = {
+    "assert": 'write a condition on config values as `require d > 2, "why"`',
+    "append": "`repeat … collect x { … }` makes the list of the values of `x`",
+    "print": "values inside of a graph are printed by `specc compile --tap PATTERN` and `run`",
+    "pass": "leave it out",
+    "global": "leave it out: a body reads all names outside of it",
+}
+"""Help for statements of other languages that have no result, by their first word or method."""
 
 
 def explain_expected_tokens(error: UnexpectedToken, description: str) -> Diagnostic:
@@ -332,54 +342,3 @@ def _label_missing_token(error: UnexpectedToken, missing: str) -> Label:
         if token.kind == "$END" or is_new_line:
             return Label(error.get_end_span(previous), f"expected {missing} after this")
     return Label(error.span(token), f"expected {missing} here")
-
-
-def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
-    """Yield help for misspelled keywords and the syntax of other languages."""
-    token, before = error.token, error.previous or Token("", "", 0, 0)
-    if token.kind == "NAME" and "NAME" not in error.expected_terminals:
-        words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
-        if meant := find_similar_name(token.text, words):
-            yield format_suggestion(meant)
-    for holds, hint in SYNTAX_HINTS:
-        if holds(error, token, before):
-            yield hint.format(token=token.text, whole=_join_hyphenated_name(error))
-
-
-SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
-    (
-        lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected_terminals,
-        "equality is written `==`",
-    ),
-    (
-        lambda _, t, before: t.text in ("&", "|") and before.text == t.text,
-        "one `{token}` is enough",
-    ),
-    (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{whole}" in quotes'),
-    (lambda _, t, before: (t.text, before.text) == ("*", "**"), "a power is written `**`"),
-    (
-        lambda e, t, _: t.kind == "NOT" and "IN" in e.expected_terminals,
-        "`x not in y` is written `not x in y`",
-    ),
-    (lambda _, t, __: t.kind == "DOT", "a number starts with a digit: `0.5`"),
-    (
-        lambda _, t, before: (t.kind, before.kind) == ("NUMBER", "DOT"),
-        "the parts of a name start with a letter; take an element with `[0]`",
-    ),
-    (
-        lambda e, *_: e.expected_terminals == {"ARROW"},
-        "add the return type: `-> float[batch, n, d]`, or `-> (name: type, …)`",
-    ),
-    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected_terminals, "assign with `=`"),
-    (
-        lambda e, *_: e.index >= 2 and e.tokens[e.index - 2].kind == "SCAN",
-        "a loop needs a bound: `scan row in x along n` iterates over rows, "
-        "`scan step in 8` runs eight times",
-    ),
-)
-"""Conditions on the error, its token and the previous token, each with its hint."""
-
-
-def _join_hyphenated_name(error: UnexpectedToken) -> str:
-    """Return the unexpected token joined with its neighbors, e.g. `int8-weights`."""
-    return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])

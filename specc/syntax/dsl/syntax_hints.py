@@ -1,0 +1,159 @@
+"""Hints for syntax errors: keywords with typos, and the syntax of Python, C and PyTorch."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from specc.diagnostics.suggest import find_similar_name, format_suggestion
+from specc.syntax.dsl.lexer import Token
+from specc.syntax.dsl.unexpected_token import (
+    HYPHENATED_NAMES,
+    KEYWORD_TERMINALS,
+    VALUE_END_TERMINALS,
+    UnexpectedToken,
+)
+
+
+def collect_syntax_hints(error: UnexpectedToken) -> Iterator[str]:
+    """Yield help for misspelled keywords and the syntax of other languages."""
+    token, before = error.token, error.previous or Token("", "", 0, 0)
+    if token.kind == "NAME" and "NAME" not in error.expected_terminals:
+        words = [kind.lower() for kind in error.expected_terminals if kind in KEYWORD_TERMINALS]
+        if meant := find_similar_name(token.text, words):
+            yield format_suggestion(meant)
+    for holds, hint in SYNTAX_HINTS:
+        if holds(error, token, before):
+            yield hint.format(token=token.text, whole=_join_hyphenated_name(error))
+
+
+def _join_hyphenated_name(error: UnexpectedToken) -> str:
+    """Return the unexpected token joined with its neighbors, e.g. `int8-weights`."""
+    return "".join(t.text for t in error.tokens[max(error.index - 1, 0) : error.index + 2])
+
+
+def _has_token_before(error: UnexpectedToken, kind: str, between: frozenset[str]) -> bool:
+    """Return whether a token of this kind is before the error, with only tokens of the kinds
+    `between` after it.
+    """
+    for token in reversed(error.tokens[: error.index]):
+        if token.kind == kind:
+            return True
+        if token.kind not in between:
+            return False
+    return False
+
+
+def _is_comment(_: UnexpectedToken, token: Token, before: Token) -> bool:
+    """Return whether `//` or `/*` begins a comment, as in C."""
+    after_value = before.kind in VALUE_END_TERMINALS
+    is_line_comment = token.text == "//" and not after_value
+    return is_line_comment or (before.text, token.text) in (("/", "*"), ("/", "**"))
+
+
+def _is_quoted_pattern(error: UnexpectedToken, token: Token, _: Token) -> bool:
+    """Return whether a pattern such as `layers.{i}` lacks its quotes."""
+    return token.text == "{" and _has_token_before(error, "UNDER", frozenset({"NAME", "DOT"}))
+
+
+def _is_dims_item(error: UnexpectedToken, token: Token, _: Token) -> bool:
+    """Return whether `dims` assigns a length: `dims batch, n = 8`."""
+    return token.kind == "EQUAL" and _has_token_before(error, "DIMS", frozenset({"NAME", "COMMA"}))
+
+
+def _is_untyped_value(error: UnexpectedToken, token: Token, before: Token) -> bool:
+    """Return whether a config value has no type: `d: 8`."""
+    is_value = token.kind in ("NUMBER", "STRING", "LSQB", "MINUS")
+    return is_value and before.kind == "COLON" and "NAME" in error.expected_terminals
+
+
+def _is_function_keyword(error: UnexpectedToken, token: Token, _: Token) -> bool:
+    """Return whether a keyword of another language begins a function or class."""
+    return token.text in FUNCTION_KEYWORDS and "BLOCK" in error.expected_terminals
+
+
+FUNCTION_KEYWORDS = ("def", "fn", "func", "function", "class", "module", "layer", "fun")
+
+
+SYNTAX_HINTS: Sequence[tuple[Callable[[UnexpectedToken, Token, Token], bool], str]] = (
+    (
+        lambda e, t, _: t.kind == "EQUAL" and "EQ" in e.expected_terminals,
+        "equality is written `==`",
+    ),
+    (
+        lambda _, t, before: t.text in ("&", "|") and before.text == t.text,
+        "one `{token}` is enough",
+    ),
+    (lambda e, *_: _join_hyphenated_name(e) in HYPHENATED_NAMES, 'write "{whole}" in quotes'),
+    (lambda _, t, before: (t.text, before.text) == ("*", "**"), "a power is written `**`"),
+    (
+        lambda e, t, _: t.kind == "NOT" and "IN" in e.expected_terminals,
+        "`x not in y` is written `not x in y`",
+    ),
+    (lambda _, t, __: t.kind == "DOT", "a number starts with a digit: `0.5`"),
+    (
+        lambda _, t, before: (t.kind, before.kind) == ("NUMBER", "DOT"),
+        "the parts of a name start with a letter; take an element with `[0]`",
+    ),
+    (
+        lambda e, *_: e.expected_terminals == {"ARROW"},
+        "add the return type: `-> float[batch, n, d]`, or `-> (name: type, …)`",
+    ),
+    (lambda e, t, _: t.kind == "COLON" and "EQUAL" in e.expected_terminals, "assign with `=`"),
+    (
+        lambda e, *_: e.index >= 2 and e.tokens[e.index - 2].kind == "SCAN",
+        "a loop needs a bound: `scan row in x along n` iterates over rows, "
+        "`scan step in 8` runs eight times",
+    ),
+    (_is_comment, "a comment begins with `#`"),
+    (_is_quoted_pattern, 'write the pattern in quotes: `under "layers.{{i}}"`'),
+    (
+        lambda _, t, before: t.kind == "STRING" and before.text == "f",
+        "write the string without `f`: {token} inserts values too",
+    ),
+    (
+        lambda _, t, before: (before.kind, t.kind) == ("ELSE", "WHEN"),
+        "write it inside the braces: `else {{ when c {{ … }} }}`",
+    ),
+    (
+        lambda _, t, before: t.kind == "LPAR" and before.text in ("float", "int", "bool", "keep"),
+        "a tensor type has its lengths in brackets: `float[batch, n]`",
+    ),
+    (
+        lambda e, t, _: t.kind == "COLON" and "LBRACE" in e.expected_terminals,
+        "a body is written in braces: `{{ … }}`",
+    ),
+    (
+        _is_function_keyword,
+        "define a function with `block f(x: float[...]) -> float[...] {{ … }}`, and the model with "
+        "`graph`",
+    ),
+    (_is_untyped_value, "declare a type: `name: int = 8`; an instance sets `name = 8`"),
+    (
+        lambda e, t, _: t.kind == "COMMA" and {"NAME", "RBRACE"} <= e.expected_terminals,
+        "leave out the comma: entries are separated by spaces or line ends",
+    ),
+    (
+        lambda _, t, before: (before.kind, t.kind) == ("DIMS", "LSQB"),
+        "write the names without brackets: `dims batch, n`",
+    ),
+    (
+        _is_dims_item,
+        "`dims` declares lengths that are known at run time; declare a fixed length in `config`: "
+        "`n: int = 8`",
+    ),
+    (
+        lambda e, t, _: t.kind == "MINUS" and _has_token_before(e, "MODEL", frozenset({"NAME"})),
+        "write a name with `_`, or in quotes",
+    ),
+    (
+        lambda e, t, _: t.kind == "LBRACE" and _has_token_before(e, "REPEAT", frozenset({"NAME"})),
+        "name the loop variable: `repeat i in layers {{ … }}`",
+    ),
+    (
+        lambda e, t, _: t.kind == "STRING" and {"TIE", "LOAD"} <= e.expected_terminals,
+        "a file of weights is declared by `from {token}`",
+    ),
+    (
+        lambda e, *_: any(t.text == "lambda" for t in e.tokens[max(e.index - 5, 0) : e.index]),
+        "a function is a block, outside of graphs: `block f(x: float[...]) -> float[...] {{ … }}`",
+    ),
+)
+"""Conditions on the error, its token and the previous token, each with its hint."""

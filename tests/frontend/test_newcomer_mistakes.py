@@ -1,0 +1,122 @@
+"""Mistakes of newcomers: the help names a fix, and the fixed spec passes `check`."""
+
+from pathlib import Path
+
+import pytest
+
+from specc.diagnostics.diagnostic import Failed
+from specc.driver.spec_loader import elaborate_spec, open_spec
+
+HEAD = """specc 1
+model m
+config { d: int = 8  layers: int = 2 }
+dims batch, n
+"""
+GRAPH = """
+graph g(x: float[batch, n, d], ids: int[batch, n], keep: keep[batch, n]) -> (y: float[...]) {
+  BODY
+}
+"""
+ATTENTION = "return attention(x, heads=2, mask=MASK) @ a"
+LOOP = "repeat i in layers under PATTERN { x = linear(x, out=d) @ w }\n  return x"
+
+IN_BODY = [
+    ("return self.norm(x)", "`layer_norm(x, eps=1e-5) @ norm`", "layer_norm(x, eps=1e-5) @ norm"),
+    ("return linear(x, d, d) @ w", "`out=…`", "return linear(x, out=d) @ w"),
+    ("return logsumexp(ids)", "cast(", "return logsumexp(cast(ids, to=float))"),
+    ("return exp(ids)", "cast(", "return exp(cast(ids, to=float))"),
+    ("return mean(ids)", "cast(", "return mean(cast(ids, to=float))"),
+    ("return hard(ids, keep)", "cast(", "return hard(cast(ids, to=float), keep)"),
+    ("return x + ids", "`cast(ids, to=float)`", "return x + cast(ids, to=float)[..., none]"),
+    ("// a comment\n  return x", "`#`", "# a comment\n  return x"),
+    ("return x  /* done */", "`#`", "return x  # done"),
+    ("print(x)\n  return x", "--tap", "return x"),
+    ("assert d > 2\n  return x", "`require", 'require d > 2, "why"\n  return x'),
+    (
+        "xs = [x]\n  repeat i in 2 { xs.append(x) }\n  return x",
+        "`repeat … collect x",
+        "repeat i in 2 collect x { x = relu(x) }\n  return x[0]",
+    ),
+    (
+        "when d > 9 { x = relu(x) } else when d > 1 { x = tanh(x) }\n  return x",
+        "`else { when c { … } }`",
+        "when d > 9 { x = relu(x) } else { when d > 1 { x = tanh(x) } }\n  return x",
+    ),
+    (
+        "repeat i in range(layers) { x = relu(x) }\n  return x",
+        "`repeat i in 3",
+        "repeat i in layers { x = relu(x) }\n  return x",
+    ),
+    (
+        "repeat layers { x = relu(x) }\n  return x",
+        "`repeat i in layers",
+        "repeat i in layers { x = relu(x) }\n  return x",
+    ),
+    (
+        LOOP.replace("PATTERN", "layers.{i}"),
+        '`under "layers.{i}"`',
+        LOOP.replace("PATTERN", '"layers.{i}"'),
+    ),
+    (
+        LOOP.replace("PATTERN", 'f"layers.{i}"'),
+        "without `f`",
+        LOOP.replace("PATTERN", '"layers.{i}"'),
+    ),
+    (ATTENTION.replace("MASK", "none"), "`mask=all`", ATTENTION.replace("MASK", "all")),
+    (ATTENTION.replace("MASK", '"causal"'), "without quotes", ATTENTION.replace("MASK", "causal")),
+    (ATTENTION.replace("MASK", "keep"), "`visible(", ATTENTION.replace("MASK", "visible(keep)")),
+    (
+        ATTENTION.replace("MASK", "causal & keep"),
+        "`visible(keep)`",
+        ATTENTION.replace("MASK", "causal & visible(keep)"),
+    ),
+    (
+        "h = zeros(shape=[1, d])\n  scan r in x along n carry h {\n    h = h + r\n  }\n  return h",
+        "`h = expand(h, axis=0, length=batch)`",
+        "h = expand(zeros(shape=[1, d]), axis=0, length=batch)\n"
+        "  scan r in x along n carry h {\n    h = h + r\n  }\n  return h",
+    ),
+]
+"""The mistake, a part of its help, and the fixed body."""
+
+IN_FILE = [
+    (
+        "config { d: int = 8  layers: int = 2 }",
+        "config { d: 8  layers: int = 2 }",
+        "`name: int = 8`",
+    ),
+    ("layers: int = 2 }", ", layers: int = 2 }", "leave out the comma"),
+    ("config { d: int = 8", 'config { s: str = "a"  d: int = 8', "`text`"),
+    ("dims batch, n", "dims [batch, n]", "without brackets"),
+    ("dims batch, n", "dims batch, n = 8", "`config`"),
+    ("model m", "model my-model", "`_`"),
+    ("(x: float[batch, n, d]", "(x: float(batch, n, d)", "`float[batch, n]`"),
+    ("graph g(", "def g(", "`graph`"),
+    ("-> (y: float[...]) {", "-> (y: float[...]):", "`{ … }`"),
+]
+"""A part of a valid spec, what newcomers write, and a part of the help."""
+
+
+def check(path: Path, text: str) -> list[str]:
+    """Return the helps of the errors of a spec."""
+    path.write_text(text)
+    try:
+        elaborate_spec(open_spec(str(path)))
+    except Failed as failed:
+        return [h for d in failed.diagnostics for h in d.helps] + [""]
+    return []
+
+
+@pytest.mark.parametrize(("body", "fix", "fixed"), IN_BODY)
+def test_help_in_bodies(body: str, fix: str, fixed: str, tmp_path: Path) -> None:
+    graph = HEAD + GRAPH
+    assert fix in " ".join(check(tmp_path / "m.specc", graph.replace("BODY", body)))
+    fixed = fixed if "return" in fixed else f"return {fixed}"
+    assert not check(tmp_path / "m.specc", graph.replace("BODY", fixed))
+
+
+@pytest.mark.parametrize(("valid", "wrong", "fix"), IN_FILE)
+def test_help_in_files(valid: str, wrong: str, fix: str, tmp_path: Path) -> None:
+    text = HEAD + GRAPH.replace("BODY", "return x")
+    assert not check(tmp_path / "m.specc", text)
+    assert fix in " ".join(check(tmp_path / "m.specc", text.replace(valid, wrong)))
