@@ -102,10 +102,18 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
     op = padded_result.op
     if isinstance(op, ops.Where):
         return _is_filled(padded_result, axis, lowest=lowest)
+    if lowest and isinstance(op, ops.Cast) and _is_padding_mask(padded_result):
+        # The padding mask is 0 at padded positions and 1 at all others.
+        return padded_result.list_operands_with_fact("zero_axes", axis)[0]
     same = op.view or (lowest and isinstance(op, ops.Reduce) and op.fn == "max")
     return same and any(
         padded_result.list_operands_with_fact("minimum_axes" if lowest else "maximum_axes", axis)
     )
+
+
+def _is_padding_mask(padded_result: PaddedResult) -> bool:
+    """Return True if the operand is the padding mask or a view of it."""
+    return skip_views(padded_result.node.first) is padded_result.padding_mask
 
 
 def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:

@@ -20,7 +20,7 @@ from specc.analysis.time_dataflow import resolve_dependence
 from specc.analysis.value_ranges import find_uniform_value, find_value_range
 from specc.ir import ops
 from specc.ir.graph import Node
-from specc.ir.types import SAME_POSITION
+from specc.ir.types import SAME_POSITION, Interval
 
 
 def is_unaffected_by_padding(read: PaddedRead) -> bool:
@@ -66,11 +66,14 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
     """Return True if no padded position is read: padding is left of the newest position or of
     positions that only look ahead, or right of positions that only look back.
     """
-    if read.link.kind == "newest":
-        return read.padding_side == "left" and read.link.hi == 0
-    return (read.is_padding_last and read.link.lo >= 0) or (
-        read.is_padding_first and read.link.hi <= 0
-    )
+    is_left = read.padding_side == "left" and read.link.hi == 0
+    return is_left if read.link.kind == "newest" else _is_padding_outside(read, read.link.reach)
+
+
+def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
+    """Return True if no padded position is at a distance in `reach` before a valid one."""
+    after_reads, before_reads = reach.lo >= 0, reach.hi <= 0
+    return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
 
 def _is_rank_safe(read: PaddedRead) -> bool:
@@ -80,9 +83,8 @@ def _is_rank_safe(read: PaddedRead) -> bool:
     if read.link.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
-        case ops.Index(at=at):
-            return at.number is not None  # a valid element, or the constant after those
-        case ops.Slice(start=start, stop=stop):
+        case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
+            # Valid elements, or the constant after those.
             return start.number is not None and stop.number is not None
     return isinstance(read.op, ops.Reduce | ops.Sort) and _is_neutral_full_read(read)
 
@@ -102,8 +104,7 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     ):
         return False
     gone = isinstance(read.op, ops.Reduce | ops.ArgMax) and to >= key
-    shape = operand.shape
-    return reach.lo >= 0 and shape[to + gone] == shape[key]
+    return reach.lo >= 0 and operand.shape[to + gone] == operand.shape[key]
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
@@ -140,9 +141,8 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
     # mask is false.
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
-    if read.is_padding_last and reach.lo >= 0 and _have_same_positions(read):
-        return sound
-    if any(g.key in read.operand_facts[g.operand].zero_axes for g in read.link.gates):
+    is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
+    if is_outside or any(g.key in read.operand_facts[g.operand].zero_axes for g in read.link.gates):
         return sound
     if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
         return True
@@ -158,15 +158,13 @@ def _have_same_positions(read: PaddedRead) -> bool:
     operand, to = read.node.args[read.link.operand], read.link.result_axis
     if operand is None or to is None:
         return False
-    types = read.node.infer_types()
-    made = types[read.link.result].shape[to]
-    return made == operand.shape[read.axis]
+    made = read.node.infer_types()[read.link.result]
+    return made.shape[to] == operand.shape[read.axis]
 
 
 def _has_low_scores(read: PaddedRead) -> bool:
     """Return True if the scores of a masked softmax are -inf at padded keys."""
-    scores = read.node.first
-    last = scores.rank - 1 if scores else 0
+    last = read.node.first.rank - 1 if read.node.first else 0
     return read.operand_facts[0].constants.get(last) == -inf
 
 
@@ -237,8 +235,9 @@ def _is_neutral_full_read(read: PaddedRead) -> bool:
             return is_softmax_ignoring(read.node, facts, axis)
         case ops.ArgMax():
             # The first of equal elements is selected, which with right padding is valid.
-            first = read.is_padding_last or axis in facts.finite_axes
-            return facts.is_ignored_by_max(axis) and first
+            if read.is_padding_last:
+                return _is_neutral_reduction(read, "max")
+            return facts.is_ignored_by_max(axis) and axis in facts.finite_axes
         case ops.Gather():
             return read.operand_facts[1].is_valid_index or is_gather_in_sort_order(
                 read.node, read.operand_facts
@@ -291,7 +290,8 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
 
 def _is_reading_only_padding(read: PaddedRead) -> bool:
     """Return True if padded positions of a window's result read padded positions only."""
-    back, ahead = read.is_padding_first, read.is_padding_last
+    is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
+    back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
     here = (back and read.link.lo >= 0) or (ahead and read.link.hi <= 0)
     return here and not read.is_merged
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
-from specc.analysis.value_ranges import find_constant_fraction, get_viewed_op
+from specc.analysis.value_ranges import find_constant_fraction, get_viewed_op, skip_views
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Node, Value
@@ -228,6 +228,16 @@ def _is_order_only(count: PaddingCount) -> bool:
         for product in count or ()
         for f in product
     )
+
+
+def is_last_index(node: Node, padding_mask: Value) -> bool:
+    """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last index of valid positions."""
+    if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
+        return False
+    match skip_views(node.first):
+        case Value(node=Node(ops.Reduce("sum", axis), (Value(node=Node(ops.Cast(), (mask,))),))):
+            return mask is padding_mask and axis == padding_mask.rank - 1
+    return False
 
 
 def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length: Dim) -> bool:

@@ -58,8 +58,8 @@ from specc.analysis.value_ranges import is_zero_everywhere
 from specc.ir import ops
 from specc.ir.graph import Node
 
-MASK_KEY_AXIS = 3
-"""The key axis of an attention mask, [batch, head, query, key]."""
+MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
+"""Axes of an attention mask, [batch, head, query, key]."""
 
 PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.Weigh)
 """Ops that may multiply a zero by an element of another operand."""
@@ -142,12 +142,13 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
         case ops.MaskedWeights():
             # The keys are the last axis of mask and weights, however many axes precede it.
             mask = node.op.mask
-            if mask(node).rank - 1 in mask.select(operand_facts).zero_axes:
+            masked_axes = mask.select(operand_facts).zero_axes
+            if mask(node).rank - 1 in masked_axes:
                 yield last
-        case ops.Attend() if value.shape[-1] in padded_result.padded_lengths:
-            # The second result, the weights: the first has features, not keys, as its last axis.
-            if _has_masked_keys(node.op, node, operand_facts):
-                yield last
+            if mask(node).rank - 2 in masked_axes:
+                yield last - 1  # a query without visible keys gets zeros
+        case ops.Attend():
+            yield from _iterate_masked_attention_axes(padded_result, node.op)
         case ops.Softmax(axis) if is_softmax_ignoring(node, operand_facts[0], axis):
             # exp(-1e30 - max) is 0 if max is an ordinary number; without `iterate_ordinary_axes`
             # all scores might be low, and each of n keys would get 1/n.
@@ -164,10 +165,18 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield 1
 
 
-def _has_masked_keys(op: ops.Attend, node: Node, operand_facts: Sequence[PaddingFacts]) -> bool:
-    """Return True if the mask of attention is false at padded keys."""
-    hidden = op.mask.select(operand_facts)
-    return bool(op.mask(node) and hidden and MASK_KEY_AXIS in hidden.zero_axes)
+def _iterate_masked_attention_axes(padded_result: PaddedResult, op: ops.Attend) -> Iterator[int]:
+    """Yield the axes along which a result of attention is zero because its mask is false."""
+    value, operand_facts = padded_result.value, padded_result.operand_facts
+    mask_facts = op.mask.select(operand_facts)
+    masked_axes = mask_facts.zero_axes if op.mask(padded_result.node) and mask_facts else ()
+    # The second result, the weights: the first has features, not keys, as its last axis.
+    if value.shape[-1] in padded_result.padded_lengths and MASK_KEY_AXIS in masked_axes:
+        yield value.rank - 1
+    # Zero times NaN is NaN.
+    is_finite = value.index == op.weights_result or op.values.select(operand_facts).is_finite
+    if MASK_QUERY_AXIS in masked_axes and is_finite:
+        yield MASK_QUERY_AXIS
 
 
 def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:

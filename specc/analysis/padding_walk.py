@@ -33,6 +33,7 @@ from specc.analysis.padding_positions import (
     PaddedLength,
     PaddingCount,
     infer_padding_count,
+    is_last_index,
     is_padding_exposed,
 )
 from specc.analysis.padding_rotation import RotationFact, infer_rotation
@@ -75,11 +76,12 @@ class PaddingWalk:
 
     def infer_graph_facts(self, graph: Graph) -> Mapping[Value, PaddingFacts]:
         """Return the facts of every value of a graph."""
+        padded_axes = frozenset({self.padding_mask.rank - 1})
         return self.infer_values(
             graph,
             {
                 self.padding_mask: replace(
-                    NO_PADDING_FACTS, zero_axes=frozenset({self.padding_mask.rank - 1})
+                    NO_PADDING_FACTS, zero_axes=padded_axes, finite_axes=padded_axes
                 )
             },
         )
@@ -228,8 +230,10 @@ class PaddingWalk:
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
         """Return True for an argmax that counts the padding before it, or that has no padding
-        before it.
+        before it; and for the last index of right-padded sequences, `sum(keep) - 1`.
         """
+        if self.padding_side == "right" and is_last_index(node, self.padding_mask):
+            return True
         if not isinstance(node.op, ops.ArgMax) or node.first is None:
             return False
         length = node.first.shape[node.op.axis]
@@ -284,15 +288,23 @@ class PaddingWalk:
             case ops.Gather(axis) if node.args[0] and (
                 operand_facts[1].is_valid_index or is_gather_in_sort_order(node, operand_facts)
             ):
-                # A valid position that is indexed within the padded axis itself is the same one
-                # wherever it is; in a table it is another one.
-                elsewhere = node.args[0].shape[axis] not in self.padded_lengths
+                elsewhere = not self._is_indexed_by_position(node.args[0].shape[axis])
                 return bool(counts[0]) or counts[0] is None or elsewhere
             case ops.Scan() if self._is_padded_loop(node, node.op) and self._has_padded_values(
                 node.op.body
             ):
                 return True
         return is_padding_exposed(node, counts, self.length)
+
+    def _is_indexed_by_position(self, length: Dim) -> bool:
+        """Return True if the index of a valid position selects that position on an axis, however
+        much padding precedes it: not in a table, after positions that are always valid, or among
+        repeated positions.
+        """
+        if length not in self.padded_lengths or self.padding_side == "right":
+            return length in self.padded_lengths
+        is_after_others = self.offsets.offsets.get(length, Dim.of(0)) != 0
+        return not is_after_others and (length - self.length).number is not None
 
     def _has_padded_values(self, body: Graph) -> bool:
         """Return True if the body of a loop over the padded axis computes values with that axis."""

@@ -433,6 +433,8 @@ FORMS_OF_SEVERAL_RESULTS = {
     "gru": "{0}, {0}a = ",
     "lstm": "{0}, {0}a, _ = ",
     "rnn": "{0}, {0}a = ",
+    "chunk": "{0}, {0}a = ",
+    "parts": "{0}, {0}a = ",
 }
 """Names for the results of an op with several results."""
 
@@ -620,10 +622,14 @@ class PaddingComparison:
 
 
 def compare_with_padding(seed: int) -> PaddingComparison | None:
+    """Compare the warnings of a random spec with the effect of padding."""
+    return compare_spec_with_padding(write_spec(seed), seed)
+
+
+def compare_spec_with_padding(spec: PaddedSpec, seed: int) -> PaddingComparison | None:
     """Compare the warnings of a spec with the effect of padding; None if a shape does not fit or
     the result alone is NaN.
     """
-    spec = write_spec(seed)
     try:
         graph = elaborate_padded_spec(spec.text)
         warned, effect = bool(check_padding(graph)), find_padding_effect(graph, spec, seed)

@@ -1,0 +1,144 @@
+"""Ops that specs rarely combine (`rare_padded_specs`): without a padding warning, padding has no
+effect.
+"""
+
+import pytest
+from support.random_padded_specs import compare_spec_with_padding, elaborate_padded_spec
+from support.rare_padded_specs import LAYER_FORMS, LOOP_FORMS, write_rare_spec, write_single_form
+
+from specc.analysis import padding_invariance, padding_walk
+from specc.analysis.padding_check import check_padding
+from specc.ir import ops
+
+SIDES = ("left", "right", "")
+MANY, CHUNK = 8000, 500
+MIN_SHARE = 0.7
+"""Minimum share of warned specs that show an effect."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+BEST = "argmax(where({keep}, sum({x}), -inf), axis=1)"
+LEAKS = {
+    "an index into an axis with positions before it": (
+        f"{BEST} ; gather(pad({{x}}, before=2), {{p}}1, axis=1) ; {{x}} + {{p}}2[:, none]",
+        ("left", ""),
+    ),
+    "an index into an axis with repeated positions": (
+        f"{BEST} ; resize({{x}}, mode=nearest, size=[2 * n], axis=1)"
+        " ; gather({p}2, {p}1, axis=1) ; {x} + {p}3[:, none]",
+        ("left", ""),
+    ),
+    "a running sum over sorted positions": (
+        "sort(relu({x}) * {weight}, axis=1, descending=true)"
+        " ; {x} + sum(cumsum({p}1, axis=1), axis=1)[:, none]",
+        SIDES,
+    ),
+    "an index after the last valid position": (
+        "pad({x}, after=2) ; {x} + gather({p}1, sum(cast({keep}, to=int), axis=1) + 1 - 1, axis=1)[:, none]",
+        ("right",),
+    ),
+}
+CLEAN = {
+    "the first valid position": (
+        "{x} + gather({x}, argmax(cast({keep}, to=int), axis=1), axis=1)[:, none]",
+        SIDES,
+    ),
+    "the last valid position": (
+        "{x} + gather({x}, sum(cast({keep}, to=int), axis=1) - 1, axis=1)[:, none]",
+        ("right",),
+    ),
+    "softmax over queries": (
+        "attend_by(dot, {x}, {x}, {x}, mask=visible({keep}) & query_mask({keep}), normalize=queries)",
+        SIDES,
+    ),
+    "attention weights that each key gets": (
+        "grid(dot, {x}, {x}) ; masked_softmax({p}1, {keep}[:, none] & {keep}[..., none])"
+        " ; {x} * sum({p}2, axis=1)[..., none]",
+        SIDES,
+    ),
+    "the key with the largest weight": (
+        "grid(dot, {x}, {x}) ; masked_softmax({p}1, {keep}[:, none])"
+        " ; gather({x}, argmax({p}2, axis=2), axis=1)",
+        ("right",),
+    ),
+    "attention to the positions ahead": (
+        "attend({x}, {x}, {x}, mask=window(1, ahead=2))",
+        ("left",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_has_a_warning(name: str) -> None:
+    form, sides = LEAKS[name]
+    for side in sides:
+        found = compare_spec_with_padding(write_single_form(form.split(" ; "), side), 0)
+        assert found
+        assert found.effect
+        assert found.warned
+
+
+MISTAKES: dict[str, tuple[object, str, object]] = {
+    "an index selects the same position on every axis": (
+        padding_walk.PaddingWalk,
+        "_is_indexed_by_position",
+        lambda self, length: True,
+    ),
+    "padding stays in place when sorted": (
+        padding_invariance,
+        "_is_reading_only_padding",
+        lambda read: read.is_padding_first and read.link.lo >= 0,
+    ),
+    "every difference is the last index": (
+        padding_walk,
+        "is_last_index",
+        lambda node, padding_mask: node.op == ops.Arith("sub"),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(place, name, wrong)
+    found = [
+        check_padding(elaborate_padded_spec(write_single_form(form.split(" ; "), side).text))
+        for form, sides in LEAKS.values()
+        for side in sides
+    ]
+    assert not all(found)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_layer_has_no_warning(name: str) -> None:
+    form, sides = CLEAN[name]
+    for side in sides:
+        assert not check_padding(
+            elaborate_padded_spec(write_single_form(form.split(" ; "), side).text)
+        )
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("side", SIDES)
+def test_a_proof_about_a_single_layer_is_not_contradicted(side: str) -> None:
+    found = [
+        (
+            form,
+            pooled,
+            compare_spec_with_padding(write_single_form(form, side, is_pooled=pooled), 0),
+        )
+        for form in (*LAYER_FORMS, *LOOP_FORMS, *(c[0].split(" ; ") for c in CLEAN.values()))
+        for pooled in (False, True)
+    ]
+    assert not [f for f in found if f[2] and f[2].effect and not f[2].warned]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("start", range(0, MANY, CHUNK))
+def test_proofs_about_rare_ops_are_not_contradicted(start: int) -> None:
+    seeds = range(start, start + CHUNK)
+    found = [compare_spec_with_padding(write_rare_spec(seed), seed) for seed in seeds]
+    warned = [f for f in found if f and f.warned]
+    assert not [f for f in found if f and f.effect and not f.warned]
+    assert len(warned) < 0.8 * CHUNK
+    assert sum(bool(f.effect) for f in warned) >= MIN_SHARE * len(warned)
