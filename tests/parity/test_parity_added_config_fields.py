@@ -67,6 +67,14 @@ def of_decoder(
     )
 
 
+XLM: dict[str, Any] = {
+    "pad_token_id": 4,
+    "vocab_size": 31,
+    "emb_dim": 24,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 20,
+}
 ENCODER: dict[str, Any] = {
     **SIZES,
     "vocab_size": 31,
@@ -83,17 +91,21 @@ def of_encoder(
     head: str = "ForMaskedLM",
     results: tuple[str, ...] = ("logits",),
     further: tuple[str, ...] = (),
+    absent: tuple[str, ...] = (),
 ) -> FieldCase:
-    """Return the fields of an encoder class; `further` inputs of ours are zeros."""
+    """Return the fields of an encoder class; `further` inputs of ours are zeros, `absent` ones -1."""
 
     def inputs(config: Mapping[str, Any]) -> Arrays:
-        return {**make_text_inputs(config), **dict.fromkeys(("token_type_ids", *further), 0 * IDS)}
+        types = dict.fromkeys(("token_type_ids", *further), 0 * IDS - bool(absent))
+        return {**make_text_inputs(config), **types, **dict.fromkeys(absent, 0 * IDS - 1)}
 
     def run(model: Any, x: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         outputs = model(input_ids=x["input_ids"], return_dict=True)
         return {name: outputs[name] for name in results}
 
-    return FieldCase(spec, f"{family}Config", f"{family}{head}", tiny, inputs, run, more)
+    # without a mask XLM finds padding by its id; here the mask is given
+    excluded = ("pad_token_id",) if absent else ()
+    return FieldCase(spec, f"{family}Config", f"{family}{head}", tiny, inputs, run, more, excluded)
 
 
 FAMILIES = {
@@ -124,6 +136,14 @@ FAMILIES = {
         "roc_bert", "RoCBert",
         {**ENCODER, "pronunciation_embed_dim": 6, "pronunciation_vocab_size": 9, "shape_embed_dim": 5, "shape_vocab_size": 7},
         {}, further=("input_shape_ids", "input_pronunciation_ids"),
+    ),
+    "xlm": of_encoder(
+        "xlm", "XLM", XLM, {"n_langs": (3,), "asm": (True,), "is_encoder": (False,)}, "WithLMHeadModel", absent=("langs",),
+    ),
+    "flaubert": of_encoder("xlm", "Flaubert", XLM, {"n_langs": (3,)}, "WithLMHeadModel", absent=("langs",)),
+    "xlnet": of_encoder(
+        "xlnet", "XLNet", {"vocab_size": 31, "d_model": 24, "n_layer": 2, "n_head": 4, "d_inner": 40},
+        {"attn_type": ("uni",), "clamp_len": (3, -1), "d_head": (8,)}, "LMHeadModel",
     ),
     "splinter": of_encoder("splinter", "Splinter", ENCODER, {}, "ForQuestionAnswering", ("start_logits", "end_logits")),
     "jina_embeddings_v3": of_encoder("jina_embeddings_v3", "JinaEmbeddingsV3", ENCODER, ROTARY),

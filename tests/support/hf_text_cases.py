@@ -291,6 +291,22 @@ ENCODERS = {
         cls_token_id=1,
         sep_token_id=2,
     ),
+    "xlnet": RecordedCase(
+        case=ModelCase(
+            config="XLNetConfig",
+            model="XLNetForTokenClassification",
+            samples=SEGMENT_SAMPLES,
+            sides=("left", "right"),
+            tiny={
+                "vocab_size": VOCAB,
+                "d_model": 16,
+                "n_layer": 2,
+                "n_head": 2,
+                "d_inner": 20,
+                "num_labels": 3,
+            },
+        )
+    ),
     "deberta": make_encoder_case(
         "DebertaForMaskedLM",
         "Deberta",

@@ -263,6 +263,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     | {"shape_dim": 5, "shapes": 7, "pronunciation_dim": 6, "pronunciations": 9},
     "splinter": CONTEXT_SIZES | {"question_token": 4},
     "jina_embeddings_v3": TRANSFORMER_SIZES,
+    "xlm": {k: v for k, v in CONTEXT_SIZES.items() if k != "hidden"} | {"languages": 2},
+    "xlnet": TRANSFORMER_SIZES,
     "distilbert": CONTEXT_SIZES,
     "electra": CONTEXT_SIZES | {"embed_dim": 8},
     "ernie": CONTEXT_SIZES | {"use_task_id": True},
