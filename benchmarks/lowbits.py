@@ -327,7 +327,7 @@ def _given(reader: Reader, graph: Any) -> dict[str, np.ndarray]:
             lengths = [d.number or n for d, n in zip(type.shape, shape, strict=True)]
             given[name] = rng.normal(size=lengths).astype(np.float32)
             continue
-        given[name] = rng.integers(5, graph.input_facts[name].below.number, shape)
+        given[name] = rng.integers(5, graph.input_facts[name].upper_bound.number, shape)
     return given
 
 

@@ -2,10 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from specc_numpy import conv, nn, quantized, recurrent, rows, tensor
+from specc_numpy import conv, indexing, nn, quantized, recurrent, tensor
 from specc_numpy.numpy_interpreter import evaluate, evaluate_graph
 
-__all__ = ["conv", "evaluate", "evaluate_graph", "nn", "quantized", "recurrent", "rows", "tensor"]
+__all__ = [
+    "conv",
+    "evaluate",
+    "evaluate_graph",
+    "indexing",
+    "nn",
+    "quantized",
+    "recurrent",
+    "tensor",
+]
 
 if TYPE_CHECKING:
     import specc_numpy

@@ -8,7 +8,7 @@ import numpy as np
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.evaluation import (
-    count_kept_rows,
+    count_mask_positions,
     count_transposed_positions,
     count_window_elements,
     count_windows,
@@ -106,10 +106,10 @@ def _combine_windows(
 
 
 @evaluate
-def keep_rows(op: ops.KeepRows, env: LengthValues, keep: Array) -> Array:
+def downsample_padding_mask(op: ops.DownsamplePaddingMask, env: LengthValues, keep: Array) -> Array:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
-    count = count_kept_rows(op, size)
+    count = count_mask_positions(op, size)
     result: Array = np.zeros((keep.shape[0], count), bool)
     for t in range(count):
         # The window ends `lag` positions later or, with a negative lag, begins that much earlier.
@@ -125,13 +125,13 @@ def swap_channels(kernel: Sequence[int], x: Array) -> Array:
     return x.swapaxes(1, 2) if len(kernel) == 1 else x
 
 
-def _pad_window_axes(op: ops.Sliding, x: Array, value: float) -> Array:
+def _pad_window_axes(op: ops.SlidingWindowOp, x: Array, value: float) -> Array:
     sides = list(zip(op.padding_before, op.end_padding, strict=True))
     return np.pad(x, [(0, 0), (0, 0), *sides], constant_values=value)
 
 
 def _select_window_offset(
-    op: ops.Sliding, padded: Array, offset: Sequence[int], counts: Sequence[int]
+    op: ops.SlidingWindowOp, padded: Array, offset: Sequence[int], counts: Sequence[int]
 ) -> Array:
     """Return the element at one kernel offset of every window."""
     steps = zip(offset, op.dilations, op.stride, counts, strict=True)

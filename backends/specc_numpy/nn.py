@@ -28,7 +28,7 @@ evaluate.add_rules(
     {
         ops.Dropout: lambda op, env, x: x,
         ops.MaskedSoftmax: lambda op, env, scores, mask: _softmax(scores, mask, -1),
-        ops.Weigh: lambda op, env, weights, values: weights @ values,
+        ops.WeightedSum: lambda op, env, weights, values: weights @ values,
     }
 )
 
@@ -45,16 +45,16 @@ def layer_norm(
     op: ops.LayerNorm,
     env: LengthValues,
     x: Array,
-    gain: Array | None = None,
+    weight: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
     y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + op.eps)
-    return _scale_and_shift(y, gain, bias)
+    return _scale_and_shift(y, weight, bias)
 
 
-def _scale_and_shift(y: Array, gain: Array | None, bias: Array | None) -> Array:
-    y = y if gain is None else y * gain
+def _scale_and_shift(y: Array, weight: Array | None, bias: Array | None) -> Array:
+    y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
 
@@ -63,7 +63,7 @@ def group_norm(
     op: ops.GroupNorm,
     env: LengthValues,
     x: Array,
-    gain: Array | None = None,
+    weight: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
     """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
@@ -74,14 +74,14 @@ def group_norm(
     mean = grouped.mean(axis=-1, keepdims=True)
     variance = ((grouped - mean) ** 2).mean(axis=-1, keepdims=True)
     y = ((grouped - mean) / np.sqrt(variance + op.eps)).reshape(y.shape)
-    return np.moveaxis(_scale_and_shift(np.moveaxis(y, 1, -1), gain, bias), -1, op.axis)
+    return np.moveaxis(_scale_and_shift(np.moveaxis(y, 1, -1), weight, bias), -1, op.axis)
 
 
 @evaluate
-def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, gain: Array | None = None) -> Array:
+def rms_norm(op: ops.RMSNorm, env: LengthValues, x: Array, weight: Array | None = None) -> Array:
     """f[*s d], f[d]? -> f[*s d]"""
     y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + op.eps)
-    return y if gain is None else y * gain
+    return y if weight is None else y * weight
 
 
 def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | None = None) -> Array:
@@ -116,7 +116,7 @@ def softmax(op: ops.Softmax, env: LengthValues, x: Array) -> Array:
 
 
 @evaluate
-def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
+def masked_hardmax(op: ops.MaskedHardmax, env: LengthValues, scores: Array, mask: Array) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # `argmax` over the visible keys only, so that ties and NaN at masked keys do not count; the
     # first of equal scores wins.
@@ -130,7 +130,9 @@ def hard(op: ops.Hard, env: LengthValues, scores: Array, mask: Array) -> Array:
 
 
 @evaluate
-def share(op: ops.Share, env: LengthValues, scores: Array, mask: Array) -> Array:
+def masked_normalization(
+    op: ops.MaskedNormalization, env: LengthValues, scores: Array, mask: Array
+) -> Array:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     # A kernel is nonnegative (Nadaraya, 1964); masked keys do not count in the sum either.
     visible_scores = np.where(mask, np.maximum(scores, 0.0), 0.0)
@@ -149,7 +151,7 @@ def attend(
     key: Array,
     values: Array,
     mask: Array | None = None,
-    added: Array | None = None,
+    bias: Array | None = None,
     sinks: Array | None = None,
 ) -> tuple[Array, Array]:
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
@@ -166,16 +168,16 @@ def attend(
     # Softcap applies to the products, before bias and mask.
     if op.cap > 0:
         scores = op.cap * np.tanh(scores / op.cap)
-    if added is not None:
-        scores = scores + added
+    if bias is not None:
+        scores = scores + bias
     sink = None if sinks is None else sinks[None, :, None, None]
     weights = _softmax(scores, True if mask is None else mask, -1, sink)
     return weights @ values, weights
 
 
 @evaluate
-def patches(
-    op: ops.Patches, env: LengthValues, image: Array, w: Array, b: Array | None = None
+def patch_embedding(
+    op: ops.PatchEmbedding, env: LengthValues, image: Array, w: Array, b: Array | None = None
 ) -> Array:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     (batch, channels, *_), (*_, p, r) = image.shape, w.shape
@@ -233,7 +235,7 @@ def rotate(op: ops.Rotate, env: LengthValues, x: Array, cos: Array, sin: Array) 
 
 
 @evaluate
-def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
+def mixture_of_experts(op: ops.MixtureOfExperts, env: LengthValues, *operands: Array) -> Array:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
     inputs = op.split_operands(operands)
     *lead, width = inputs.x.shape
@@ -243,7 +245,7 @@ def route(op: ops.Route, env: LengthValues, *operands: Array) -> Array:
     body_lengths = {**env, op.token_count_symbol: token_count}
     body_output = op.get_body_output()
     result = np.zeros((*lead, evaluate_length(body_output.type.shape[-1], env)))
-    is_routed = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.experts, env))
+    is_routed = (inputs.ids >= 0) & (inputs.ids < evaluate_length(op.num_experts, env))
     if inputs.keep is not None:
         is_routed &= inputs.keep[..., None]
     # an expert that no token chose contributes nothing

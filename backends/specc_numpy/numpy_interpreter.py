@@ -54,7 +54,7 @@ _CURRENT_HOOK: ContextVar[ResultHook | None] = ContextVar("after", default=None)
 
 def evaluate_nodes(
     graph: Graph,
-    known: Mapping[Value, Array],
+    known_values: Mapping[Value, Array],
     env: LengthValues,
     requested: Iterable[Value],
     result_hook: ResultHook | None = None,
@@ -79,7 +79,7 @@ def evaluate_nodes(
 
     token = _CURRENT_HOOK.set(active_hook)
     try:
-        results = evaluate_live_nodes(graph, known, requested, evaluate_node, replace_result)
+        results = evaluate_live_nodes(graph, known_values, requested, evaluate_node, replace_result)
         return {value: convert(value, array) for value, array in results.items()}
     finally:
         _CURRENT_HOOK.reset(token)

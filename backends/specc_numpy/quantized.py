@@ -14,8 +14,8 @@ MIN_TOKEN_MAXIMUM = np.float32(1e-30)
 
 
 @evaluate
-def linear_q(
-    op: ops.LinearQ,
+def quantized_linear(
+    op: ops.QuantizedLinear,
     env: LengthValues,
     x: Array,
     weights: Array,
@@ -23,18 +23,20 @@ def linear_q(
     bias: Array | None = None,
 ) -> Array:
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
-    matrix = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.block, op.layout)
+    matrix = dequantize_matrix(weights, scales, x.shape[-1], op.bits, op.group_size, op.layout)
     if op.rounding == "tensor":
         x = round_per_tensor(x)
     elif op.rounding != "none":
-        size = x.shape[-1] if op.rounding == "row" else op.block
+        size = x.shape[-1] if op.rounding == "row" else op.group_size
         x = round_per_group(x, size, op.rounding)
     y: Array = x @ matrix.T
     return y if bias is None else y + bias
 
 
 @evaluate
-def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array, ...]:
+def quantized_lstm(
+    op: ops.QuantizedLstm, env: LengthValues, *args: Array | None
+) -> tuple[Array, ...]:
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
@@ -76,12 +78,12 @@ def lstm_q(op: ops.LstmQ, env: LengthValues, *args: Array | None) -> tuple[Array
 
 
 @evaluate
-def embedding_q(
-    op: ops.EmbeddingQ, env: LengthValues, ids: Array, table: Array, scales: Array
+def quantized_embedding(
+    op: ops.QuantizedEmbedding, env: LengthValues, ids: Array, table: Array, scales: Array
 ) -> Array:
     """i[*s], q[v d], f[v] -> f[*s d]"""
     width = evaluate_length(op.width, env)
-    matrix = dequantize_matrix(table, scales, width, op.bits, op.block, op.layout)
+    matrix = dequantize_matrix(table, scales, width, op.bits, op.group_size, op.layout)
     check_indices(ids, len(matrix), "an embedding table")
     return matrix[ids]
 

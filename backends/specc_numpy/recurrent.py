@@ -22,7 +22,9 @@ def rnn(op: ops.Rnn, env: LengthValues, *args: Array | None) -> tuple[Array, ...
     x = ops.RecurrentOperands.from_operands(args)
 
     def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (POINTWISE_FUNCTIONS[op.activation](_sum_products(x, inputs, states[0])),)
+        return (
+            POINTWISE_FUNCTIONS[op.activation](_project_inputs_and_state(x, inputs, states[0])),
+        )
 
     return _run_cell(step, x, x.state_weights.shape[1:], op.reverse)
 
@@ -60,13 +62,15 @@ def lstm(op: ops.Lstm, env: LengthValues, *args: Array | None) -> tuple[Array, .
 
     def step(inputs: Array, states: tuple[Array, ...]) -> tuple[Array, ...]:
         h, c = states
-        out, new = apply_lstm_gates(_sum_products(x, inputs, h), c, x.peepholes)
+        out, new = apply_lstm_gates(_project_inputs_and_state(x, inputs, h), c, x.peepholes)
         return out if x.projection is None else apply_linear(out, x.projection, None), new
 
     return _run_cell(step, x, [x.state_weights.shape[1], len(x.weights) // 4], op.reverse)
 
 
-def _sum_products(x: ops.RecurrentOperands[Array], inputs: Array, state: Array) -> Array:
+def _project_inputs_and_state(
+    x: ops.RecurrentOperands[Array], inputs: Array, state: Array
+) -> Array:
     """Return `W x + b + U h + c`."""
     return apply_linear(inputs, x.weights, x.bias) + apply_linear(
         state, x.state_weights, x.state_bias

@@ -11,7 +11,7 @@ from specc.ir.array import Array
 from specc.ir.evaluation import (
     compute_merged_shape,
     evaluate_index,
-    evaluate_last,
+    evaluate_last_index,
     evaluate_length,
     evaluate_slice,
     evaluate_split_shape,
@@ -111,7 +111,9 @@ evaluate.add_rules(
         ops.Index: lambda op, env, x: np.take(
             x, evaluate_index(op, x.shape[op.axis], env), axis=op.axis
         ),
-        ops.Last: lambda op, env, x: np.take(x, evaluate_last(x.shape[op.axis]), axis=op.axis),
+        ops.Last: lambda op, env, x: np.take(
+            x, evaluate_last_index(x.shape[op.axis]), axis=op.axis
+        ),
         ops.Reduce: lambda op, env, x: REDUCTIONS[op.fn](x, op.axis),
         ops.OneHot: lambda op, env, ids: (
             ids[..., None] == np.arange(evaluate_length(op.size, env))
@@ -146,7 +148,9 @@ def gather(op: ops.Gather, env: LengthValues, table: Array, ids: Array) -> Array
 def delay(op: ops.Delay, env: LengthValues, x: Array) -> Array:
     """a[*a t *b] -> a[*a t *b]"""
     length = x.shape[op.axis]
-    padding = np.full((*x.shape[: op.axis], op.by, *x.shape[op.axis + 1 :]), op.first, x.dtype)
+    padding = np.full(
+        (*x.shape[: op.axis], op.steps, *x.shape[op.axis + 1 :]), op.fill_value, x.dtype
+    )
     return np.take(np.concatenate([padding, x], axis=op.axis), np.arange(length), axis=op.axis)
 
 

@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from specc_torch import conv, nn, quantized, recurrent, rows, tensor
+from specc_torch import conv, indexing, nn, quantized, recurrent, tensor
 from specc_torch.spec_module import SpecModule
 from specc_torch.torch_interpreter import evaluate
 from specc_torch.training import Dataset, batch, check_output, module, save
@@ -29,11 +29,11 @@ __all__ = [
     "check_output",
     "conv",
     "evaluate",
+    "indexing",
     "module",
     "nn",
     "quantized",
     "recurrent",
-    "rows",
     "save",
     "tensor",
 ]

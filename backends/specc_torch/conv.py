@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from specc.ir import ops
 from specc.ir.evaluation import (
-    count_kept_rows,
+    count_mask_positions,
     count_transposed_positions,
     count_window_elements,
     count_windows,
@@ -17,14 +17,17 @@ from specc.ir.evaluation import (
 from specc_torch.torch_interpreter import ForwardContext, evaluate
 
 
-def _get_function(name: str, op: ops.Sliding | ops.ConvTranspose) -> Callable[..., Tensor]:
+def _get_function(name: str, op: ops.SlidingWindowOp | ops.ConvTranspose) -> Callable[..., Tensor]:
     """Return PyTorch's function for the number of window axes, such as `conv2d`."""
     function: Callable[..., Tensor] = getattr(functional, f"{name}{len(op.kernel)}d")
     return function
 
 
 def _run_on_windows(
-    op: ops.Sliding, x: Tensor, channels: int, apply_windows: Callable[[Tensor, list[int]], Tensor]
+    op: ops.SlidingWindowOp,
+    x: Tensor,
+    channels: int,
+    apply_windows: Callable[[Tensor, list[int]], Tensor],
 ) -> Tensor:
     """Return the result of `apply_windows` for `x` channels-first and the number of windows. The
     result is empty if an axis is shorter than a window, which PyTorch rejects.
@@ -112,10 +115,12 @@ def average_pool(op: ops.AveragePool, context: ForwardContext, x: Tensor) -> Ten
 
 
 @evaluate
-def keep_rows(op: ops.KeepRows, context: ForwardContext, keep: Tensor) -> Tensor:
+def downsample_padding_mask(
+    op: ops.DownsamplePaddingMask, context: ForwardContext, keep: Tensor
+) -> Tensor:
     """b[b t] -> b[b u]"""
     size = keep.shape[1]
-    count = count_kept_rows(op, size)
+    count = count_mask_positions(op, size)
     first = torch.arange(count, device=keep.device) * op.stride + min(op.lag, 0)
     positions = first[:, None] + torch.arange(abs(op.lag) + 1, device=keep.device)
     if not size:
@@ -124,7 +129,7 @@ def keep_rows(op: ops.KeepRows, context: ForwardContext, keep: Tensor) -> Tensor
     return window.all(2) if op.lag >= 0 else window.any(2)
 
 
-def _count_channels(op: ops.Sliding, x: Tensor) -> int:
+def _count_channels(op: ops.SlidingWindowOp, x: Tensor) -> int:
     return x.shape[2 if len(op.kernel) == 1 else 1]
 
 
@@ -133,7 +138,7 @@ def _swap_channels(kernel: Sequence[int], x: Tensor) -> Tensor:
     return x.transpose(1, 2) if len(kernel) == 1 else x
 
 
-def _pad_window_axes(op: ops.Sliding, x: Tensor, value: float) -> Tensor:
+def _pad_window_axes(op: ops.SlidingWindowOp, x: Tensor, value: float) -> Tensor:
     # PyTorch takes the last axis first.
     sides = zip(reversed(op.padding_before), reversed(op.end_padding), strict=True)
     return functional.pad(x, [n for side in sides for n in side], value=value)

@@ -40,7 +40,7 @@ evaluate.add_rules(
         ops.Dropout: lambda op, context, x: functional.dropout(x, op.p, context.is_training),
         ops.Softmax: lambda op, context, x: torch.softmax(x, op.axis),
         ops.MaskedSoftmax: lambda op, context, scores, mask: _softmax(scores, mask, -1),
-        ops.Weigh: lambda op, context, weights, values: weights @ values,
+        ops.WeightedSum: lambda op, context, weights, values: weights @ values,
     }
 )
 
@@ -50,11 +50,11 @@ def layer_norm(
     op: ops.LayerNorm,
     context: ForwardContext,
     x: Tensor,
-    gain: Tensor | None = None,
+    weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """f[*s d], f[d]?, f[d]? -> f[*s d]"""
-    return functional.layer_norm(x, x.shape[-1:], gain, bias, op.eps)
+    return functional.layer_norm(x, x.shape[-1:], weight, bias, op.eps)
 
 
 @evaluate
@@ -62,23 +62,23 @@ def group_norm(
     op: ops.GroupNorm,
     context: ForwardContext,
     x: Tensor,
-    gain: Tensor | None = None,
+    weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """f[b *a c *s], f[c]?, f[c]? -> f[b *a c *s]"""
     y = x.movedim(op.axis, 1)
     if y.numel():
-        y = functional.group_norm(y, context.evaluate_length(op.groups), gain, bias, op.eps)
+        y = functional.group_norm(y, context.evaluate_length(op.groups), weight, bias, op.eps)
     return y.movedim(1, op.axis)
 
 
 @evaluate
 def rms_norm(
-    op: ops.RMSNorm, context: ForwardContext, x: Tensor, gain: Tensor | None = None
+    op: ops.RMSNorm, context: ForwardContext, x: Tensor, weight: Tensor | None = None
 ) -> Tensor:
     """f[*s d], f[d]? -> f[*s d]"""
     y = x / torch.sqrt((x * x).mean(-1, keepdim=True) + op.eps)
-    return y if gain is None else y * gain
+    return y if weight is None else y * weight
 
 
 def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | None = None) -> Tensor:
@@ -102,7 +102,9 @@ def _softmax(scores: Tensor, mask: Tensor | None, axis: int, sinks: Tensor | Non
 
 
 @evaluate
-def hard(op: ops.Hard, context: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
+def masked_hardmax(
+    op: ops.MaskedHardmax, context: ForwardContext, scores: Tensor, mask: Tensor
+) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     if not scores.shape[-1]:
         return scores
@@ -116,7 +118,9 @@ def hard(op: ops.Hard, context: ForwardContext, scores: Tensor, mask: Tensor) ->
 
 
 @evaluate
-def share(op: ops.Share, context: ForwardContext, scores: Tensor, mask: Tensor) -> Tensor:
+def masked_normalization(
+    op: ops.MaskedNormalization, context: ForwardContext, scores: Tensor, mask: Tensor
+) -> Tensor:
     """f[*s q k], b[#*s #q #k] -> f[*s q k]"""
     visible_scores = torch.where(mask, scores.clamp(min=0), 0.0)
     total = visible_scores.sum(-1, keepdim=True)
@@ -131,7 +135,7 @@ def attend(
     key: Tensor,
     values: Tensor,
     mask: Tensor | None = None,
-    added: Tensor | None = None,
+    bias: Tensor | None = None,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """f[b h q d], f[b g k d], f[b g k e], b[#b #h #q #k]?, f[#b #h #q #k]?, f[h]? ->
@@ -146,15 +150,19 @@ def attend(
     scores = op.scale * (query @ key.transpose(-1, -2))
     if op.cap > 0:
         scores = op.cap * torch.tanh(scores / op.cap)
-    if added is not None:
-        scores = scores + added
+    if bias is not None:
+        scores = scores + bias
     weights = _softmax(scores, mask, -1, None if sinks is None else sinks[None, :, None, None])
     return weights @ values, weights
 
 
 @evaluate
-def patches(
-    op: ops.Patches, context: ForwardContext, image: Tensor, w: Tensor, b: Tensor | None = None
+def patch_embedding(
+    op: ops.PatchEmbedding,
+    context: ForwardContext,
+    image: Tensor,
+    w: Tensor,
+    b: Tensor | None = None,
 ) -> Tensor:
     """f[b c y x], f[d c p r], f[d]? -> f[b n d]"""
     p, r = w.shape[2:]
@@ -213,7 +221,9 @@ def rotate(op: ops.Rotate, context: ForwardContext, x: Tensor, cos: Tensor, sin:
 
 
 @evaluate
-def route(op: ops.Route, context: ForwardContext, *operands: Tensor) -> Tensor:
+def mixture_of_experts(
+    op: ops.MixtureOfExperts, context: ForwardContext, *operands: Tensor
+) -> Tensor:
     """f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]"""
     inputs = op.split_operands(operands)
     *lead, width = inputs.x.shape
@@ -228,7 +238,7 @@ def route(op: ops.Route, context: ForwardContext, *operands: Tensor) -> Tensor:
         ids = torch.where(inputs.keep.reshape(-1, 1), ids, -1)
     width = context.evaluate_length(op.get_body_output().type.shape[-1])
     result = torch.zeros(tokens.shape[0], width, dtype=context.float_dtype, device=context.device)
-    for expert in _list_used_experts(ids, context.evaluate_length(op.experts)):
+    for expert in _list_used_experts(ids, context.evaluate_length(op.num_experts)):
         is_chosen = ids == expert
         token_ids = is_chosen.any(-1).nonzero()[:, 0]
         expert_weights = [w[expert] for w in inputs.stacked]
@@ -248,7 +258,7 @@ def _list_used_experts(ids: Tensor, experts: int) -> list[int]:
 
 
 def _run_expert(
-    op: ops.Route,
+    op: ops.MixtureOfExperts,
     context: ForwardContext,
     tokens: Tensor,
     other_inputs: list[Tensor],

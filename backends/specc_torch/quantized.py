@@ -14,8 +14,8 @@ from specc_torch.torch_interpreter import ForwardContext, check_tensor_indices, 
 
 
 @evaluate
-def linear_q(
-    op: ops.LinearQ,
+def quantized_linear(
+    op: ops.QuantizedLinear,
     context: ForwardContext,
     x: Tensor,
     weights: Tensor,
@@ -24,17 +24,19 @@ def linear_q(
 ) -> Tensor:
     """f[*s i], q[o i], f[o], f[o]? -> f[*s o]"""
     width = x.shape[-1]
-    matrix = _dequantize_matrix(weights, scales, width, op.bits, op.block, op.layout)
+    matrix = _dequantize_matrix(weights, scales, width, op.bits, op.group_size, op.layout)
     if op.rounding == "tensor":
         x = _round_per_tensor(x)
     elif op.rounding != "none":
-        size = width if op.rounding == "row" else op.block
+        size = width if op.rounding == "row" else op.group_size
         x = torch.cat([_round_group(p, op.rounding) for p in torch.split(x, max(size, 1), -1)], -1)
     return functional.linear(x, matrix, bias)
 
 
 @evaluate
-def lstm_q(op: ops.LstmQ, context: ForwardContext, *args: Tensor | None) -> tuple[Tensor, ...]:
+def quantized_lstm(
+    op: ops.QuantizedLstm, context: ForwardContext, *args: Tensor | None
+) -> tuple[Tensor, ...]:
     """f[b t i], q[i g], q[r g], f[g], f[g], f[g]?, f[g]?, b[b t]?, f[b r]?, f[b r]?, f[p]?
     -> f[b t r], f[b r], f[b r]
     """
@@ -77,12 +79,12 @@ def lstm_q(op: ops.LstmQ, context: ForwardContext, *args: Tensor | None) -> tupl
 
 
 @evaluate
-def embedding_q(
-    op: ops.EmbeddingQ, context: ForwardContext, ids: Tensor, table: Tensor, scales: Tensor
+def quantized_embedding(
+    op: ops.QuantizedEmbedding, context: ForwardContext, ids: Tensor, table: Tensor, scales: Tensor
 ) -> Tensor:
     """i[*s], q[v d], f[v] -> f[*s d]"""
     width = context.evaluate_length(op.width)
-    matrix = _dequantize_matrix(table, scales, width, op.bits, op.block, op.layout)
+    matrix = _dequantize_matrix(table, scales, width, op.bits, op.group_size, op.layout)
     check_tensor_indices(ids, matrix.shape[0], "an embedding table")
     return functional.embedding(ids.long(), matrix)
 

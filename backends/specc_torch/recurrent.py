@@ -23,8 +23,8 @@ def rnn(op: ops.Rnn, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     """f[b t i], f[h i], f[h h], f[h]?, f[h]?, b[b t]?, f[b h]? -> f[b t h], f[b h]"""
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(inputs: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        from_state = linear(before[0], x.state_weights, x.state_bias)
+    def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        from_state = linear(states[0], x.state_weights, x.state_bias)
         return (ACTIVATION_FUNCTIONS[op.activation](inputs + from_state),)
 
     states = _list_initial_states(x, x.state_weights.shape[1:])
@@ -42,8 +42,8 @@ def gru(op: ops.Gru, context: ForwardContext, *args: Tensor | None) -> tuple[Ten
     size = x.state_weights.shape[1]
     b_n = None if x.state_bias is None else x.state_bias[2 * size :]
 
-    def step(inputs: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        (h,) = before
+    def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        (h,) = states
         r_x, z_x, n_x = inputs.chunk(3, dim=1)
         r_h, z_h, n_h = linear(h, x.state_weights, x.state_bias).chunk(3, dim=1)
         r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
@@ -66,8 +66,8 @@ def lstm(op: ops.Lstm, context: ForwardContext, *args: Tensor | None) -> tuple[T
     """
     x = ops.RecurrentOperands.from_operands(args)
 
-    def step(inputs: Tensor, before: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        h, c = before
+    def step(inputs: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, c = states
         gates = inputs + linear(h, x.state_weights, x.state_bias)
         out, c = apply_lstm_gates(gates, c, x.peepholes)
         return out if x.projection is None else linear(out, x.projection), c

@@ -199,7 +199,7 @@ def _make_initial_parameter(
     shape = tuple(d.evaluate({}) for d in facts.type.shape)
     if name not in values:
         return torch.from_numpy(
-            make_initial_values(parse_initializer(facts.initial, facts.span), seed, name, shape)
+            make_initial_values(parse_initializer(facts.initializer, facts.span), seed, name, shape)
         )
     value = values[name]
     tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, np.float32))

@@ -11,7 +11,7 @@ from specc.ir import ops
 from specc.ir.evaluation import (
     compute_merged_shape,
     evaluate_index,
-    evaluate_last,
+    evaluate_last_index,
     evaluate_slice,
     evaluate_split_shape,
     number_einsum_axes,
@@ -111,7 +111,7 @@ evaluate.add_rules(
             ids[..., None] == context.arange(context.evaluate_length(op.size))
         ).to(context.float_dtype),
         ops.MatMul: lambda op, context, left, right: left @ right,
-        ops.Last: lambda op, context, x: x.select(op.axis, evaluate_last(x.shape[op.axis])),
+        ops.Last: lambda op, context, x: x.select(op.axis, evaluate_last_index(x.shape[op.axis])),
         ops.Index: lambda op, context, x: x.select(
             op.axis, evaluate_index(op, x.shape[op.axis], context.lengths)
         ),
@@ -150,8 +150,8 @@ def gather(op: ops.Gather, context: ForwardContext, table: Tensor, ids: Tensor) 
 def delay(op: ops.Delay, context: ForwardContext, x: Tensor) -> Tensor:
     """a[*a t *b] -> a[*a t *b]"""
     length = x.shape[op.axis]
-    padding_length = min(op.by, length)
-    padding = make_full(x, op.axis, (padding_length,), op.first)
+    padding_length = min(op.steps, length)
+    padding = make_full(x, op.axis, (padding_length,), op.fill_value)
     return torch.cat([padding, x.narrow(op.axis, 0, length - padding_length)], dim=op.axis)
 
 

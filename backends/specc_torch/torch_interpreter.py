@@ -69,12 +69,15 @@ def check_tensor_indices(ids: Tensor, size: int, table_name: str) -> None:
 
 
 def run_graph_nodes(
-    graph: Graph, known: Mapping[Value, Tensor], context: ForwardContext, requested: Iterable[Value]
+    graph: Graph,
+    known_values: Mapping[Value, Tensor],
+    context: ForwardContext,
+    requested: Iterable[Value],
 ) -> dict[Value, Tensor]:
-    """Return the `requested` values of `graph` from `known` inputs and parameters."""
+    """Return the `requested` values of `graph` from `known_values` inputs and parameters."""
     return evaluate_live_nodes(
         graph,
-        known,
+        known_values,
         requested,
         lambda node, operands: evaluate[node.op](node.op, context, *operands),
     )

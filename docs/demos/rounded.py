@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 import specc
-from specc.verification.quantization_error import QuantizationLoss
+from specc.verification.quantization_error import OutputError
 
 HERE = Path(__file__).parent
 COUNT = 200
@@ -144,8 +144,8 @@ def diverging(directory: Path) -> Iterator[str]:
     for kind, options in ROUNDED.items():
         path = directory / f"{kind}.onnx"
         specc.compile(LEARNED, path, **options)  # type: ignore[arg-type]
-        loss = QuantizationLoss()
-        loss.see(specc.load(path).run(input_ids=ids)["logits"], wanted, drawn=True)
+        loss = OutputError()
+        loss.add_result(specc.load(path).run(input_ids=ids)["logits"], wanted, is_logits=True)
         told = loss.measures
         yield f"| {kind} | {told['kl']:.1e} | {told['changed']:.1%} |"
 

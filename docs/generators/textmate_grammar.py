@@ -83,7 +83,7 @@ def _lower(kinds: Iterable[str]) -> list[str]:
 def _words() -> list[Pattern]:
     """Return the patterns of keywords: reserved words first, then words that may be names."""
     # `"mask": "MASK"`: keywords spelled with letters
-    words = {text for text in load_lalr_table().words if text.isalpha()}
+    words = {text for text in load_lalr_table().keywords if text.isalpha()}
     hard = _lower(RESERVED_TERMINALS)
     items = sorted({*_lower(ITEM_TERMINALS), "specc", "model", "extends"} & words)
     soft = sorted(words - set(hard) - set(items))

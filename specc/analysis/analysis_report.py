@@ -78,7 +78,7 @@ def check_axis_causality(graph: Graph, symbol: str) -> AxisCausality:
             reason=_format_leak_reason(graph, leak, flow),
             receptive_fields=fields,
         )
-    ahead = next((n for n, reach in fields.items() if reach.lo < 0), "")
+    ahead = next((n for n, reach in fields.items() if reach.low < 0), "")
     why = f"`{ahead}` reads later rows" if ahead else ""
     return AxisCausality(symbol=symbol, is_causal=not ahead, reason=why, receptive_fields=fields)
 
@@ -191,7 +191,7 @@ def analyze_graph(
         receptive_fields=proved.receptive_fields,
         batch_symbol=batch,
         is_batch_independent=not mixed if batch else None,
-        padding_masks=tuple(n for n, f in graph.input_facts.items() if f.keep),
+        padding_masks=tuple(n for n, f in graph.input_facts.items() if f.padding_side),
         has_groups=has_groups(graph),
         other_axes=() if proved.errors else tuple(iterate_axis_causality(graph, (symbol, batch))),
         errors=tuple(proved.errors),
@@ -239,7 +239,7 @@ def _inline_computed_inputs(graph: Graph, defaults: Graph | None) -> Graph:
     masks.
     """
     names = (
-        [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].keep]
+        [n for n in defaults.outputs if n in graph.inputs and not graph.input_facts[n].padding_side]
         if defaults
         else []
     )
@@ -262,17 +262,17 @@ def _make_no_time_axis_error(graph: Graph, time_input: str) -> Diagnostic:
 
 
 def _format_chunked_receptive_field(name: str, field: Interval) -> str:
-    if field.is_empty or field.hi == float("inf"):
+    if field.is_empty or field.high == float("inf"):
         return f"{name} depends on all previous input positions"
     # up to the last position of its chunk
-    return f"{name} depends on the last {int(field.hi) + 1} input positions"
+    return f"{name} depends on the last {int(field.high) + 1} input positions"
 
 
 def _format_receptive_field(name: str, field: Interval) -> str:
     if field.is_empty:
         return f"{name} depends on no position"
-    if field.hi == float("inf"):
+    if field.high == float("inf"):
         return f"{name}[t] depends on positions <= t"
-    if field.hi == 0:
+    if field.high == 0:
         return f"{name}[t] depends on position t"
-    return f"{name}[t] depends on positions t-{int(field.hi)} to t"
+    return f"{name}[t] depends on positions t-{int(field.high)} to t"

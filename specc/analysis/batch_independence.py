@@ -92,7 +92,7 @@ class _BatchAxis:
         match node.op:
             case ops.Merge(axis, count):
                 # Blocks stay contiguous if the batch is the first of the merged axes.
-                behind = node.operand().shape[axis + 1 : axis + count]
+                behind = node.get_operand().shape[axis + 1 : axis + count]
                 return any(map(self.is_batch_dependent, behind))
             case ops.Split(sizes=sizes):
                 return any(map(self.is_batch_dependent, sizes[1:]))
@@ -125,7 +125,7 @@ class _BatchAxis:
             if not self.is_batch_dependent(get_read_length(node, link)):
                 continue
             to = link.result, link.result_axis
-            if link.kind != "same" or link.reach != SAME_POSITION or to not in made:
+            if link.kind != "same" or link.offsets != SAME_POSITION or to not in made:
                 return True
         return False
 
@@ -140,7 +140,7 @@ class _BatchAxis:
         keep = op.split_operands(node.args).keep
         if keep is None or not self.is_batch_dependent(keep.shape[0]):
             return False
-        first = [r.shape[n >= op.carries and op.axis == 0] for n, r in enumerate(results)]
+        first = [r.shape[n >= op.carry_count and op.axis == 0] for n, r in enumerate(results)]
         return any(d != keep.shape[0] for d in first)
 
 
@@ -148,13 +148,13 @@ def is_early_exit_safe(node: Node, op: ops.Scan) -> bool:
     """Return True if finished batch elements of a loop with early exit keep their values, so that
     further iterations for other elements change nothing.
     """
-    if op.until == -1:
+    if op.end_condition_index == -1:
         return True
     starts = op.split_body_inputs().initial_carries
-    end_condition = starts[op.until]
+    end_condition = starts[op.end_condition_index]
     carried = zip(op.get_next_carries(), starts, strict=True)
     outside = op.map_captures(node.args)
-    ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.lasting]
+    ended = op.get_collected_outputs()[: len(op.get_collected_outputs()) - op.unfrozen_output_count]
     empty = [_find_finished_value(value, end_condition) for value in ended]
     return all(
         _find_finished_value(after, end_condition) is before for after, before in carried
@@ -170,7 +170,7 @@ def _find_finished_value(value: Value, end_condition: Value) -> Value | None:
     match value.node:
         case Node(ops.Where(), (Value() as mask, yes, _)):
             while mask.node and isinstance(mask.node.op, ops.Insert):
-                mask = mask.node.operand()
+                mask = mask.node.get_operand()
             return yes if mask is end_condition else None
     return None
 

@@ -142,7 +142,7 @@ def find_node_span(graph: Graph, node: Node | None) -> Span | None:
 
 def format_op_name(op: Op) -> str:
     """Return the name of an op in messages: its function if it has several, else its own name."""
-    fn = op.attributes().get("fn")
+    fn = op.get_attributes().get("fn")
     return fn if isinstance(fn, str) else op.name
 
 
@@ -214,7 +214,7 @@ def _check_output(
     if len(state.axes) > 1:
         query, key = sorted(state.axes)[:2]
         reach = find_nonzero_interval(value, query, key, flow.time_axis)
-        if reach.lo < 0:
+        if reach.low < 0:
             yield Diagnostic(
                 "E0712",
                 f"{title}: it contains values for later positions",
@@ -234,7 +234,7 @@ def _make_diagnostic(
     notes = message.notes
     if (
         leak.reason == "ahead"
-        and leak.reach.lo > -inf
+        and leak.offsets.low > -inf
         and _is_compensated_later(flow, graph.outputs.get(output))
     ):
         notes = (*notes, LATER_DELAY_NOTE)
@@ -274,7 +274,7 @@ def _is_compensated_later(flow: TimeFlow, output: Value | None) -> bool:
     if output is None:
         return False
     axes = flow.get_state(output).axes.values()
-    return bool(axes) and all(r.lo >= 0 for r in axes)
+    return bool(axes) and all(r.low >= 0 for r in axes)
 
 
 def find_time_symbol(graph: Graph, time_input: str, chunk_size: int = 1) -> str | None:

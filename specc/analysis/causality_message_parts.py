@@ -60,9 +60,9 @@ def format_zero_keys_help(rank: int, keys: int) -> str:
     )
 
 
-def name_normalizer(message: LeakMessage, at: Label | None) -> LeakMessage:
+def name_normalizer(message: LeakMessage, label: Label | None) -> LeakMessage:
     """Turn the message of an op inside a normalizer into E0723, which names the normalizer."""
-    name = at.span.normalizer if at else ""
+    name = label.span.normalizer if label else ""
     if not name:
         return message
     text = f"the normalizer `{name}` is not causal: {message.text}"
@@ -166,7 +166,7 @@ def _find_masked_number(value: Value, flow: TimeFlow) -> float | None:
                 for constant, reach in find_masked_values(
                     value, query, key, flow.time_axis
                 ).items():
-                    if reach.lo >= 0:
+                    if reach.low >= 0:
                         return constant
     return None
 
@@ -218,11 +218,11 @@ def has_different_rates(grid: QueryKeyGrid | None) -> bool:
 
 def find_visible_prefix(grid: QueryKeyGrid | None) -> Dim | None:
     """Return the prefix length if only prefix positions attend to later positions, else None."""
-    if grid is None or grid.query_axis is None or find_side_band(grid).lo >= 0:
+    if grid is None or grid.query_axis is None or find_side_band(grid).low >= 0:
         return None
     head = grid.get_prefix_length(grid.query_axis)
     behind = find_side_band(replace(grid, side="queries"))
-    return head if head not in (None, 0) and behind.lo >= 0 else None
+    return head if head not in (None, 0) and behind.low >= 0 else None
 
 
 def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
@@ -232,7 +232,7 @@ def find_gate_grid(node: Node, time_axis: TimeAxis) -> QueryKeyGrid | None:
     for link in find_dependences(node):
         for gate in link.gates:
             if mask is not None and operand is not None and gate.operand == operand.index:
-                return make_grid(mask, gate.query, gate.key, time_axis)
+                return make_grid(mask, gate.query_axis, gate.key_axis, time_axis)
     return None
 
 

@@ -113,8 +113,8 @@ def _is_initial_value(leak: Leak) -> bool:
     op = leak.node.op
     if not isinstance(op, ops.Scan):
         return True
-    starts = op.first_body_operand + op.scanned
-    return leak.operand is not None and starts <= leak.operand < starts + op.carries
+    starts = op.first_body_operand + op.scanned_count
+    return leak.operand is not None and starts <= leak.operand < starts + op.carry_count
 
 
 FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
@@ -160,11 +160,11 @@ FIXED_MESSAGES: Mapping[type[Op], LeakMessage] = {
 
 def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     """Return the message for an op that reads later positions."""
-    later_text, is_all = _format_position_count(leak.reach), leak.reason == "all"
+    later_text, is_all = _format_position_count(leak.offsets), leak.reason == "all"
     match leak.node.op:
         case ops.Attend() | ops.MaskedWeights():
             return _describe_mask(graph, leak, flow)
-        case ops.Weigh() | ops.MatMul() | ops.Einsum():
+        case ops.WeightedSum() | ops.MatMul() | ops.Einsum():
             return _describe_product(leak, flow)
         case ops.Reduce(fn) if is_all:
             return LeakMessage(
@@ -186,7 +186,7 @@ def _describe_read(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
                 leak.node.op, later_text, is_all, flow.time_axis.chunk_size
             )
             return LeakMessage("E0711", words, helps=helps)
-        case ops.Stride(step=step):
+        case ops.StridedSlice(step=step):
             return _make_stride_message(step)
     if (message := _describe_concat_or_slice(leak, flow)) is not None:
         return message
@@ -229,9 +229,9 @@ def _describe_concat_or_slice(leak: Leak, flow: TimeFlow) -> LeakMessage | None:
     )
 
 
-def _make_slice_message(symbol: str, start: Dim, head: Dim) -> LeakMessage:
+def _make_slice_message(symbol: str, start: Dim, prefix_length: Dim) -> LeakMessage:
     text = f"this drops positions of the time axis `{symbol}`, from position {start} on"
-    fix = f"slice off exactly the {head} prefix positions: `x[:, {head}:]`"
+    fix = f"slice off exactly the {prefix_length} prefix positions: `x[:, {prefix_length}:]`"
     return LeakMessage("E0711", text, helps=(fix,))
 
 
@@ -272,9 +272,9 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     if head is not None:
         return _make_prefix_message(head)
     # A number of future positions was found, so the mask was understood: it is too wide.
-    if leak.reach.lo > -inf and leak.reason != "all":
-        what = f"its mask lets a position attend to {_format_position_count(leak.reach)}"
-        return LeakMessage("E0712", what, _format_window_help(leak.reach), (CAUSAL_MASK_HELP,))
+    if leak.offsets.low > -inf and leak.reason != "all":
+        what = f"its mask lets a position attend to {_format_position_count(leak.offsets)}"
+        return LeakMessage("E0712", what, _format_window_help(leak.offsets), (CAUSAL_MASK_HELP,))
     doubt = explain_mask_doubt(grid)
     # All of it is bounded: the comparisons themselves include later positions.
     if doubt is None:
@@ -293,11 +293,11 @@ def _describe_mask(graph: Graph, leak: Leak, flow: TimeFlow) -> LeakMessage:
     )
 
 
-def _make_prefix_message(head: Dim) -> LeakMessage:
+def _make_prefix_message(prefix_length: Dim) -> LeakMessage:
     return LeakMessage(
         "E0712",
         "a prefix position attends to positions that do not exist yet",
-        (f"the prefix is the {head} positions before the time axis",),
+        (f"the prefix is the {prefix_length} positions before the time axis",),
         ("let the prefix attend only to itself: `j < m | j <= i`, where `m` is its length",),
     )
 
@@ -309,11 +309,11 @@ def _describe_product(leak: Leak, flow: TimeFlow) -> LeakMessage:
     if has_different_rates(grid):
         return RATE_MISMATCH_MESSAGE
     doubt = explain_mask_doubt(grid)
-    if leak.reach.lo == -inf and doubt and doubt.is_budget_spent:
+    if leak.offsets.low == -inf and doubt and doubt.is_budget_spent:
         text = f"the analysis of its weights did not finish: {BUDGET_NOTE}"
         return LeakMessage("E0712", text, helps=helps)
     return LeakMessage(
-        "E0712", "it contains values for later positions", _format_window_help(leak.reach), helps
+        "E0712", "it contains values for later positions", _format_window_help(leak.offsets), helps
     )
 
 
@@ -334,13 +334,13 @@ def _list_zero_key_helps(leak: Leak, flow: TimeFlow) -> tuple[str, ...]:
     )
 
 
-def _format_window_help(reach: Interval) -> tuple[str, ...]:
-    if reach.is_empty or reach.lo == -inf:
+def _format_window_help(offsets: Interval) -> tuple[str, ...]:
+    if offsets.is_empty or offsets.low == -inf:
         return ()
-    return (f"q - k can be as low as {int(reach.lo)} here",)
+    return (f"q - k can be as low as {int(offsets.low)} here",)
 
 
-def _format_position_count(reach: Interval) -> str:
-    if reach.is_empty or reach.lo == -inf:
+def _format_position_count(offsets: Interval) -> str:
+    if offsets.is_empty or offsets.low == -inf:
         return "every later one"
-    return f"{-int(reach.lo)} later position{'s' if reach.lo < -1 else ''}"
+    return f"{-int(offsets.low)} later position{'s' if offsets.low < -1 else ''}"

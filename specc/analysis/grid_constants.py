@@ -63,7 +63,7 @@ def _find_factor_axes(grid: QueryKeyGrid, node: Node) -> list[dict[int | None, i
     axes: list[dict[int | None, int]] = [{} for _ in node.args]
     for link in find_dependences(node):
         if link.kind in ("same", "window", "strided") and link.result_axis is not None:
-            if link.reach == SAME_POSITION and link.kind != "strided":
+            if link.offsets == SAME_POSITION and link.kind != "strided":
                 axes[link.operand][link.result_axis] = link.operand_axis
             elif link.result_axis in (grid.query_axis, grid.key_axis):
                 return None
@@ -211,13 +211,13 @@ def intersect_masked_values(all_values: Iterable[MaskedValues]) -> MaskedValues:
     return joined
 
 
-def find_common_values(parts: list[MaskedValues]) -> MaskedValues:
+def find_common_values(grids_values: list[MaskedValues]) -> MaskedValues:
     """Return the constants that all parts of a value hold."""
-    if not parts:
+    if not grids_values:
         return NO_MASKED_VALUES
-    common = reduce(and_, (set(p) for p in parts))
+    common = reduce(and_, (set(p) for p in grids_values))
     # outside of all their intervals: inside one of them a part may hold another value
-    return {n: reduce(or_, (p[n] for p in parts)) for n in common}
+    return {n: reduce(or_, (p[n] for p in grids_values)) for n in common}
 
 
 def is_reduction_fixed_point(function_name: str, number: float, length: int) -> bool:

@@ -145,7 +145,7 @@ def _is_monotone(length: Dim) -> bool:
 def has_context_length(context_length: int, graph: Graph) -> bool:
     """Return whether a rotary embedding of the graph, or of a loop body, uses `context_length`."""
     found = (
-        op.most == context_length
+        op.max_positions == context_length
         if isinstance(op, ops.RopeAngles)
         else isinstance(op, ops.Scan) and has_context_length(context_length, op.body)
         for op in (node.op for node, _ in graph.nodes)
@@ -174,7 +174,7 @@ def _find_min_window_lengths(graph: Graph) -> dict[str, int]:
     found: dict[str, int] = {}
     refused: set[str] = set()
     for node, results in iterate_nested_nodes(graph):
-        if not isinstance(node.op, ops.Sliding | ops.KeepRows):
+        if not isinstance(node.op, ops.SlidingWindowOp | ops.DownsamplePaddingMask):
             continue
         spare = [d.substitute(graph.length_equations) for d in list_nonnegative_dims(node)]
         refused |= {s for d in spare for s in d.symbols() if _is_below_zero(d, s, 0)}
@@ -327,8 +327,8 @@ def _find_counted_positions(
         case ops.Extent(axis):
             x = node.args[0]
             return frozenset((_CountedPositions(x.shape[axis]),)) if x else frozenset()
-        case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first):
-            length = node.operand().type.shape[axis]
+        case ops.CumSum(axis) | ops.Reduce("sum", axis) if _is_count(node.first_operand):
+            length = node.get_operand().type.shape[axis]
             return frozenset((_CountedPositions(length, COUNT_SHARE),))
     if node.op.view or isinstance(node.op, _POSITION_KEEPING_OPS):
         return frozenset().union(*(known_positions.get(a, frozenset()) for a in node.operands))
@@ -338,7 +338,9 @@ def _find_counted_positions(
 def _is_count(value: Value | None) -> bool:
     """Return True if a value is a mask converted to numbers, whose sums count positions."""
     mask = (
-        value.node.first if value and value.node and isinstance(value.node.op, ops.Cast) else None
+        value.node.first_operand
+        if value and value.node and isinstance(value.node.op, ops.Cast)
+        else None
     )
     return mask is not None and mask.dtype == "bool"
 
@@ -347,7 +349,7 @@ def _iterate_constants(node: Node) -> Iterator[int]:
     """Yield the constant operands of a sum, product or comparison, as distances of positions."""
     if not isinstance(node.op, ops.Arith | ops.Compare):
         return
-    whole = isinstance(node.op, ops.Compare) or node.operand().type.dtype in ("i64", "i32")
+    whole = isinstance(node.op, ops.Compare) or node.get_operand().type.dtype in ("i64", "i32")
     max_length = MAX_WINDOW_LENGTH if whole else MAX_FLOAT_THRESHOLD
     for value in node.args:
         match get_viewed_op(value, ops.Cast):

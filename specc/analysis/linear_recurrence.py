@@ -25,7 +25,9 @@ def match_linear_recurrence(op: ops.Scan, args: NodeOperands) -> LinearRecurrenc
 
     `args` are the operands of the loop, outside of which the decay may be computed.
     """
-    simple = op.axis == 1 and op.carries == 1 and op.until == -1 and not op.reverse
+    simple = (
+        op.axis == 1 and op.carry_count == 1 and op.end_condition_index == -1 and not op.reverse
+    )
     if not simple or op.body.parameters:
         return None
     state, update = op.split_body_inputs().initial_carries[0], op.get_next_carries()[0]
@@ -43,7 +45,7 @@ def _list_operands(value: Value, function_name: str) -> list[tuple[Value, Value]
     node = value.node
     if node is None or node.op != ops.Arith(function_name):
         return []
-    left, right = node.operand(0), node.operand(1)
+    left, right = node.get_operand(0), node.get_operand(1)
     return [(left, right), (right, left)]
 
 
@@ -54,13 +56,13 @@ def _match_read(value: Value, state: Value) -> tuple[int, Value] | None:
     for (first, second), letters in _list_einsum_operands(value):
         matrix, vector, result = letters
         key_axis = -1 if result == matrix[:-1] else -2
-        if first is state and result == _drop(matrix, key_axis):
-            return (key_axis, second) if vector == _drop(matrix, -3 - key_axis) else None
+        if first is state and result == _remove_letter(matrix, key_axis):
+            return (key_axis, second) if vector == _remove_letter(matrix, -3 - key_axis) else None
     node, rank = value.node, state.rank
     if node is None or not isinstance(node.op, ops.Reduce) or node.op.fn != "sum":
         return None
     key_axis = node.op.axis - rank
-    for first, second in _list_operands(node.operand(), "mul"):
+    for first, second in _list_operands(node.get_operand(), "mul"):
         if first is state and key_axis >= -2 and _is_vector_along_axis(second, key_axis, rank):
             return key_axis, second
     return None
@@ -77,11 +79,11 @@ def _list_einsum_operands(
         return []
     terms, result = node.op.equation.split("->")
     left, right = (term.split() for term in terms.split(","))
-    a, b = node.operand(0), node.operand(1)
+    a, b = node.get_operand(0), node.get_operand(1)
     return [((a, b), (left, right, result.split())), ((b, a), (right, left, result.split()))]
 
 
-def _drop(letters: list[str], axis: int) -> list[str]:
+def _remove_letter(letters: list[str], axis: int) -> list[str]:
     return [*letters[:axis], *letters[len(letters) + axis + 1 :]]
 
 
@@ -90,7 +92,9 @@ def _iterate_outer_products(
 ) -> Iterator[tuple[Value, Value]]:
     """Yield the key and the value of an outer product."""
     for (key, other), (of_key, of_other, result) in _list_einsum_operands(value):
-        if of_key == _drop(result, -3 - key_axis) and of_other == _drop(result, key_axis):
+        if of_key == _remove_letter(result, -3 - key_axis) and of_other == _remove_letter(
+            result, key_axis
+        ):
             yield key, other
     for key, other in _list_operands(value, "mul"):
         if _is_vector_along_axis(key, key_axis, rank) and _is_vector_along_axis(
@@ -113,7 +117,7 @@ def _match_update(
     rank = state.rank
     for decayed, written in _list_operands(update, "add"):
         decays = [
-            d for d, s in _list_operands(decayed, "mul") if s is state and _is_number(d, rank)
+            d for d, s in _list_operands(decayed, "mul") if s is state and _is_scalar_value(d, rank)
         ]
         if decayed is not state and not decays:
             continue
@@ -126,7 +130,7 @@ def _match_update(
             )
 
 
-def _is_number(value: Value, rank: int) -> bool:
+def _is_scalar_value(value: Value, rank: int) -> bool:
     """Return whether a value has `rank` axes and length 1 along the last two."""
     shape = value.shape
     return len(shape) == rank and shape[-2] == 1 and shape[-1] == 1
@@ -145,18 +149,18 @@ def _match_delta_rule(
     """
     node, rank = value.node, decayed.rank
     inserted = node is not None and node.op == ops.Insert(rank + key_axis)
-    difference = node.operand() if node and inserted else value
+    difference = node.get_operand() if node and inserted else value
     for rate, inner in [(None, difference), *_list_operands(difference, "mul")]:
         ends = inner.node
         if ends is None or ends.op != ops.Arith("sub"):
             continue
-        read = _match_read(ends.operand(1), decayed)
+        read = _match_read(ends.get_operand(1), decayed)
         single = rate is None or (rate.rank == rank - 1 and rate.shape[-1] == 1)
         if read and read[0] == key_axis and single:
             return LinearRecurrence(
                 key_axis=key_axis,
                 key=key,
-                value=ends.operand(0),
+                value=ends.get_operand(0),
                 queries=queries,
                 decay=decay,
                 rate=rate,

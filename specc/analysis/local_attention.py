@@ -78,7 +78,7 @@ class MaskParts:
         """Return a sort key that is smaller for a mask with fewer visible keys: infinite sides
         count first, then global keys alone, which usually come from padding masks.
         """
-        ends = (self.band.lo, self.band.hi)
+        ends = (self.band.low, self.band.high)
         open_ = 0 if self.band.is_empty else sum(abs(end) == inf for end in ends)
         return open_, self.band.is_empty and bool(self.key_conditions), self.condition_count
 
@@ -204,7 +204,7 @@ class LocalAttention:
     @property
     def window(self) -> int | None:
         """The number of keys that a query can attend to; None if it grows with the sequence."""
-        span = self.band.hi - self.band.lo + 1
+        span = self.band.high - self.band.low + 1
         return None if span == inf else int(span)
 
     def count_keys_per_query(self, length: Dim) -> Dim:
@@ -264,8 +264,8 @@ def plan_mask_blocks(
     return None if found is None or _is_too_short(queries, found) else found
 
 
-def _is_too_short(queries: Dim, found: LocalAttention) -> bool:
-    return queries.number is not None and queries.number <= found.length_threshold
+def _is_too_short(queries: Dim, local_attention: LocalAttention) -> bool:
+    return queries.number is not None and queries.number <= local_attention.length_threshold
 
 
 def plan_weight_blocks(weights: Value) -> LocalAttention | None:
@@ -287,7 +287,7 @@ def _plan_parts(parts: MaskParts) -> LocalAttention | None:
 
 
 def _plan_band(band: Interval) -> LocalAttention | None:
-    back, ahead = band.hi, -band.lo
+    back, ahead = band.high, -band.low
     if band.is_empty or back == ahead == inf:
         return None
     # The side on which the band reaches farther; the other may be empty.

@@ -148,7 +148,7 @@ def intersect_bands(left: Interval, right: Interval, time_axis: TimeAxis | None)
     if time_axis is None or not intersection.is_empty or left.is_empty or right.is_empty:
         return intersection
     return _intersect_sides(
-        Interval(max(left.lo, right.lo), inf), Interval(-inf, min(left.hi, right.hi))
+        Interval(max(left.low, right.low), inf), Interval(-inf, min(left.high, right.high))
     )
 
 
@@ -158,12 +158,12 @@ def _intersect_sides(keys: Interval, queries: Interval) -> Interval:
     """
     if queries.is_empty:
         # Only positions of a head read anything. To read positions that grow they would look ahead.
-        return keys if keys.lo < 0 else EMPTY_INTERVAL
-    if keys.lo >= 0 > queries.hi:
+        return keys if keys.low < 0 else EMPTY_INTERVAL
+    if keys.low >= 0 > queries.high:
         return EMPTY_INTERVAL
     # If only positions of a head are read, none of these is ahead, and any number may be behind.
-    low = 0 if keys.is_empty else keys.lo
-    return Interval(min(low, queries.hi), queries.hi)
+    low = 0 if keys.is_empty else keys.low
+    return Interval(min(low, queries.high), queries.high)
 
 
 class _NonZeroQuestion(NamedTuple):
@@ -344,7 +344,7 @@ def _solve_logical(
         case ops.Reduce("any" | "all" as fn, axis):
             # "any" can be true where one operand can; "not all" where one can be false. Nothing
             # follows from "all" and "not any".
-            x = node.first
+            x = node.first_operand
             if x is not None and fn == ("all" if negated else "any"):
                 return (yield _NonZeroQuestion(_view_reduced_operand(grid, x, axis), negated))
     return None

@@ -36,23 +36,23 @@ VisibleKeys = tuple[int, Interval]
 
 
 def iterate_neutral_reads(
-    node: Node, link: Dependence, time_axis: TimeAxis | None = None
+    node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
 ) -> Iterable[VisibleKeys]:
     """Yield the result axes along which masked keys have no effect."""
-    x = node.args[link.operand]
-    if x is None or link.kind != "all":
+    x = node.args[dependence.operand]
+    if x is None or dependence.kind != "all":
         return
-    key = link.operand_axis
+    key = dependence.operand_axis
     for query, length in enumerate(x.shape):
         # The batch axis is not a query axis, whatever a mask says about keys.
         if query != key and _is_query_length(length, x.shape[key], time_axis):
             reach = _find_relevant_keys(
-                node, link, find_masked_values(x, query, key, time_axis), time_axis
+                node, dependence, find_masked_values(x, query, key, time_axis), time_axis
             )
             if reach != FULL_INTERVAL:
                 gone = isinstance(node.op, ops.Reduce | ops.ArgMax) and query > key
                 yield query - gone, reach
-    if isinstance(node.op, ops.Gather) and link.operand == ops.Gather.table.index:
+    if isinstance(node.op, ops.Gather) and dependence.operand == ops.Gather.table.index:
         yield from _iterate_argmax_reads(node, node.op.axis, key, time_axis)
 
 
@@ -62,7 +62,7 @@ def _is_query_length(length: Dim, key_length: Dim, time_axis: TimeAxis | None) -
 
 
 def _find_relevant_keys(
-    node: Node, link: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
+    node: Node, dependence: Dependence, masked_values: MaskedValues, time_axis: TimeAxis | None
 ) -> Interval:
     """Return the keys that affect an op, given the constants that its grid has at the
     other keys.
@@ -72,11 +72,11 @@ def _find_relevant_keys(
     reach = _intersect_neutral_bands(node, masked_values, time_axis)
     match node.op:
         case ops.Gather(axis):
-            own = link.operand == ops.Gather.table.index and axis == link.operand_axis
+            own = dependence.operand == ops.Gather.table.index and axis == dependence.operand_axis
             return (
                 bound_visible_ranks(reach) if own and _are_indices_in_range(node) else FULL_INTERVAL
             )
-        case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != link.operand_axis:
+        case ops.Sort(axis) | ops.Softmax(axis) | ops.TopK(axis) if axis != dependence.operand_axis:
             return FULL_INTERVAL
         case ops.Sort() | ops.ArgMax() | ops.TopK():
             # Position indices count from the first: all positions are needed.
@@ -96,7 +96,7 @@ def _intersect_neutral_bands(
 
 def _is_neutral_number(node: Node, number: float) -> bool:
     """Return True if further elements equal to `number` leave the reduction unchanged."""
-    least, most = find_value_range(node.first)
+    least, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Reduce("sum" | "any"):
             return number == 0
@@ -107,21 +107,21 @@ def _is_neutral_number(node: Node, number: float) -> bool:
         case ops.Reduce("min"):
             return number >= most
         case ops.Softmax():
-            return number == -FULL_INTERVAL.hi
+            return number == -FULL_INTERVAL.high
         case ops.Sort():
             return is_sorted_last(node, number)
         case ops.TopK(largest=largest):
             # If fewer keys are visible than are selected, the first masked ones are selected.
-            return number == (-FULL_INTERVAL.hi if largest else FULL_INTERVAL.hi)
+            return number == (-FULL_INTERVAL.high if largest else FULL_INTERVAL.high)
     return isinstance(node.op, ops.Gather)
 
 
 def _are_indices_in_range(node: Node) -> bool:
     """Return True if a gather's indices are ranks or position ids of an axis as long as its own."""
-    op, table = node.op, node.first
+    op, table = node.op, node.first_operand
     assert isinstance(op, ops.Gather)
     ids = skip_views(ops.Gather.ids(node))
-    if table is None or ids is None or ids.node is None or ids.node.first is None:
+    if table is None or ids is None or ids.node is None or ids.node.first_operand is None:
         return False
     match ids.node.op:
         case ops.Sort(axis) if ids.index == 1:
@@ -130,7 +130,7 @@ def _are_indices_in_range(node: Node) -> bool:
             pass
         case _:
             return False
-    return ids.node.first.shape[axis] == table.shape[op.axis]
+    return ids.node.first_operand.shape[axis] == table.shape[op.axis]
 
 
 def _iterate_argmax_reads(
@@ -146,12 +146,14 @@ def _iterate_argmax_reads(
     while (inner := follow_view(grid)) is not None:
         grid = inner
     made = grid.value.node
-    if made is None or made.first is None or grid.query_axis is None:
+    if made is None or made.first_operand is None or grid.query_axis is None:
         return
     match made.op:
         case ops.ArgMax(over):
             query = shift_axis(grid.query_axis, over)
             assert query is not None
-            for number, reach in find_masked_values(made.first, query, over, time_axis).items():
+            for number, reach in find_masked_values(
+                made.first_operand, query, over, time_axis
+            ).items():
                 if _is_neutral_number(made, number) and not reach.is_empty:
-                    yield axis, Interval(min(reach.lo, 0), FULL_INTERVAL.hi)
+                    yield axis, Interval(min(reach.low, 0), FULL_INTERVAL.high)

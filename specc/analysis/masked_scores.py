@@ -250,7 +250,7 @@ def _is_true_at_itself(grid: QueryKeyGrid) -> bool:
 def _keeps_truth(op: Op) -> bool:
     """Return True if the result of an op is true where all operands are."""
     nearest = isinstance(op, ops.Resize) and not op.interpolates
-    return nearest or isinstance(op, ops.And | ops.Concat | ops.KeepRows | ops.Cast)
+    return nearest or isinstance(op, ops.And | ops.Concat | ops.DownsamplePaddingMask | ops.Cast)
 
 
 def _is_repeated_mask(node: Node) -> bool:

@@ -146,7 +146,7 @@ def _find_grid_values(grid: QueryKeyGrid) -> MaskedValueRule:
 
 def _find_axis_op_values(grid: QueryKeyGrid, node: Node) -> MaskedValueRule:
     """Return the constants of an op that works along an axis."""
-    x = node.first
+    x = node.first_operand
     if (factors := split_product_factors(grid)) is not None:
         return (yield from _find_product_values(factors))
     if isinstance(node.op, ops.MaskedWeights | ops.Attend):
@@ -230,7 +230,7 @@ def _filter_unrelated_axis_values(
     match node.op:
         case ops.CumSum(axis):
             masked_values = {n: i for n, i in masked_values.items() if isinf(n) or not n}
-        case ops.Pad(axis=axis, value=added) | ops.Delay(axis=axis, first=added):
+        case ops.Pad(axis=axis, value=added) | ops.Delay(axis=axis, fill_value=added):
             masked_values = {n: i for n, i in masked_values.items() if n == added}
         case ops.Flip(axis) | ops.Roll(axis) | ops.Gather(axis):
             pass
@@ -243,12 +243,12 @@ def _filter_unrelated_axis_values(
 
 def bound_visible_ranks(interval: Interval) -> Interval:
     """Return the interval of ranks that visible positions can have."""
-    return EMPTY_INTERVAL if interval.is_empty else Interval(interval.lo, inf)
+    return EMPTY_INTERVAL if interval.is_empty else Interval(interval.low, inf)
 
 
 def is_sorted_last(node: Node, number: float) -> bool:
     """Return True if a sort puts `number` after all other values, or after equal ones."""
-    lower_bound, most = find_value_range(node.first)
+    lower_bound, most = find_value_range(node.first_operand)
     match node.op:
         case ops.Sort(descending=descending):
             return number <= lower_bound if descending else number >= most

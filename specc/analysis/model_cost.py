@@ -25,20 +25,20 @@ from specc.ir.types import Type
 CostFunction = Callable[[Any, list[Type]], Dim]
 
 
-def _count_linear_q(op: ops.LinearQ, types: list[Type]) -> Dim:
+def _count_quantized_linear(op: ops.QuantizedLinear, types: list[Type]) -> Dim:
     # Quantized weights have one of several layouts: the op knows the output width.
     (made, *_) = op.infer(*types)
     return multiply_dims(types[0].shape) * made.shape[-1]
 
 
-def _matmul(op: ops.MatMul, types: list[Type]) -> Dim:
+def _count_matmul(op: ops.MatMul, types: list[Type]) -> Dim:
     a, b = types[0].shape, types[1].shape
     # One operand may have no leading axes; then it is multiplied with every matrix of the other.
     lead = max((a[:-2], b[:-2]), key=len)
     return multiply_dims(lead) * multiply_dims(a[-2:]) * b[-1]
 
 
-def _attend(op: ops.Attend, types: list[Type]) -> Dim:
+def _count_attention(op: ops.Attend, types: list[Type]) -> Dim:
     b, h, q, d = types[0].shape
     keys = types[1].shape[2]
     value_width = types[2].shape[3]
@@ -46,7 +46,7 @@ def _attend(op: ops.Attend, types: list[Type]) -> Dim:
     return b * h * q * keys * (d + value_width)
 
 
-def _count_window_products(op: ops.Patches | ops.Conv, types: list[Type]) -> Dim:
+def _count_window_products(op: ops.PatchEmbedding | ops.Conv, types: list[Type]) -> Dim:
     """Count one dot product with a filter per output element. The weight's first axis counts
     filters; each has the input channels of its group.
     """
@@ -54,7 +54,7 @@ def _count_window_products(op: ops.Patches | ops.Conv, types: list[Type]) -> Dim
     return multiply_dims(made.shape) * multiply_dims(types[1].shape[1:])
 
 
-def _einsum(op: ops.Einsum, types: list[Type]) -> Dim:
+def _count_einsum(op: ops.Einsum, types: list[Type]) -> Dim:
     # Every named axis is one loop, whether it is kept or summed.
     sizes: dict[str, Dim] = {}
     operands = op.equation.split("->")[0].split(",")
@@ -63,19 +63,19 @@ def _einsum(op: ops.Einsum, types: list[Type]) -> Dim:
     return multiply_dims(sizes.values())
 
 
-def _scan(op: ops.Scan, types: list[Type]) -> Dim:
+def _count_scan(op: ops.Scan, types: list[Type]) -> Dim:
     turns = op.split_operands(types).scanned[0].shape[op.axis]
     return turns * sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
 
 
-def _route(op: ops.Route, types: list[Type]) -> Dim:
+def _count_mixture_of_experts(op: ops.MixtureOfExperts, types: list[Type]) -> Dim:
     """Count each token once per expert that it selects."""
     sent = multiply_dims(op.split_operands(types).ids.shape)
     inside = sum_dims(count_multiply_adds(n) for n, _ in op.body.nodes)
     return inside.substitute({op.token_count_symbol: sent})
 
 
-def _recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
+def _count_recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
     b, n, i = types[0].shape
     # The recurrent matrix holds all gates. An LSTM with a projection feeds back fewer features than
     # a gate has.
@@ -83,33 +83,33 @@ def _recurrent(op: ops.RecurrentLayer, types: list[Type]) -> Dim:
     return b * n * gates * (i + fed_back)
 
 
-def _lstm(op: ops.Lstm, types: list[Type]) -> Dim:
+def _count_lstm(op: ops.Lstm, types: list[Type]) -> Dim:
     b, n, _ = types[0].shape
     hidden = divide_dims_exactly(types[1].shape[0], 4)
     projection = (types[2].shape[1], hidden)
     # Omitted operands have no type here, so positions are ambiguous: the projection is the last
     # operand, and the one with this shape.
     mapped = b * n * multiply_dims(projection) if types[-1].shape == projection else Dim.of(0)
-    return _recurrent(op, types) + mapped
+    return _count_recurrent(op, types) + mapped
 
 
 COST_FUNCTIONS: Mapping[type[Op], CostFunction] = {
     ops.Linear: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[0],
-    ops.LinearQ: _count_linear_q,
-    ops.MatMul: _matmul,
-    ops.Weigh: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[-1],
-    ops.Attend: _attend,
-    ops.Patches: _count_window_products,
+    ops.QuantizedLinear: _count_quantized_linear,
+    ops.MatMul: _count_matmul,
+    ops.WeightedSum: lambda op, t: multiply_dims(t[0].shape) * t[1].shape[-1],
+    ops.Attend: _count_attention,
+    ops.PatchEmbedding: _count_window_products,
     ops.Conv: _count_window_products,
     # Transposed: every input element is multiplied by one filter.
     ops.ConvTranspose: lambda op, t: multiply_dims((*t[0].shape, *t[1].shape[1:])),
-    ops.Einsum: _einsum,
-    ops.Scan: _scan,
-    ops.Route: _route,
-    ops.Rnn: _recurrent,
-    ops.Gru: _recurrent,
-    ops.Lstm: _lstm,
-    ops.LstmQ: lambda op, t: (
+    ops.Einsum: _count_einsum,
+    ops.Scan: _count_scan,
+    ops.MixtureOfExperts: _count_mixture_of_experts,
+    ops.Rnn: _count_recurrent,
+    ops.Gru: _count_recurrent,
+    ops.Lstm: _count_lstm,
+    ops.QuantizedLstm: lambda op, t: (
         multiply_dims(t[0].shape[:2]) * (multiply_dims(t[1].shape) + multiply_dims(t[2].shape))
     ),
 }
@@ -229,7 +229,7 @@ def summarize_graph(graph: Graph, lengths: Mapping[str, int] | None = None) -> S
     only for sequences that are long enough.
     """
     root = SummaryNode(name=graph.name)
-    padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    padding_masks = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     # The number of positions if known, or its maximum.
     rows = find_max_lengths(graph) | dict(lengths or {})
     _create_ordered_parts(graph, root)
@@ -278,7 +278,7 @@ def _count_saved_work(
     """Return the multiply-adds that blocked attention saves at a node."""
     blocks = plan_local_attention(node, padding_masks)
     # If a length is unlimited, the input can be long enough.
-    rows = max_lengths.get(node.operand().shape[2].name or "", inf) if blocks else 0
+    rows = max_lengths.get(node.get_operand().shape[2].name or "", inf) if blocks else 0
     if blocks is None or rows <= blocks.length_threshold:
         return Dim.of(0)
     return count_multiply_adds(node) - count_blocked_multiply_adds(node, blocks)

@@ -104,7 +104,7 @@ def _infer_states(
     """Return the facts of every value along the axis of the padding mask `mask_name`; empty if the
     input is no padding mask. With `assume_finite`, infer them as if all values were finite.
     """
-    side, keep = graph.input_facts[mask_name].keep, graph.inputs[mask_name]
+    side, keep = graph.input_facts[mask_name].padding_side, graph.inputs[mask_name]
     if not side or not keep.rank or not keep.shape[-1].name:
         return {}
     walk = make_padding_walk(graph, keep, side)
@@ -154,7 +154,7 @@ def _label_added_positions(leak: PaddingLeak, node: Node) -> tuple[Label, ...]:
     """Return a label of the op that added positions next to the positions that are read, if it is
     on another line.
     """
-    if leak.is_nonfinite or not leak.has_separated_positions():
+    if leak.is_nonfinite or not leak.has_interior_padding():
         return ()
     here, there = leak.get_span(node), leak.get_span(leak.find_joining_op() or node)
     if here is None or there is None or here.line == there.line:
@@ -189,12 +189,12 @@ def _describe_read(leak: PaddingLeak) -> tuple[str, str]:
     if reading is None:
         order = "flipped" if leak.is_reading_reversed() else "sorted"
         return f"`{called}` combines {order} positions with others", "this combines both orders"
-    where = _describe_place(leak, reading)
+    where = _describe_position(leak, reading)
     return (f"`{called}` reads them{where}, without a mask", "this reads padded positions")
 
 
 def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
-    sliced = isinstance(leak.node.op, ops.Stride)
+    sliced = isinstance(leak.node.op, ops.StridedSlice)
     which = "a slice with a step" if sliced else f"the stride of `{called}`"
     return (
         f"with padding on the left, its length decides which positions {which} selects",
@@ -202,11 +202,15 @@ def _describe_shift(leak: PaddingLeak, called: str) -> tuple[str, str]:
     )
 
 
-def _describe_place(leak: PaddingLeak, reading: PaddedRead) -> str:
+def _describe_position(leak: PaddingLeak, reading: PaddedRead) -> str:
     """Describe where an op reads padded positions; empty if it reads all."""
-    if reading.link.kind == "window":
-        return " before each position" if reading.link.lo >= 0 else " next to each position"
-    if leak.has_separated_positions():
+    if reading.dependence.kind == "window":
+        return (
+            " before each position"
+            if reading.dependence.min_offset >= 0
+            else " next to each position"
+        )
+    if leak.has_interior_padding():
         return " next to positions that `pad` or `concat` added"
     return ""
 

@@ -124,7 +124,7 @@ def find_sorted_axes(padded_result: PaddedResult) -> frozenset[int]:
     node, operand_facts = padded_result.node, padded_result.operand_facts
     constants = {
         k.result_axis
-        for k in padded_result.elementwise_links
+        for k in padded_result.dependences
         if k.result_axis is not None and k.operand_axis in operand_facts[k.operand].sorted_axes
     }
     match node.op:
@@ -143,7 +143,7 @@ def has_mixed_ranks(padded_result: PaddedResult) -> bool:
     """Return True if a result combines ranks with positions that are not ranks."""
     return any(
         not _is_rank_counting(padded_result, k)
-        for k in padded_result.elementwise_links
+        for k in padded_result.dependences
         if k.operand_axis not in padded_result.operand_facts[k.operand].sorted_axes
         and _has_ranked_operand(padded_result, k.result_axis)
     )
@@ -153,16 +153,16 @@ def find_rank_counting_operands(padded_result: PaddedResult) -> set[int]:
     """Return the operands that are position ids combined with ranks; they count ranks."""
     return {
         k.operand
-        for k in padded_result.elementwise_links
+        for k in padded_result.dependences
         if _has_ranked_operand(padded_result, k.result_axis) and _is_rank_counting(padded_result, k)
     }
 
 
-def _is_rank_counting(padded_result: PaddedResult, link: Dependence) -> bool:
+def _is_rank_counting(padded_result: PaddedResult, dependence: Dependence) -> bool:
     """Return True if an operand contains position ids of one axis, which may also count ranks;
     combined with query positions they count padding.
     """
-    value = padded_result.node.args[link.operand]
+    value = padded_result.node.args[dependence.operand]
     shape = value.shape if value else ()
     return (
         is_computed_from_positions(value)
@@ -175,7 +175,7 @@ def _has_ranked_operand(padded_result: PaddedResult, axis: int | None) -> bool:
     return any(
         k.result_axis == axis
         and k.operand_axis in padded_result.operand_facts[k.operand].sorted_axes
-        for k in padded_result.elementwise_links
+        for k in padded_result.dependences
     )
 
 
@@ -217,7 +217,7 @@ def _infer_number(padded_result: PaddedResult, axis: int) -> float | None:
             return _combine_numbers(function_name, numbers)
         case ops.Arith(function_name):
             return _infer_arithmetic_number(padded_result, function_name, numbers, axis)
-        case ops.Slice() | ops.Stride() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
+        case ops.Slice() | ops.StridedSlice() | ops.Pad() | ops.Concat() | ops.Flip() | ops.Roll():
             return _infer_common_number(padded_result, numbers, axis)
         case ops.Resize() as op if not op.interpolates:
             return numbers[0]
@@ -300,7 +300,7 @@ def _find_operand_axis(padded_result: PaddedResult, operand: int, axis: int) -> 
     return next(
         (
             k.operand_axis
-            for k in padded_result.elementwise_links
+            for k in padded_result.dependences
             if k.operand == operand and k.result_axis == axis
         ),
         None,

@@ -80,7 +80,7 @@ class PaddingFacts:
         """Return the constant at all padded positions of an axis, None if unknown."""
         return 0.0 if axis in self.zero_axes else self.constants.get(axis)
 
-    def get_side(self, axis: int, side: str) -> str:
+    def get_padding_side(self, axis: int, side: str) -> str:
         """Return the side of an axis on which the padding is, given the `side` of the
         padding mask.
         """
@@ -127,15 +127,15 @@ def is_output_order_changed(graph: Graph, name: str, value: Value, facts: Paddin
     length = graph.inputs[name].shape[-1:]
     away = any(value.shape[axis : axis + 1] != length for axis in facts.sorted_axes)
     away = away or bool(facts.reversed_axes)
-    return away or (bool(facts.sorted_axes) and graph.input_facts[name].keep != "right")
+    return away or (bool(facts.sorted_axes) and graph.input_facts[name].padding_side != "right")
 
 
 def shift_fact_axes(facts: PaddingFacts, axis: int, shift: int) -> PaddingFacts:
     """Return `facts` with an axis removed (-1) or inserted (1) at `axis`."""
 
-    def shift_keys(known: Mapping[int, T]) -> dict[int, T]:
+    def shift_keys(values: Mapping[int, T]) -> dict[int, T]:
         return {
-            a + shift if a >= axis else a: n for a, n in known.items() if shift > 0 or a != axis
+            a + shift if a >= axis else a: n for a, n in values.items() if shift > 0 or a != axis
         }
 
     shifted: dict[str, Any] = {
@@ -181,8 +181,8 @@ AxisFact: TypeAlias = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedResult:
-    """One result of a node, with the facts of the operands; `elementwise_links` are its elementwise
-    dependences along padded axes.
+    """One result of a node, with the facts of the operands; `dependences` are its
+    elementwise dependences along padded axes.
 
     `padding_mask` is the mask of the padded axis, `true_masks` are other masks that are true,
     `padded_lengths` the lengths of padded axes, `concatenated_lengths` the lengths of axes to which
@@ -192,7 +192,7 @@ class PaddedResult:
     node: Node
     value: Value
     operand_facts: Sequence[PaddingFacts]
-    elementwise_links: Iterable[Dependence]
+    dependences: Iterable[Dependence]
     padding_mask: Value
     padded_lengths: frozenset[Dim]
     true_masks: frozenset[Value] = frozenset()
@@ -206,7 +206,7 @@ class PaddedResult:
 
     def find_linked_axes(self) -> set[int]:
         """Return the padded axes of the result that an operand has, too."""
-        return {k.result_axis for k in self.elementwise_links if k.result_axis is not None}
+        return {k.result_axis for k in self.dependences if k.result_axis is not None}
 
     def find_padded_axes(self) -> set[int]:
         """Return the axes of the result with the length of a padded axis."""
@@ -218,15 +218,15 @@ class PaddedResult:
         found: list[bool] = []
         for n, facts in enumerate(self.operand_facts):
             known: frozenset[int] = getattr(facts, fact)
-            found.append(any(k.operand_axis in known for k in self._list_links(n, axis)))
+            found.append(any(k.operand_axis in known for k in self._list_dependences(n, axis)))
         return found
 
     def list_operands_with_axis(self, axis: int) -> list[bool]:
         """Return for each operand whether it has the axis; the others are broadcast along it."""
-        return [bool(self._list_links(n, axis)) for n in range(len(self.operand_facts))]
+        return [bool(self._list_dependences(n, axis)) for n in range(len(self.operand_facts))]
 
-    def _list_links(self, operand: int, axis: int) -> list[Dependence]:
-        return [k for k in self.elementwise_links if k.operand == operand and k.result_axis == axis]
+    def _list_dependences(self, operand: int, axis: int) -> list[Dependence]:
+        return [k for k in self.dependences if k.operand == operand and k.result_axis == axis]
 
 
 def attach_loop_body(
@@ -243,61 +243,61 @@ def attach_loop_body(
 
 
 def find_reversed_axes(
-    node: Node, operand_facts: Sequence[PaddingFacts], padded_links: Sequence[Dependence]
+    node: Node, operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> frozenset[int]:
     """Return the axes of a result that are in reverse order."""
     found = {
         k.result_axis
-        for k in padded_links
+        for k in padded_dependences
         if k.operand_axis in operand_facts[k.operand].reversed_axes
     }
     if isinstance(node.op, ops.Flip):
-        found ^= {k.result_axis for k in padded_links if k.operand_axis == node.op.axis}
+        found ^= {k.result_axis for k in padded_dependences if k.operand_axis == node.op.axis}
     return frozenset(a for a in found if a is not None)
 
 
 def is_order_mixed(
     node: Node,
     operand_facts: Sequence[PaddingFacts],
-    padded_links: Sequence[Dependence],
+    padded_dependences: Sequence[Dependence],
     is_in_loop: bool,
 ) -> bool:
     """Return True if an op combines reversed axes with others, or reads them in another way than
     windows and reductions do. Inside a loop no axis may be reversed.
     """
     if isinstance(node.op, ops.Flip | ops.Roll):
-        return is_in_loop and bool(padded_links)
+        return is_in_loop and bool(padded_dependences)
     if not any(r.reversed_axes for r in operand_facts):
         return False
     whole = isinstance(node.op, ops.Reduce | ops.Softmax)
     return any(
         k.operand_axis not in operand_facts[k.operand].reversed_axes
         or not (whole or k.kind in ("same", "window", "newest"))
-        for k in padded_links
+        for k in padded_dependences
     )
 
 
 def find_rolled_axes(
-    operand_facts: Sequence[PaddingFacts], padded_links: Sequence[Dependence]
+    operand_facts: Sequence[PaddingFacts], padded_dependences: Sequence[Dependence]
 ) -> Mapping[int, PaddingSource]:
     """Return the axes of a result that were rotated by `roll`, with their sources."""
     return {
         k.result_axis: source
-        for k in padded_links
+        for k in padded_dependences
         if k.result_axis is not None
         and (source := operand_facts[k.operand].rolled_axes.get(k.operand_axis)) is not None
     }
 
 
 def find_exposed_roll(
-    node: Node, operand_facts: Sequence[PaddingFacts], links: Iterable[Dependence]
+    node: Node, operand_facts: Sequence[PaddingFacts], dependences: Iterable[Dependence]
 ) -> PaddingSource | None:
     """Return the source of a rotated axis that an op reads in another way than a reduction does, or
     combines with positions that are not rotated by the same number; None if there is none.
     """
     if not any(facts.rolled_axes for facts in operand_facts):
         return None
-    padded_links = list(links)
+    padded_links = list(dependences)
     sources = [operand_facts[k.operand].rolled_axes.get(k.operand_axis) for k in padded_links]
     for link, source in zip(padded_links, sources, strict=True):
         elementwise = link.kind == "same" and not isinstance(node.op, ops.Scan)
@@ -317,19 +317,19 @@ class PaddedRead:
     """One dependence through which a result may read padded positions, with the facts of the
     operands and the side of the padding.
 
-    `is_separated`: padding separates always-valid positions of the operand, `end_counts` of them
-    before and after the padding. `is_result_separated`: padding separates those of the result.
-    `is_merged`: the axis merges batch and positions.
+    `has_interior_padding`: padding separates always-valid positions of the operand,
+    `valid_end_counts` of them before and after the padding. `has_interior_result_padding`: padding
+    separates those of the result. `is_merged`: the axis merges batch and positions.
     """
 
     node: Node
-    link: Dependence
+    dependence: Dependence
     operand_facts: Sequence[PaddingFacts]
     padding_side: str
     is_merged: bool = False
-    is_separated: bool = False
-    end_counts: tuple[int | None, int | None] = (0, 0)
-    is_result_separated: bool = False
+    has_interior_padding: bool = False
+    valid_end_counts: tuple[int | None, int | None] = (0, 0)
+    has_interior_result_padding: bool = False
 
     @property
     def op(self) -> Op:
@@ -339,12 +339,12 @@ class PaddedRead:
     @property
     def axis(self) -> int:
         """The operand axis that is read."""
-        return self.link.operand_axis
+        return self.dependence.operand_axis
 
     @property
     def read_length(self) -> Dim:
         """The length of the axis that is read."""
-        return get_read_length(self.node, self.link)
+        return get_read_length(self.node, self.dependence)
 
     @property
     def fill_constant(self) -> float | None:
@@ -354,25 +354,25 @@ class PaddedRead:
     @property
     def read_facts(self) -> PaddingFacts:
         """The facts of the operand that is read."""
-        return self.operand_facts[self.link.operand]
+        return self.operand_facts[self.dependence.operand]
 
     @property
     def is_padding_last(self) -> bool:
         """True if padding comes after all valid positions."""
-        return self.padding_side == "right" and not self.is_separated
+        return self.padding_side == "right" and not self.has_interior_padding
 
     @property
     def is_padding_first(self) -> bool:
         """True if padding comes before all valid positions."""
-        return self.padding_side == "left" and not self.is_separated
+        return self.padding_side == "left" and not self.has_interior_padding
 
     @property
-    def can_be_left(self) -> bool:
+    def may_be_left_padded(self) -> bool:
         """True if padding may come before valid positions."""
         return self.padding_side != "right"
 
     @property
-    def can_be_right(self) -> bool:
+    def may_be_right_padded(self) -> bool:
         """True if padding may come after valid positions."""
         return self.padding_side != "left"
 
@@ -396,4 +396,5 @@ class PaddedRead:
     @property
     def is_shifted(self) -> bool:
         """True if the length of the left padding determines which positions a stride selects."""
-        return self.link.kind == "strided" and self.link.stride > 1 and self.padding_side != "right"
+        is_strided = self.dependence.kind == "strided" and self.dependence.stride > 1
+        return is_strided and self.padding_side != "right"

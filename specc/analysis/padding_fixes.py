@@ -58,10 +58,12 @@ class PaddingLeak:
         facts = self.get_facts(value)
         return "sorted" if facts.sorted_axes else "reverse" if facts.reversed_axes else ""
 
-    def has_separated_positions(self) -> bool:
+    def has_interior_padding(self) -> bool:
         """Return True if padding separates always-valid positions from the others."""
         reading = self.padding_source.read
-        return reading is not None and (reading.is_separated or reading.is_result_separated)
+        return reading is not None and (
+            reading.has_interior_padding or reading.has_interior_result_padding
+        )
 
     def is_padded(self, value: Value) -> bool:
         """Return True if the shape of a value contains the symbol of the padded axis."""
@@ -101,7 +103,7 @@ class PaddingLeak:
         """Return the operand whose padded positions are read, or the first one that has some."""
         reading = self.padding_source.read
         if reading is not None:
-            return self.node.args[reading.link.operand]
+            return self.node.args[reading.dependence.operand]
         return self.find_padded_operand(self.node)
 
     def get_padded_axis(self, value: Value | None) -> int:
@@ -157,7 +159,7 @@ class PaddingLeak:
         """Return the help that declares the side of padding; "" if the mask already has
         that side.
         """
-        if self.graph.input_facts[self.mask_name].keep == side:
+        if self.graph.input_facts[self.mask_name].padding_side == side:
             return ""
         lengths = ", ".join(map(str, self.graph.inputs[self.mask_name].shape))
         return f"declare `{self.mask_name}: keep[{lengths}] {side}`"
@@ -179,7 +181,7 @@ MASK_ARGUMENTS: Mapping[type[object], str] = {
 
 NEUTRAL_NUMBERS: Mapping[type[Op], str] = {
     **dict.fromkeys((ops.MaxPool, ops.Softmax, ops.ArgMax), "-inf"),
-    **dict.fromkeys((ops.CumSum, ops.AveragePool, ops.Weigh, ops.MatMul, ops.Einsum), "0.0"),
+    **dict.fromkeys((ops.CumSum, ops.AveragePool, ops.WeightedSum, ops.MatMul, ops.Einsum), "0.0"),
 }
 """The number at padded positions that makes no difference to an op."""
 
@@ -256,9 +258,9 @@ def _suggest_mask(leak: PaddingLeak, value: Value | None) -> str:
 def _get_mask_argument_help(leak: PaddingLeak) -> str:
     """Return the help of an op with an argument for the mask, with a gap for it."""
     op = leak.node.op
-    takes_mask = not (isinstance(op, ops.Conv) and leak.has_separated_positions())
+    takes_mask = not (isinstance(op, ops.Conv) and leak.has_interior_padding())
     fixes = (fix for kind, fix in MASK_ARGUMENTS.items() if isinstance(op, kind) and takes_mask)
-    mean = "use `masked_mean_pool(x, {})`" if op.attributes().get("fn") == "mean" else ""
+    mean = "use `masked_mean_pool(x, {})`" if op.get_attributes().get("fn") == "mean" else ""
     return next(fixes, mean)
 
 
@@ -277,7 +279,7 @@ def suggest_finite_padding(leak: PaddingLeak, node: Node) -> str:
 
 def _suggest_number(leak: PaddingLeak, value: Value | None) -> str:
     """Suggest a value for padded positions; "" if no value helps."""
-    if leak.has_separated_positions():
+    if leak.has_interior_padding():
         return _suggest_added_number(leak)
     fill = _get_neutral_number(leak)
     return (
@@ -324,11 +326,11 @@ def _get_neutral_number(leak: PaddingLeak) -> str:
     match op := leak.node.op:
         case ops.Reduce(fn):
             return IDENTITY_LITERALS.get(fn, "0.0")
-        case ops.Delay(first=number) | ops.Pad(mode="constant", value=number):
+        case ops.Delay(fill_value=number) | ops.Pad(mode="constant", value=number):
             return str(float(number))
         case ops.Sort(descending=is_descending) | ops.TopK(largest=is_descending):
             return "-inf" if is_descending else "inf"
-        case ops.AveragePool(counted=False, pads=pads) if any(pads):
+        case ops.AveragePool(count_include_pad=False, pads=pads) if any(pads):
             return ""
     return NEUTRAL_NUMBERS.get(type(op), "")
 
@@ -337,7 +339,7 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
     """Suggest a fix for ops for which no value at padded positions helps."""
     keep = leak.mask_name
     match op := leak.node.op:
-        case ops.Index(at=at) if at == 0:
+        case ops.Index(index=at) if at == 0:
             return leak.format_side_help("right")
         case ops.Concat():
             return leak.format_side_help(_get_other_side(leak, leak.node))
@@ -347,9 +349,9 @@ def _suggest_op_specific_fix(leak: PaddingLeak) -> str:
             return _suggest_repeated_positions(op, leak)
         case ops.GroupNorm():
             return "normalize each position: `layer_norm(x, eps=1e-5) @ norm`"
-        case ops.Stride(step=step):
+        case ops.StridedSlice(step=step):
             return f"let the slice run to the end of the axis: `x[:, ::{step}]`"
-        case ops.Roll(by=by) if (by.number or 0) > 0:
+        case ops.Roll(shift=by) if (by.number or 0) > 0:
             return f"use `delay(x, by={by})`"
     return ""
 

@@ -1,13 +1,11 @@
-"""Prove that an op is unaffected by padded positions.
+"""Prove that padded positions do not affect an op.
 
-The values it reads there must be surely zero, or surely low for a maximum or softmax; or it must
-not read them at all, because a mask hides them or because all of them lie on the side that it
-does not read.
-
-An axis holds positions that are always valid, then those of a padded sequence, then more that
-are always valid. A window across their borders gives the same result in a padded batch as alone
-if padded positions and those added next to them hold the same constant (`PaddingFacts.fill`):
-padding then only makes a constant run longer.
+The op must read zeros there, or low values for a maximum or softmax; or it must not read them,
+because a mask hides them or because they lie outside of the positions that it reads.
+An axis consists of positions that are always valid, those of a padded sequence, and more that are
+always valid. A window across their borders gives the same result with and without padding if padded
+positions and the positions added next to them hold the same constant
+(`PaddingFacts.fill_constants`).
 """
 
 from collections.abc import Iterator
@@ -30,11 +28,11 @@ def is_unaffected_by_padding(read: PaddedRead) -> bool:
     is_sorted = not read.is_padding_last and read.axis in read.read_facts.sorted_axes
     if _is_state_unaffected(read, is_sorted=is_sorted):
         return True
-    if read.is_merged and read.link.kind not in ("same", "extent"):
+    if read.is_merged and read.dependence.kind not in ("same", "extent"):
         return _is_merged_read_neutral(read)
     if is_sorted:
         return _is_rank_safe(read)
-    match read.link.kind:
+    match read.dependence.kind:
         case "same" | "extent":
             # Elementwise along the axis: padding stays where it is. An extent reads no position.
             return True
@@ -66,13 +64,13 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
     """Return True if no padded position is read: padding is left of the newest position or of
     positions that only look ahead, or right of positions that only look back.
     """
-    is_left = read.padding_side == "left" and read.link.hi == 0
-    return is_left if read.link.kind == "newest" else _is_padding_outside(read, read.link.reach)
+    is_left = read.padding_side == "left" and read.dependence.max_offset == 0
+    return is_left if read.dependence.kind == "newest" else _is_padding_outside(read, read.dependence.offsets)
 
 
 def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
     """Return True if no padded position is at a distance in `reach` before a valid one."""
-    after_reads, before_reads = reach.lo >= 0, reach.hi <= 0
+    after_reads, before_reads = reach.low >= 0, reach.high <= 0
     return (read.is_padding_last and after_reads) or (read.is_padding_first and before_reads)
 
 
@@ -80,7 +78,7 @@ def _is_rank_safe(read: PaddedRead) -> bool:
     """Return True if an op along sorted positions, where padded positions come last, does not read
     padded positions.
     """
-    if read.link.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
+    if read.dependence.kind in ("same", "extent") or isinstance(read.op, ops.CumSum):
         return True
     match read.op:
         case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
@@ -93,8 +91,8 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     """Return True if right padding comes after every position that is read; in self-attention a
     valid query then reads only earlier keys.
     """
-    to, reach = resolve_dependence(read.node, read.link)
-    operand, key = read.node.args[read.link.operand], read.axis
+    to, reach = resolve_dependence(read.node, read.dependence)
+    operand, key = read.node.args[read.dependence.operand], read.axis
     if not read.is_padding_last or to is None or operand is None:
         return False
     if isinstance(read.op, ops.Gather):
@@ -104,13 +102,13 @@ def _is_padding_after_reads(read: PaddedRead) -> bool:
     ):
         return False
     gone = isinstance(read.op, ops.Reduce | ops.ArgMax) and to >= key
-    return reach.lo >= 0 and operand.shape[to + gone] == operand.shape[key]
+    return reach.low >= 0 and operand.shape[to + gone] == operand.shape[key]
 
 
 def _is_loop_skipping_padding(read: PaddedRead) -> bool:
     """Return True if a loop skips every padded position: its mask implies the padding mask."""
     op = read.op
-    return isinstance(op, ops.Scan) and op.masked and 1 in read.operand_facts[0].zero_axes
+    return isinstance(op, ops.Scan) and op.has_mask and 1 in read.operand_facts[0].zero_axes
 
 
 def _is_state_unaffected(read: PaddedRead, *, is_sorted: bool) -> bool:
@@ -126,27 +124,27 @@ def _is_state_zero(read: PaddedRead) -> bool:
     that it reads: zeros before all valid positions.
     """
     op = read.op
-    if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.is_separated:
+    if not isinstance(op, ops.RecurrentLayer) or not read.is_zero or read.has_interior_padding:
         return False
     given = [*op.initial_states, op.bias, op.state_bias]
-    keeps_zero = read.op.attributes().get("activation") != "sigmoid"
+    keeps_zero = read.op.get_attributes().get("activation") != "sigmoid"
     only_before = read.padding_side == ("right" if op.reverse else "left")
-    final = read.link.result > 0  # the final state reads padding on both sides
+    final = read.dependence.result > 0  # the final state reads padding on both sides
     return keeps_zero and (only_before or not final) and not any(o(read.node) for o in given)
 
 
 def _is_masked_at_padding(read: PaddedRead) -> bool:
     """Return True if a mask is false, or weights or values are zero, at padded keys."""
-    _, reach = resolve_dependence(read.node, read.link)
+    _, reach = resolve_dependence(read.node, read.dependence)
     # A masked key has weight zero, and zero times NaN is NaN; normalizers ignore scores where the
     # mask is false.
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
-    if is_outside or any(g.key in read.operand_facts[g.operand].zero_axes for g in read.link.gates):
+    if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_axes for g in read.dependence.gates):
         return sound
     if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
         return True
-    if isinstance(read.op, ops.Weigh | ops.MatMul | ops.Einsum):
+    if isinstance(read.op, ops.WeightedSum | ops.MatMul | ops.Einsum):
         return _is_zero_product(read)
     return False
 
@@ -155,16 +153,16 @@ def _have_same_positions(read: PaddedRead) -> bool:
     """Return True if queries and keys are positions of one axis; only then are keys before a valid
     query valid.
     """
-    operand, to = read.node.args[read.link.operand], read.link.result_axis
+    operand, to = read.node.args[read.dependence.operand], read.dependence.result_axis
     if operand is None or to is None:
         return False
-    made = read.node.infer_types()[read.link.result]
+    made = read.node.infer_types()[read.dependence.result]
     return made.shape[to] == operand.shape[read.axis]
 
 
 def _has_low_scores(read: PaddedRead) -> bool:
     """Return True if the scores of a masked softmax are -inf at padded keys."""
-    last = read.node.first.rank - 1 if read.node.first else 0
+    last = read.node.first_operand.rank - 1 if read.node.first_operand else 0
     return read.operand_facts[0].constants.get(last) == -inf
 
 
@@ -184,13 +182,13 @@ def _is_zero_product(read: PaddedRead) -> bool:
 def _find_summed_axes(read: PaddedRead) -> list[set[int]]:
     """Return the summed axes of each operand of a sum of products."""
     match read.op:
-        case ops.Weigh() | ops.MatMul():
+        case ops.WeightedSum() | ops.MatMul():
             # [… m k] by [… k n]: the last axis of one, the second-to-last of the other.
             left, right = (a.rank for a in read.node.operands)
             return [{left - 1}, {right - 2}]
         case ops.Einsum(equation):
             terms = [t.split() for t in equation.split("->")[0].split(",")]
-            name = terms[read.link.operand][read.axis]
+            name = terms[read.dependence.operand][read.axis]
             return [{n for n, x in enumerate(t) if x == name} for t in terms]
     return []
 
@@ -215,7 +213,7 @@ def _is_padding_constant_extreme(read: PaddedRead, end: float) -> bool:
     """Return True if the constant at padded positions is not greater than any other value, or, if
     `end` is positive, not less than any other.
     """
-    least, most = find_value_range(read.node.args[read.link.operand])
+    least, most = find_value_range(read.node.args[read.dependence.operand])
     held, axis = read.padding_constant, read.axis
     if held is None or axis in (
         read.read_facts.minimum_axes if end < 0 else read.read_facts.maximum_axes
@@ -255,13 +253,12 @@ def _is_neutral_move(read: PaddedRead) -> bool:
             return along == axis and get_number_sorted_last(read.node, facts) is not None
         case ops.TopK(k=k, largest=largest):
             # If fewer valid positions exist than are selected, the others hold that constant.
-            values = read.link.result == 0 and k.number is not None
+            values = read.dependence.result == 0 and k.number is not None
             return values and _is_padding_constant_extreme(read, -inf if largest else inf)
         case ops.Flip() | ops.Roll():
-            return (
-                read.end_counts == (0, 0) and not read.is_merged and axis not in facts.sorted_axes
-            )
-        case ops.Index(at=at):
+            is_only_padded = read.valid_end_counts == (0, 0) and not read.is_merged
+            return is_only_padded and axis not in facts.sorted_axes
+        case ops.Index(index=at):
             # Position 0 is valid with right padding.
             return read.padding_side == "right" and at.number == 0
     return False
@@ -271,20 +268,20 @@ def can_keep_padding_facts(read: PaddedRead) -> bool:
     """Return True if the facts about padded positions of the operand also hold for those of the
     result.
     """
-    if read.link.kind == "same":
+    if read.dependence.kind == "same":
         return True
     match read.op:
-        case ops.KeepRows() | ops.Flip() | ops.Roll():
+        case ops.DownsamplePaddingMask() | ops.Flip() | ops.Roll():
             return True
-        case ops.Stride():
+        case ops.StridedSlice():
             return is_slice_to_end(read.node)
         case ops.Slice():
             # What is dropped on the side of padding is padding there, else valid positions.
             return all(over <= 0 for over in _iterate_dropped_counts(read))
         case ops.Pad() | ops.Concat():
-            return read.link.kind == "strided"
+            return read.dependence.kind == "strided"
         case ops.Conv() | ops.AveragePool() | ops.CumSum() | ops.Delay():
-            return read.link.kind == "window" and _is_reading_only_padding(read)
+            return read.dependence.kind == "window" and _is_reading_only_padding(read)
     return False
 
 
@@ -292,7 +289,7 @@ def _is_reading_only_padding(read: PaddedRead) -> bool:
     """Return True if padded positions of a window's result read padded positions only."""
     is_sorted = read.axis in read.read_facts.sorted_axes  # then padded positions come last
     back, ahead = read.is_padding_first and not is_sorted, read.is_padding_last
-    here = (back and read.link.lo >= 0) or (ahead and read.link.hi <= 0)
+    here = (back and read.dependence.min_offset >= 0) or (ahead and read.dependence.max_offset <= 0)
     return here and not read.is_merged
 
 
@@ -300,16 +297,16 @@ def is_window_unaffected(read: PaddedRead) -> bool:
     """Return True if padding does not affect a window op whose result has the operand's length,
     including results at the ends of the axis.
     """
-    if read.link.reach == SAME_POSITION:
+    if read.dependence.offsets == SAME_POSITION:
         return True
     match read.op:
-        case ops.Delay(first=first):
+        case ops.Delay(fill_value=first):
             # Before the first valid position a delay reads padding or `first`, which must not
             # differ.
             return read.fill_constant == float(first)
         case ops.CumSum():
             return read.is_zero
-    return not read.is_separated and _is_same_at_ends(read)
+    return not read.has_interior_padding and _is_same_at_ends(read)
 
 
 def _is_same_at_ends(read: PaddedRead) -> bool:
@@ -317,9 +314,9 @@ def _is_same_at_ends(read: PaddedRead) -> bool:
     axis.
     """
     match read.op:
-        case ops.Conv() | ops.AveragePool(counted=True):
+        case ops.Conv() | ops.AveragePool(count_include_pad=True):
             return read.fill_constant == 0
-        case ops.MaxPool(dilation=dilation) if read.is_separated:
+        case ops.MaxPool(dilation=dilation) if read.has_interior_padding:
             return read.fill_constant == -inf and max(dilation) == 1
         case ops.MaxPool(dilation=dilation) if max(dilation) == 1:
             # A window of a valid output position contains a valid input position.
@@ -332,18 +329,18 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
     padding.
     """
     op = read.op
-    if read.is_shifted or read.is_result_separated:
+    if read.is_shifted or read.has_interior_result_padding:
         return False
     if isinstance(op, ops.Slice):
         return read.fill_constant is not None or _is_one_sided_slice(read)
-    if read.is_separated and read.fill_constant is None:
+    if read.has_interior_padding and read.fill_constant is None:
         return False
     match op:
-        case ops.KeepRows():
-            return not read.is_separated or read.fill_constant == 0
-        case ops.Stride(start=start):
+        case ops.DownsamplePaddingMask():
+            return not read.has_interior_padding or read.fill_constant == 0
+        case ops.StridedSlice(start=start):
             # The first positions differ with left padding.
-            first = start == 0 or not read.can_be_left
+            first = start == 0 or not read.may_be_left_padded
             return is_slice_to_end(read.node) and first
         case ops.Conv() | ops.MaxPool() | ops.AveragePool():
             return not _is_reading_ends(read, op) or _is_same_at_ends(read)
@@ -353,26 +350,29 @@ def is_shift_unaffected(read: PaddedRead) -> bool:
 def _is_one_sided_slice(read: PaddedRead) -> bool:
     """Return True if a slice keeps no always-valid position beyond the padding."""
     dropped = _iterate_dropped_counts(read, inf)
-    return not read.is_separated or all(over >= 0 for over in dropped)
+    return not read.has_interior_padding or all(over >= 0 for over in dropped)
 
 
-def _is_reading_ends(read: PaddedRead, op: ops.Sliding) -> bool:
+def _is_reading_ends(read: PaddedRead, op: ops.SlidingWindowOp) -> bool:
     """Return True if windows extend beyond an end of the axis that may be padded."""
     n = read.axis - len(op.kernel)
-    over = read.can_be_right and op.end_padding[n] > 0
-    return over or (read.can_be_left and op.padding_before[n] > 0)
+    over = read.may_be_right_padded and op.end_padding[n] > 0
+    return over or (read.may_be_left_padded and op.padding_before[n] > 0)
 
 
 def _is_fill_matching(read: PaddedRead) -> bool:
     """Return True if positions added next to padding hold the same constant as the padding."""
-    op, place = read.op, read.link.operand
+    op, place = read.op, read.dependence.operand
     added: list[float | None] = []
     if isinstance(op, ops.Pad):
-        ends = ((read.can_be_left, op.before), (read.can_be_right, op.after))
+        ends = (
+            (read.may_be_left_padded, op.padding_before),
+            (read.may_be_right_padded, op.padding_after),
+        )
         added += [float(op.value) for may_be, count in ends if may_be and count != 0]
     else:
         before, after = read.node.args[:place], read.node.args[place + 1 :]
-        parts = before * read.can_be_left + after * read.can_be_right
+        parts = before * read.may_be_left_padded + after * read.may_be_right_padded
         added += [find_uniform_value(a) for a in parts if a]
     return all(n is not None and n == read.fill_constant for n in added)
 
@@ -385,7 +385,7 @@ def _iterate_dropped_counts(read: PaddedRead, default: float = 0) -> Iterator[fl
     assert isinstance(op, ops.Slice), "only a slice drops positions"
     dropped = (op.start, read.read_length - op.stop)
     for n, side in enumerate(("left", "right")):
-        here, always = dropped[n].number, read.end_counts[n]
+        here, always = dropped[n].number, read.valid_end_counts[n]
         if read.padding_side not in (side, "any"):
             yield default
         else:
@@ -396,5 +396,5 @@ def is_slice_to_end(node: Node) -> bool:
     """Return True if a strided slice extends to the end of the axis; its positions then correspond
     to those of windows with that stride.
     """
-    op, x = node.op, node.first
-    return isinstance(op, ops.Stride) and x is not None and op.stop == x.shape[op.axis]
+    op, x = node.op, node.first_operand
+    return isinstance(op, ops.StridedSlice) and x is not None and op.stop == x.shape[op.axis]

@@ -25,7 +25,7 @@ InfinitySigns: TypeAlias = frozenset[int]
 NO_SIGNS: InfinitySigns = frozenset()
 BOTH_SIGNS: InfinitySigns = frozenset((1, -1))
 
-BOUNDED_RESULT_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.Hard)
+BOUNDED_RESULT_OPS = (ops.Softmax, ops.MaskedSoftmax, ops.MaskedHardmax)
 """Ops whose results are always finite."""
 
 INFINITY_PRESERVING_FUNCTIONS = ("ceil", "floor", "round")
@@ -36,7 +36,7 @@ GATED_ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "silu")
 """Activations `x * gate(x)` whose gate tends to 0: minus infinity times 0 is NaN."""
 
 MOVING_OPS = (
-    *(ops.Concat, ops.Slice, ops.Stride, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
+    *(ops.Concat, ops.Slice, ops.StridedSlice, ops.Pad, ops.Delay, ops.Flip, ops.Roll),
     *(ops.Gather, ops.Index, ops.Last, ops.Sort, ops.TopK, ops.MaxPool, ops.Cast),
 )
 """Ops whose results are elements of their operands."""
@@ -122,9 +122,11 @@ def _combine_signs(function_name: str, left: InfinitySigns, right: InfinitySigns
     return _combine_extreme_signs(1 if function_name == "max" else -1, left, right)
 
 
-def _combine_extreme_signs(kept: int, left: InfinitySigns, right: InfinitySigns) -> InfinitySigns:
+def _combine_extreme_signs(
+    preserved_sign: int, left: InfinitySigns, right: InfinitySigns
+) -> InfinitySigns:
     # The maximum of minus infinity and a finite number is finite.
-    return frozenset(s for s in left | right if s == kept or s in left & right)
+    return frozenset(s for s in left | right if s == preserved_sign or s in left & right)
 
 
 def _negate_signs(signs: InfinitySigns) -> InfinitySigns:
@@ -187,7 +189,7 @@ def _is_masked_again(padded_result: PaddedResult) -> bool:
     return (
         isinstance(node.op, ops.Where)
         and operand_facts[1].infinity_mask is not None
-        and _is_false_outside_mask(node.first, operand_facts[1].infinity_mask)
+        and _is_false_outside_mask(node.first_operand, operand_facts[1].infinity_mask)
         and not operand_facts[0].can_be_nan
     )
 
@@ -211,7 +213,7 @@ def can_be_nan_at_padding(padded_result: PaddedResult) -> bool:
         return operand_facts[2].can_be_nan
     match node.op:
         case ops.Where() if operand_facts[0].zero_axes >= {
-            k.result_axis for k in padded_result.elementwise_links
+            k.result_axis for k in padded_result.dependences
         }:
             # `where(keep, x, 0)`: at padded positions `x` is not used.
             return operand_facts[2].can_be_nan

@@ -54,43 +54,45 @@ class PaddingOffsets:
             length: length - self.padded_length - before for length, before in self.offsets.items()
         }
 
-    def is_separated(self, length: Dim) -> bool:
+    def has_interior_padding(self, length: Dim) -> bool:
         """Return True if padding may separate always-valid positions from the others."""
         if length in self.merged_lengths:
             return True
         first = self.offsets.get(length, 0) != 0 and self.padding_side != "right"
         return first or (self.count_positions_after(length) != 0 and self.padding_side != "left")
 
-    def is_result_separated(self, node: Node, link: Dependence) -> bool:
+    def has_interior_result_padding(self, node: Node, dependence: Dependence) -> bool:
         """Return True if a dependence leads to an axis on which padding separates valid
         positions.
         """
-        if link.result_axis is None or link.kind == "all":
+        if dependence.result_axis is None or dependence.kind == "all":
             return False
-        return self.is_separated(_infer_types(node)[link.result].shape[link.result_axis])
+        return self.has_interior_padding(
+            _infer_types(node)[dependence.result].shape[dependence.result_axis]
+        )
 
-    def restrict_dependence(self, node: Node, link: Dependence) -> Dependence | None:
+    def restrict_dependence(self, node: Node, dependence: Dependence) -> Dependence | None:
         """Return a dependence restricted to padded positions, which move together with the part
         that contains them; None if no padded position is read.
         """
-        if link.kind != "all":
-            return link
-        length = get_read_length(node, link)
+        if dependence.kind != "all":
+            return dependence
+        length = get_read_length(node, dependence)
         if isinstance(node.op, ops.Merge | ops.Split):
-            to_axis = self._regroup_offsets(node, link.operand_axis)
+            to_axis = self._regroup_offsets(node, dependence.operand_axis)
             kept = to_axis is not None
-            return replace(link, kind="same", result_axis=to_axis) if kept else link
-        if self.is_repeating_positions(node, link.operand_axis):
-            return replace(link, kind="same", result_axis=link.operand_axis)
-        if _get_op_axis(node.op) != link.operand_axis:
-            return link
+            return replace(dependence, kind="same", result_axis=to_axis) if kept else dependence
+        if self.is_repeating_positions(node, dependence.operand_axis):
+            return replace(dependence, kind="same", result_axis=dependence.operand_axis)
+        if _get_op_axis(node.op) != dependence.operand_axis:
+            return dependence
         if length in self.offsets:
             if self._is_outside_padding(node, self.offsets[length]):
                 return None
-            to = _find_result_axis(node, link.operand, self.offsets[length])
+            to = _find_result_axis(node, dependence.operand, self.offsets[length])
             if to is not None and self.offsets.get(to[0]) == to[1]:
-                return replace(link, kind="same", result_axis=link.operand_axis)
-        return make_shift_dependence(node, link) or link
+                return replace(dependence, kind="same", result_axis=dependence.operand_axis)
+        return make_shift_dependence(node, dependence) or dependence
 
     def is_repeating_positions(self, node: Node, axis: int) -> bool:
         """Return True for a nearest `resize` of an axis to a multiple of its length, if no
@@ -107,8 +109,8 @@ class PaddingOffsets:
         """Return the result axis in which padded positions stay in order when batch and positions
         are merged or split, or None.
         """
-        assert node.first is not None, "a view of a value"
-        shape = node.first.shape
+        assert node.first_operand is not None, "a view of a value"
+        shape = node.first_operand.shape
         match node.op:
             case ops.Merge(first, count) if first <= axis < first + count:
                 parts = shape[first : first + count]
@@ -119,7 +121,7 @@ class PaddingOffsets:
                 return first + next(n for n, d in enumerate(sizes) if d in self.offsets)
         return None
 
-    def _is_outside_padding(self, node: Node, before: Dim) -> bool:
+    def _is_outside_padding(self, node: Node, offset: Dim) -> bool:
         """Return True if positions are selected by index and none of them can be padded."""
         match node.op:
             case ops.Slice(start=start, stop=stop) | ops.Index(start=start, stop=stop):
@@ -128,7 +130,7 @@ class PaddingOffsets:
                 return False
         # With left padding the last position is valid, with right padding the first.
         first, last = int(self.padding_side == "right"), int(self.padding_side == "left")
-        ends = before + first - stop, start - before - self.padded_length + last
+        ends = offset + first - stop, start - offset - self.padded_length + last
         return any(is_never_negative(d, self.min_lengths) for d in ends)
 
 
@@ -159,8 +161,8 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
     """
     match node.op:
         case ops.Resize(axis=first, sizes=sizes, factors=factors) as op if not op.interpolates:
-            assert node.first is not None, "an op of one operand"
-            length, made = node.first.shape[axis], sizes[axis - first]
+            assert node.first_operand is not None, "an op of one operand"
+            length, made = node.first_operand.shape[axis], sizes[axis - first]
             counts = (k for k in range(1, MAX_REPEAT_COUNT) if length * k == made)
             count = next(counts, None)
             exact = count is not None and set(factors) <= {count}
@@ -168,17 +170,17 @@ def get_repeat_count(node: Node, axis: int) -> int | None:
     return None
 
 
-def make_shift_dependence(node: Node, link: Dependence) -> Dependence | None:
+def make_shift_dependence(node: Node, dependence: Dependence) -> Dependence | None:
     """Return the dependence of an op that drops or adds a constant number of positions at the ends
     of an axis, as a window of one position; None for another op.
     """
-    axis = link.operand_axis
-    ends = _count_added_positions(node, link.operand, axis) or ()
+    axis = dependence.operand_axis
+    ends = _count_added_positions(node, dependence.operand, axis) or ()
     numbers = [d.number for d in ends if d.number is not None]
     if len(numbers) < 2:
         return None
     by = Interval(numbers[0], numbers[0])
-    return replace(link, kind="strided", result_axis=axis, reach=by, stride=1)
+    return replace(dependence, kind="strided", result_axis=axis, offsets=by, stride=1)
 
 
 def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Dim] | None:
@@ -189,7 +191,7 @@ def _count_added_positions(node: Node, operand: int, axis: int) -> tuple[Dim, Di
     match node.op:
         case ops.Slice(start=start, stop=stop):
             return -start, stop - lengths[operand]
-        case ops.Pad(before=before, after=after):
+        case ops.Pad(padding_before=before, padding_after=after):
             return before, after
         case ops.Concat():
             return sum_dims(lengths[:operand]), sum_dims(lengths[operand + 1 :])
@@ -214,17 +216,17 @@ def find_padding_offsets(graph: Graph, keep: Value, side: str) -> PaddingOffsets
     return PaddingOffsets(padded_length, graph.min_lengths, side, known, one_axis)
 
 
-def _find_merged_lengths(node: Node, before: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
+def _find_merged_lengths(node: Node, offsets: Mapping[Dim, Dim]) -> tuple[Dim, ...] | None:
     """Return the lengths that a node merges into one if one of them is padded, else None."""
     match node.op:
-        case ops.Merge(axis, count) if node.first is not None:
-            parts = node.first.shape[axis : axis + count]
-            return parts if sum(d in before for d in parts) == 1 else None
+        case ops.Merge(axis, count) if node.first_operand is not None:
+            parts = node.first_operand.shape[axis : axis + count]
+            return parts if sum(d in offsets for d in parts) == 1 else None
     return None
 
 
 def _iterate_result_axes(
-    node: Node, before: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
+    node: Node, offsets: Mapping[Dim, Dim], padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> Iterator[tuple[Dim, Dim]]:
     """Yield the length of each result axis that comes from a padded axis, with the offset of its
     padded positions.
@@ -234,20 +236,20 @@ def _iterate_result_axes(
         if axis is None or operand is None:
             return
         length = operand.shape[axis]
-        to = _find_result_axis(node, n, before[length]) if length in before else None
+        to = _find_result_axis(node, n, offsets[length]) if length in offsets else None
         # All positions that may be padded are still there.
-        if to and _is_holding_padding(*to, padded_length, min_lengths):
+        if to and _can_contain_padding(*to, padded_length, min_lengths):
             yield to
 
 
-def _is_holding_padding(
-    length: Dim, before: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
+def _can_contain_padding(
+    length: Dim, offset: Dim, padded_length: Dim, min_lengths: Mapping[str, int]
 ) -> bool:
-    """Return True if an axis has `padded_length` positions after those `before` them."""
-    return all(is_never_negative(d, min_lengths) for d in (before, length - before - padded_length))
+    """Return True if an axis has `padded_length` positions after those `offset` them."""
+    return all(is_never_negative(d, min_lengths) for d in (offset, length - offset - padded_length))
 
 
-def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] | None:
+def _find_result_axis(node: Node, operand: int, offset: Dim) -> tuple[Dim, Dim] | None:
     """Return the length of the result axis and the number of positions before those that can be
     padded; None for other ops.
     """
@@ -255,8 +257,8 @@ def _find_result_axis(node: Node, operand: int, before: Dim) -> tuple[Dim, Dim] 
     added = None if axis is None else _count_added_positions(node, operand, axis)
     if axis is None or added is None:
         return None
-    length = node.operand(operand).shape[axis]
-    return added[0] + length + added[1], before + added[0]
+    length = node.get_operand(operand).shape[axis]
+    return added[0] + length + added[1], offset + added[0]
 
 
 def _get_op_axis(op: Op) -> int | None:

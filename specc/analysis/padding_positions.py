@@ -123,7 +123,7 @@ def _is_id_preserving_cast(node: Node, to: str) -> bool:
     """Return True if a cast preserves position ids; casts to bool and from float to integer do
     not.
     """
-    x = node.first
+    x = node.first_operand
     whole = x is not None and x.dtype in ("i64", "i32")
     return to != "bool" and (whole or to not in ("i64", "i32"))
 
@@ -256,7 +256,7 @@ def is_padding_exposed(node: Node, counts: Sequence[PaddingCount], padded_length
         case ops.ArgMax() | ops.Reduce("max" | "min"):
             # the argmax does not change if all scores shift equally
             return set(counts[0] or {}) != {()}
-        case ops.Attend() | ops.MaskedSoftmax() | ops.Hard() | ops.Softmax():
+        case ops.Attend() | ops.MaskedSoftmax() | ops.MaskedHardmax() | ops.Softmax():
             return not _is_uniform_shift(node, counts, padded_length)
     if isinstance(node.op, LINEAR_OPS) or node.op == ops.Pointwise("neg"):
         return infer_padding_count(node, counts, padded_length) is None
@@ -267,12 +267,12 @@ def _is_uniform_shift(node: Node, counts: Sequence[PaddingCount], padded_length:
     """Return True if padding adds the same number to every score of a softmax over the padded axis,
     and to no other operand.
     """
-    scores, keys, fixed = 0, node.first, None
+    scores, keys, fixed = 0, node.first_operand, None
     match node.op:
         case ops.Softmax(axis):
             pass
         case ops.Attend():
-            scores, keys, axis = node.op.added.index, node.op.key(node), 2
+            scores, keys, axis = node.op.bias.index, node.op.key(node), 2
             fixed = node.op.sinks(node)  # its score does not move
         case _:
             axis = -1

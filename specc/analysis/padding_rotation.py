@@ -64,7 +64,7 @@ def _infer_unary_rotation(node: Node, rotations: RotationFact | None) -> Rotatio
         case ops.Pointwise("neg"):
             # -x is x rotated by 180° more, the same at all positions.
             return rotations if rotations.feature_axis is not None else EXPOSED_ROTATION
-    if node.op.view or isinstance(node.op, ops.Slice | ops.Stride):
+    if node.op.view or isinstance(node.op, ops.Slice | ops.StridedSlice):
         return _infer_view_rotation(node, rotations)
     return EXPOSED_ROTATION
 
@@ -211,7 +211,7 @@ def _infer_view_rotation(node: Node, rotations: RotationFact) -> RotationFact:
             return replace(rotations, feature_axis=at - (count - 1 if axis < at else 0))
         case ops.Expand(axis) if axis != at:
             return rotations
-        case ops.Slice(axis) | ops.Stride(axis) if axis != at:
+        case ops.Slice(axis) | ops.StridedSlice(axis) if axis != at:
             return rotations
     return EXPOSED_ROTATION
 

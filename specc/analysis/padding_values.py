@@ -61,11 +61,11 @@ from specc.ir.graph import Node
 MASK_QUERY_AXIS, MASK_KEY_AXIS = 2, 3
 """Axes of an attention mask, [batch, head, query, key]."""
 
-PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.Weigh)
+PRODUCT_OPS = (ops.Arith, ops.MatMul, ops.Einsum, ops.WeightedSum)
 """Ops that may multiply a zero by an element of another operand."""
 
 ZERO_MOVING_OPS = (
-    *(ops.Cast, ops.Rotate, ops.KeepRows, ops.Stride, ops.Slice, ops.Pad),
+    *(ops.Cast, ops.Rotate, ops.DownsamplePaddingMask, ops.StridedSlice, ops.Slice, ops.Pad),
     *(ops.AveragePool, ops.CumSum, ops.Flip, ops.Roll, ops.Resize),
 )
 """Ops that make zeros of zeros."""
@@ -155,11 +155,13 @@ def _iterate_masked_axes(padded_result: PaddedResult) -> Iterator[int]:
             yield axis
         case ops.Pointwise("exp"):
             yield from operand_facts[0].low_axes
-        case ops.Scan(masked=True, axis=axis) if 1 in operand_facts[0].zero_axes:
+        case ops.Scan(has_mask=True, axis=axis) if 1 in operand_facts[0].zero_axes:
             # A masked loop collects zeros at skipped positions; a carry has no such axis.
             if value.rank > axis and value.shape[axis] in padded_result.padded_lengths:
                 yield axis
-        case ops.Route() as op if (keep := op.split_operands(operand_facts).keep) is not None:
+        case ops.MixtureOfExperts() as op if (
+            keep := op.split_operands(operand_facts).keep
+        ) is not None:
             yield from keep.zero_axes  # positions that are not kept go to no expert
         case ops.RecurrentLayer() if value.rank == 3 and is_padding_skipped(node, operand_facts):
             yield 1
@@ -184,7 +186,7 @@ def is_softmax_ignoring(node: Node, scores: PaddingFacts, axis: int) -> bool:
     far below the others that the exponential is zero.
     """
     low = scores.low_axes or (
-        scores.minimum_axes if is_fill_underflowing(node.first) else frozenset()
+        scores.minimum_axes if is_fill_underflowing(node.first_operand) else frozenset()
     )
     return axis in low & scores.finite_axes
 
@@ -223,7 +225,7 @@ def _is_zero_result(padded_result: PaddedResult, zero: list[bool], has_padding: 
     """
     node = padded_result.node
     match node.op:
-        case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.Weigh():
+        case ops.And() | ops.Arith("mul") | ops.MatMul() | ops.Einsum() | ops.WeightedSum():
             return any(zero)  # one factor suffices
         case ops.Or() | ops.Concat() | ops.Where():
             return _are_operands_zero(node, zero)
@@ -245,7 +247,7 @@ def _is_zero_preserving(node: Node) -> bool:
             return node.op.bias(node) is None
         case ops.RMSNorm(eps):
             return eps > 0
-        case ops.Delay(first=first):
+        case ops.Delay(fill_value=first):
             return not first
         case ops.Reduce(fn):
             return fn in ZERO_PRESERVING_REDUCTIONS
@@ -262,7 +264,9 @@ def _are_operands_zero(node: Node, zero: list[bool]) -> bool:
     return all(zeros)
 
 
-def _is_selection_zero(hidden: bool, yes: bool, no: bool) -> bool:
+def _is_selection_zero(
+    is_masked_out: bool, is_true_branch_zero: bool, is_false_branch_zero: bool
+) -> bool:
     # If the condition is false at padded positions, only the other operand counts: `where(keep,
     # x, 0)`.
-    return (hidden or yes) and no
+    return (is_masked_out or is_true_branch_zero) and is_false_branch_zero

@@ -130,13 +130,13 @@ class PaddingWalk:
             made = [found.get(v, NO_PADDING_FACTS) for v in outputs]
             after = [
                 merge_padding_facts(old, new)
-                for old, new in zip(carries, made[: op.carries], strict=True)
+                for old, new in zip(carries, made[: op.carry_count], strict=True)
             ]
             if after == carries:
                 break
             carries = after
         outside = {r.padding_source for r in operand_facts}
-        collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carries :])
+        collected = (shift_fact_axes(r, op.axis, 1) for r in made[op.carry_count :])
         return [attach_loop_body(r, body, outside) for r in (*carries, *collected)]
 
     @property
@@ -149,35 +149,43 @@ class PaddingWalk:
         """True if ranks of valid positions equal their indices: padding comes last."""
         return self.padding_side == "right" and not self.offsets.concatenated_lengths
 
-    def is_reading_padded_axis(self, node: Node, link: Dependence) -> bool:
+    def is_reading_padded_axis(self, node: Node, dependence: Dependence) -> bool:
         """Return True if a dependence reads a padded axis."""
-        return get_read_length(node, link) in self.padded_lengths
+        return get_read_length(node, dependence) in self.padded_lengths
 
     def make_padded_read(
-        self, node: Node, link: Dependence, operand_facts: Sequence[PaddingFacts]
+        self, node: Node, dependence: Dependence, operand_facts: Sequence[PaddingFacts]
     ) -> PaddedRead:
         """Return the description of a dependence that reads padded positions."""
-        length = get_read_length(node, link)
+        length = get_read_length(node, dependence)
         before = self.offsets.offsets.get(length, Dim.of(0))
         return PaddedRead(
             node=node,
-            link=link,
+            dependence=dependence,
             operand_facts=operand_facts,
-            padding_side=operand_facts[link.operand].get_side(link.operand_axis, self.padding_side),
+            padding_side=operand_facts[dependence.operand].get_padding_side(
+                dependence.operand_axis, self.padding_side
+            ),
             is_merged=length in self.offsets.merged_lengths,
-            is_separated=self.offsets.is_separated(length),
-            end_counts=(before.number, self.offsets.count_positions_after(length).number),
-            is_result_separated=self.offsets.is_result_separated(node, link),
+            has_interior_padding=self.offsets.has_interior_padding(length),
+            valid_end_counts=(before.number, self.offsets.count_positions_after(length).number),
+            has_interior_result_padding=self.offsets.has_interior_result_padding(node, dependence),
         )
 
     def infer_result(
-        self, node: Node, value: Value, operand_facts: list[PaddingFacts], links: list[Dependence]
+        self,
+        node: Node,
+        value: Value,
+        operand_facts: list[PaddingFacts],
+        dependences: list[Dependence],
     ) -> PaddingFacts:
         """Return the facts of one result."""
         if isinstance(node.op, ops.Flip | ops.Roll):
-            links = [replace(k, result_axis=k.operand_axis) for k in links]
+            dependences = [replace(k, result_axis=k.operand_axis) for k in dependences]
         padded_links = [
-            k for k in links if k.result_axis is not None and self.is_reading_padded_axis(node, k)
+            k
+            for k in dependences
+            if k.result_axis is not None and self.is_reading_padded_axis(node, k)
         ]
         keeps = {
             k
@@ -188,7 +196,7 @@ class PaddingWalk:
             node=node,
             value=value,
             operand_facts=operand_facts,
-            elementwise_links=keeps,
+            dependences=keeps,
             padding_mask=self.padding_mask,
             true_masks=self.true_masks,
             padded_lengths=self.padded_lengths,
@@ -198,7 +206,7 @@ class PaddingWalk:
         )
         counts = _collect_padding_counts(padded_result)
         rotation = infer_rotation(node, [s.rotation for s in operand_facts], counts)
-        padding_source = self._find_source(padded_result, links, counts, rotation)
+        padding_source = self._find_source(padded_result, dependences, counts, rotation)
         count = self._count_padding(padded_result, counts)
         facts = infer_padding_facts(padded_result)
         if self.assume_finite:
@@ -214,19 +222,22 @@ class PaddingWalk:
         )
 
     def _find_rolled_axes(
-        self, node: Node, operand_facts: Sequence[PaddingFacts], padded_links: Sequence[Dependence]
+        self,
+        node: Node,
+        operand_facts: Sequence[PaddingFacts],
+        padded_dependences: Sequence[Dependence],
     ) -> Mapping[int, PaddingSource]:
         """Return the axes of a result that were rotated by `roll`, in this op or an earlier one."""
         match node.op:
             case ops.Roll(axis):
-                along = (k for k in padded_links if k.operand_axis == axis)
+                along = (k for k in padded_dependences if k.operand_axis == axis)
                 return {
                     k.operand_axis: PaddingSource(
                         node, read=self.make_padded_read(node, k, operand_facts)
                     )
                     for k in along
                 }
-        return find_rolled_axes(operand_facts, padded_links)
+        return find_rolled_axes(operand_facts, padded_dependences)
 
     def _is_valid_index(self, node: Node, count: PaddingCount) -> bool:
         """Return True for an argmax that counts the padding before it, or that has no padding
@@ -234,16 +245,16 @@ class PaddingWalk:
         """
         if self.padding_side == "right" and is_last_index(node, self.padding_mask):
             return True
-        if not isinstance(node.op, ops.ArgMax) or node.first is None:
+        if not isinstance(node.op, ops.ArgMax) or node.first_operand is None:
             return False
-        length = node.first.shape[node.op.axis]
+        length = node.first_operand.shape[node.op.axis]
         counted = length in self.padded_lengths and length not in self.offsets.concatenated_lengths
         return count == EVERY_POSITION or (self.padding_side == "right" and counted)
 
     def _find_source(
         self,
         padded_result: PaddedResult,
-        links: list[Dependence],
+        dependences: list[Dependence],
         counts: list[PaddingCount],
         rotation: RotationFact | None,
     ) -> PaddingSource | None:
@@ -253,7 +264,7 @@ class PaddingWalk:
         node, operand_facts = padded_result.node, padded_result.operand_facts
         if (earlier := self._find_earlier_source(node, operand_facts)) is not None:
             return earlier
-        padded_links = [k for k in links if self.is_reading_padded_axis(node, k)]
+        padded_links = [k for k in dependences if self.is_reading_padded_axis(node, k)]
         if self._is_counted(node, operand_facts, counts) or (rotation and rotation.is_exposed):
             return PaddingSource(node, is_counted=True)
         if is_order_mixed(node, operand_facts, padded_links, self.is_in_loop):
@@ -317,7 +328,7 @@ class PaddingWalk:
     def _count_padding(
         self, padded_result: PaddedResult, counts: list[PaddingCount]
     ) -> PaddingCount:
-        node, operand = padded_result.node, padded_result.node.first
+        node, operand = padded_result.node, padded_result.node.first_operand
         match node.op:
             case ops.Extent(axis) if axis in padded_result.operand_facts[0].sorted_axes:
                 return NO_PADDING_COUNT  # a rank does not depend on preceding padding
@@ -343,7 +354,7 @@ class PaddingWalk:
         if length in self.offsets.merged_lengths:
             return None
         if length in self.offsets.concatenated_lengths and (
-            self.padding_side != "right" or self.offsets.is_separated(length)
+            self.padding_side != "right" or self.offsets.has_interior_padding(length)
         ):
             before = self.offsets.offsets[length]
             own = () if self.padding_side == "right" else tuple((EVERY_POSITION or {}).items())

@@ -90,7 +90,7 @@ def _drop_broadcast_axis(value: Value, axis: int | None) -> int | None:
 def follow_view(grid: QueryKeyGrid) -> QueryKeyGrid | None:
     """Return the operand of an op that moves axes or works along another axis, or None."""
     node = grid.value.node
-    operand = node.first if node is not None else None
+    operand = node.first_operand if node is not None else None
     if node is None or operand is None:
         return None
     q, k = grid.query_axis, grid.key_axis
@@ -157,7 +157,10 @@ def _move_axis(axis: int | None, first_moved: int, distance: int) -> int | None:
 def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool:
     """Return True if a node keeps the axes of the grid and its values."""
     match node.op:
-        case ops.Slice(axis) | ops.Stride(axis) if axis not in (grid.query_axis, grid.key_axis):
+        case ops.Slice(axis) | ops.StridedSlice(axis) if axis not in (
+            grid.query_axis,
+            grid.key_axis,
+        ):
             return True
         case ops.Slice():
             return _is_time_preserving_slice(grid, node.op)
@@ -169,7 +172,7 @@ def _is_transparent_view(grid: QueryKeyGrid, node: Node, operand: Value) -> bool
 def _is_time_preserving_slice(grid: QueryKeyGrid, op: ops.Slice) -> bool:
     """Return True if a slice drops prefix positions only, so that time `t` stays time `t`."""
     node = grid.value.node
-    operand = node.first if node is not None else None
+    operand = node.first_operand if node is not None else None
     if grid.time_axis is None or operand is None or op.stop != operand.shape[op.axis]:
         return False
     # Both lengths must have a head: they differ by what was sliced off.

@@ -149,22 +149,24 @@ FIRST_POSITION_READ: TimeRead = (None, PAST_POSITIONS)
 """Only the first position is read, which is never in the future."""
 
 
-def resolve_splice(node: Node, link: Dependence, time_axis: TimeAxis) -> TimeRead | None:
+def resolve_splice(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead | None:
     """Return how an op that concatenates positions or selects them by index reads the time axis;
     None for other ops, or if the result has no time axis.
     """
-    length = get_read_length(node, link)
+    length = get_read_length(node, dependence)
     prefix_length = time_axis.get_prefix_length(length)
     match node.op:
         case _ if prefix_length is None:
             return None
-        case ops.Concat(axis) if axis == link.operand_axis:
-            behind = node.args[link.operand + 1 :]
+        case ops.Concat(axis) if axis == dependence.operand_axis:
+            behind = node.args[dependence.operand + 1 :]
             empty = all(a and a.shape[axis] == 0 for a in behind)
             return (axis, SAME_POSITION) if empty else None
-        case ops.Pad(axis=axis, after=after, mode="constant") if axis == link.operand_axis:
+        case ops.Pad(axis=axis, padding_after=after, mode="constant") if (
+            axis == dependence.operand_axis
+        ):
             return (axis, SAME_POSITION) if after == 0 else None
-        case ops.Slice(axis) | ops.Index(axis) if axis == link.operand_axis:
+        case ops.Slice(axis) | ops.Index(axis) if axis == dependence.operand_axis:
             return _resolve_slice(node, length, prefix_length, time_axis)
     return None
 
@@ -192,7 +194,7 @@ def is_first_position_slice(node: Node, time_axis: TimeAxis) -> bool:
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index) or op.stop != op.start + 1:
         return False
-    heads = [time_axis.get_prefix_length(d) for d in node.operand().shape]
+    heads = [time_axis.get_prefix_length(d) for d in node.get_operand().shape]
     return (
         heads[op.axis] == op.start
         and sum(prefix_length is not None for prefix_length in heads) == 1
@@ -204,32 +206,32 @@ def is_prefix_slice(node: Node, time_axis: TimeAxis) -> bool:
     op = node.op
     if not isinstance(op, ops.Slice | ops.Index):
         return False
-    prefix_length = time_axis.get_prefix_length(node.operand().shape[op.axis])
+    prefix_length = time_axis.get_prefix_length(node.get_operand().shape[op.axis])
     return prefix_length is not None and time_axis.is_non_negative(prefix_length - op.stop)
 
 
-def count_positions_ahead(node: Node, link: Dependence, time_axis: TimeAxis) -> int | None:
+def count_positions_ahead(node: Node, dependence: Dependence, time_axis: TimeAxis) -> int | None:
     """Return how many positions the operand has before the first position that result position 0
     reads; None if positions do not form complete chunks.
     """
-    if link.result_axis is None:
+    if dependence.result_axis is None:
         return None
-    made = time_axis.get_layout(node.infer_types()[link.result].shape[link.result_axis])
-    read = time_axis.get_layout(get_read_length(node, link))
-    if made is None or read is None or read.rate != made.rate * link.stride:
+    made = time_axis.get_layout(node.infer_types()[dependence.result].shape[dependence.result_axis])
+    read = time_axis.get_layout(get_read_length(node, dependence))
+    if made is None or read is None or read.rate != made.rate * dependence.stride:
         return None
     # Positions that a window consumes before its first output are different.
     return read.prefix_length.number if made.prefix_length == 0 else None
 
 
-def resolve_stride(node: Node, link: Dependence, time_axis: TimeAxis) -> TimeRead:
+def resolve_stride(node: Node, dependence: Dependence, time_axis: TimeAxis) -> TimeRead:
     """Return the result axis and the positions that its position `t` reads, relative to the last
     position of its chunk; the full interval if there are no chunks.
     """
-    prefix_length = count_positions_ahead(node, link, time_axis)
+    prefix_length = count_positions_ahead(node, dependence, time_axis)
     if prefix_length is None:
         return None, FULL_INTERVAL
-    return link.result_axis, link.reach.shift(prefix_length + link.stride - 1)
+    return dependence.result_axis, dependence.offsets.shift(prefix_length + dependence.stride - 1)
 
 
 CHUNK_SPLICE_OPS = (ops.Concat, ops.Pad, ops.Slice)
@@ -248,7 +250,7 @@ def compute_chunk_size(graph: Graph, symbol: str, outputs: Iterable[str]) -> int
             continue
         for link in find_dependences(node, results):
             to = _find_result_axis(node, link)
-            before = parts.get((node.operand(link.operand), link.operand_axis))
+            before = parts.get((node.get_operand(link.operand), link.operand_axis))
             if before is not None and to is not None:
                 at = results[link.result], to
                 parts[at] = max(parts.get(at, 1), before * link.stride)
@@ -262,12 +264,12 @@ def _iterate_input_time_axes(graph: Graph, time_axis: TimeAxis) -> Iterator[tupl
                 yield value, axis
 
 
-def _find_result_axis(node: Node, link: Dependence) -> int | None:
+def _find_result_axis(node: Node, dependence: Dependence) -> int | None:
     """Return the result axis along which the operand's positions continue, or None."""
-    if link.kind in ("same", "window", "strided"):
-        return link.result_axis
-    spliced = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == link.operand_axis
-    return link.operand_axis if spliced else None
+    if dependence.kind in ("same", "window", "strided"):
+        return dependence.result_axis
+    spliced = isinstance(node.op, CHUNK_SPLICE_OPS) and node.op.axis == dependence.operand_axis
+    return dependence.operand_axis if spliced else None
 
 
 def substitute_chunked_length(graph: Graph, symbol: str, chunk_size: int) -> Graph:
@@ -294,7 +296,7 @@ def find_padding_strides(graph: Graph) -> dict[str, int]:
     keeps = {
         n: graph.inputs[n]
         for n, length_equations in graph.input_facts.items()
-        if length_equations.keep
+        if length_equations.padding_side
     }
     found = {name: _find_largest_stride(graph, v) for name, v in keeps.items() if v.rank}
     return {name: stride for name, stride in found.items() if stride > 1}
@@ -304,7 +306,9 @@ def _find_largest_stride(graph: Graph, keep: Value) -> int:
     """Return the largest total stride of lengths derived from that of `keep`."""
     strides = {keep.shape[-1]: 1}
     for node, results in graph.nodes:
-        if not isinstance(node.op, ops.Sliding | ops.KeepRows | ops.Stride):
+        if not isinstance(
+            node.op, ops.SlidingWindowOp | ops.DownsamplePaddingMask | ops.StridedSlice
+        ):
             continue
         for link in find_dependences(node, results):
             if link.kind != "strided" or link.result_axis is None:

@@ -22,7 +22,7 @@ holds the newest position and has no time axis:
     input "x" %0: f32[b, n, 4]
     parameter "w" %1: f32[4, 4, 3] initial="zeros" made_by="conv"
     %2: f32[b, n, 4] = conv(%0, %1) {kernel=(3), stride=(1), dilation=(1), pads=(1, 1), groups=<1>}
-    %3: f32[b, n, 4] = delay(%2) {axis=1, by=1, first=0.0}
+    %3: f32[b, n, 4] = delay(%2) {axis=1, steps=1, fill_value=0.0}
     %4: f32[b, 4] = last(%3) {axis=1}
     output "y" %4
     end
@@ -97,7 +97,7 @@ class _TimeReads:
     intervals: dict[int, Interval]
     is_newest: bool = False
     is_all: bool = False
-    first_reach: Interval = EMPTY_INTERVAL
+    first_offsets: Interval = EMPTY_INTERVAL
 
     @property
     def is_mixed(self) -> bool:
@@ -108,8 +108,8 @@ class _TimeReads:
         """Return the state of the result."""
         newest = self.is_newest and not self.is_mixed
         # Whatever depends on the first position is read at every position.
-        axes = {axis: reach | self.first_reach for axis, reach in self.intervals.items()}
-        first = EMPTY_INTERVAL if axes else self.first_reach
+        axes = {axis: reach | self.first_offsets for axis, reach in self.intervals.items()}
+        first = EMPTY_INTERVAL if axes else self.first_offsets
         return TimeState(axes, newest, self.is_all or self.is_mixed, first)
 
 
@@ -119,7 +119,7 @@ def _visit_node(node: Node, results: NodeResults, flow: TimeFlow) -> None:
     states, found = judge(node, results, flow)
     if found:
         # the most informative leak of the op
-        flow.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.reach.lo)))
+        flow.leaks.append(min(found, key=lambda k: (LEAK_ORDER.index(k.reason), k.offsets.low)))
     flow.states.update(zip(results, states, strict=True))
 
 
@@ -131,7 +131,7 @@ def _compute_node_states(
     """
     operand_states = flow.get_operand_states(node)
     newest, whole = any(s.is_newest for s in operand_states), any(s.is_all for s in operand_states)
-    first = _merge_first_reaches(operand_states)
+    first = _merge_first_offsets(operand_states)
     reads = [
         _TimeReads(dict.fromkeys(flow.find_time_axes(r), EMPTY_INTERVAL), newest, whole, first)
         for r in results
@@ -149,10 +149,10 @@ def _compute_node_states(
     return states, found
 
 
-def _merge_first_reaches(operand_states: list[TimeState]) -> Interval:
+def _merge_first_offsets(operand_states: list[TimeState]) -> Interval:
     first = EMPTY_INTERVAL
     for state in operand_states:
-        first = first | state.first_reach
+        first = first | state.first_offsets
     return first
 
 
@@ -162,33 +162,41 @@ def _make_newest_leak(node: Node, operand_states: list[TimeState]) -> Leak:
 
 
 def _follow_dependence(
-    node: Node, link: Dependence, state: TimeState, read: _TimeReads, time_axis: TimeAxis
+    node: Node,
+    dependence: Dependence,
+    state: TimeState,
+    time_reads: _TimeReads,
+    time_axis: TimeAxis,
 ) -> list[Leak]:
-    """Add the positions that a dependence reads along a time axis to `read`; return its leak, if
-    any.
+    """Add the positions that a dependence reads along a time axis to `time_reads`. Return its
+    leaks.
     """
-    if link.kind == "extent":
+    if dependence.kind == "extent":
         return []  # a length is read, no position
-    if link.kind == "newest":
-        read.is_newest = True
+    if dependence.kind == "newest":
+        time_reads.is_newest = True
         return []
-    to, reach = resolve_dependence(node, link, time_axis)
+    to, reach = resolve_dependence(node, dependence, time_axis)
     if (to, reach) == PREFIX_READ:
         return []  # positions of a head do not move
     if (to, reach) == FIRST_POSITION_READ:
-        read.first_reach = read.first_reach | (state.axes[link.operand_axis] + reach)
+        time_reads.first_offsets = time_reads.first_offsets | (
+            state.axes[dependence.operand_axis] + reach
+        )
         return []
-    unmasked = link.kind == "band" and not link.gates
-    if to is None or to not in read.intervals or unmasked:
+    unmasked = dependence.kind == "band" and not dependence.gates
+    if to is None or to not in time_reads.intervals or unmasked:
         # The axis is gone, or every position of the result depends on every input position.
-        read.is_all = True
-        return [Leak(node, "all", link.operand)]
+        time_reads.is_all = True
+        return [Leak(node, "all", dependence.operand)]
     # Dependences add up along a path, and joining paths are merged. They are counted in input
     # positions, of which one position after a stride is several.
-    rate = time_axis.get_rate(get_read_length(node, link))
+    rate = time_axis.get_rate(get_read_length(node, dependence))
     rows = reach.scale(time_axis.chunk_size // max(rate, 1))
-    read.intervals[to] = read.intervals[to] | (state.axes[link.operand_axis] + rows)
-    return [Leak(node, "ahead", link.operand, reach)] if reach.lo < 0 else []
+    time_reads.intervals[to] = time_reads.intervals[to] | (
+        state.axes[dependence.operand_axis] + rows
+    )
+    return [Leak(node, "ahead", dependence.operand, reach)] if reach.low < 0 else []
 
 
 LEAK_ORDER: tuple[LeakReason, ...] = (
@@ -240,7 +248,7 @@ def _visit_loop(
     moves = any(s.axes for s in (*operand_states, *states))
     if (says := find_length_use(op.body, flow.dependent_symbols)) and (runs or not moves):
         return states, [Leak(node, "length", body_leak=(op.body, Leak(says, "length"))), *found]
-    within = [Leak(node, k.reason, None, k.reach, (body, k)) for k in body_flow.leaks]
+    within = [Leak(node, k.reason, None, k.offsets, (body, k)) for k in body_flow.leaks]
     return states, [*within, *found]
 
 
@@ -272,7 +280,7 @@ def _enter_body(node: Node, op: ops.Scan, body: Graph, flow: TimeFlow) -> TimeFl
 def _get_element_state(state: TimeState, axis: int) -> TimeState:
     """Return the state of one element along `axis`."""
     axes = {n - (n > axis): reach for n, reach in state.axes.items() if n != axis}
-    return TimeState(axes, state.is_newest, state.is_all, state.first_reach)
+    return TimeState(axes, state.is_newest, state.is_all, state.first_offsets)
 
 
 def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[TimeState]:
@@ -282,7 +290,7 @@ def _get_loop_results(op: ops.Scan, body: Graph, body_flow: TimeFlow) -> list[Ti
     ends = [_merge_carry_states(c, m, 0) for c, m in zip(carried, made, strict=False)]
     stacked = [
         replace(s, axes={n + (n >= op.axis): r for n, r in s.axes.items()})
-        for s in made[op.carries :]
+        for s in made[op.carry_count :]
     ]
     return [*ends, *stacked]
 
@@ -299,28 +307,34 @@ def _merge_carry_states(carry: TimeState, next_state: TimeState, iteration: int)
         old = carry.axes.get(axis, EMPTY_INTERVAL)
         new = old | next_state.axes.get(axis, EMPTY_INTERVAL)
         if iteration >= MAX_FOLLOWED_ITERATIONS and new != old:
-            lo = -inf if new.lo < old.lo else new.lo
-            new = Interval(lo, inf if new.hi > old.hi else new.hi)
+            lo = -inf if new.low < old.low else new.low
+            new = Interval(lo, inf if new.high > old.high else new.high)
         axes[axis] = new
-    first = EMPTY_INTERVAL if axes else carry.first_reach | next_state.first_reach
+    first = EMPTY_INTERVAL if axes else carry.first_offsets | next_state.first_offsets
     return TimeState(
         axes, carry.is_newest or next_state.is_newest, carry.is_all or next_state.is_all, first
     )
 
 
-def resolve_dependence(node: Node, link: Dependence, time_axis: TimeAxis | None = None) -> TimeRead:
+def resolve_dependence(
+    node: Node, dependence: Dependence, time_axis: TimeAxis | None = None
+) -> TimeRead:
     """Return the result axis and interval of a dependence; with a time axis, in time. Of several
     gates the tightest is used. A reduction over all keys is elementwise if masked keys have no
     effect. Return `PREFIX_READ` if no position on the time axis is read.
     """
-    if link.kind == "all" and time_axis and (found := resolve_splice(node, link, time_axis)):
+    if (
+        dependence.kind == "all"
+        and time_axis
+        and (found := resolve_splice(node, dependence, time_axis))
+    ):
         return found
-    if link.kind == "strided" and time_axis:
-        return resolve_stride(node, link, time_axis)
-    best: TimeRead = (link.result_axis, link.reach)
+    if dependence.kind == "strided" and time_axis:
+        return resolve_stride(node, dependence, time_axis)
+    best: TimeRead = (dependence.result_axis, dependence.offsets)
     for to, reach in (
-        *_iterate_gate_reads(node, link, time_axis),
-        *iterate_neutral_reads(node, link, time_axis),
+        *_iterate_gate_reads(node, dependence, time_axis),
+        *iterate_neutral_reads(node, dependence, time_axis),
     ):
         if _is_preferred_interval(reach, best[1]):
             best = to, reach
@@ -328,16 +342,19 @@ def resolve_dependence(node: Node, link: Dependence, time_axis: TimeAxis | None 
 
 
 def _iterate_gate_reads(
-    node: Node, link: Dependence, time_axis: TimeAxis | None
+    node: Node, dependence: Dependence, time_axis: TimeAxis | None
 ) -> Iterator[tuple[int, Interval]]:
     """Yield the result axis and interval that each gate of a dependence leaves visible."""
-    for gate in link.gates:
-        mask = node.operand(gate.operand)
-        yield gate.result_axis, find_nonzero_interval(mask, gate.query, gate.key, time_axis)
+    for gate in dependence.gates:
+        mask = node.get_operand(gate.operand)
+        yield (
+            gate.result_axis,
+            find_nonzero_interval(mask, gate.query_axis, gate.key_axis, time_axis),
+        )
         if isinstance(node.op, ops.MaskedSoftmax):
             # A score of minus infinity acts as a mask.
-            query = node.operand().rank - 2
-            low = find_masked_values(node.operand(), query, query + 1, time_axis)
+            query = node.get_operand().rank - 2
+            low = find_masked_values(node.get_operand(), query, query + 1, time_axis)
             yield gate.result_axis, low.get(-inf, FULL_INTERVAL)
 
 
@@ -345,4 +362,4 @@ def _is_preferred_interval(a: Interval, b: Interval) -> bool:
     """Return True if interval `a` is preferred to `b`: causal first, then shorter, then less far
     ahead.
     """
-    return (a.lo >= 0, -(a.hi - a.lo), a.lo) > (b.lo >= 0, -(b.hi - b.lo), b.lo)
+    return (a.low >= 0, -(a.high - a.low), a.low) > (b.low >= 0, -(b.high - b.low), b.low)

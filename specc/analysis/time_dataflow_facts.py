@@ -26,24 +26,24 @@ class TimeState:
     receptive field.
 
     A value without time axes may contain the newest position (`is_newest`), a reduction over all
-    positions (`is_all`), or only the first position (`first_reach`); every position that reads it
+    positions (`is_all`), or only the first position (`first_offsets`); every position that reads it
     then depends on these.
     """
 
     axes: Mapping[int, Interval] = field(default_factory=dict)
     is_newest: bool = False
     is_all: bool = False
-    first_reach: Interval = EMPTY_INTERVAL
+    first_offsets: Interval = EMPTY_INTERVAL
 
     @property
     def is_time_dependent(self) -> bool:
         """True if the value depends on the time axis."""
-        return bool(self.axes) or self.is_newest or self.is_all or not self.first_reach.is_empty
+        return bool(self.axes) or self.is_newest or self.is_all or not self.first_offsets.is_empty
 
     @property
     def is_first_only(self) -> bool:
         """True if the value depends only on the first position and so never changes afterwards."""
-        return not (self.axes or self.is_newest or self.is_all or self.first_reach.is_empty)
+        return not (self.axes or self.is_newest or self.is_all or self.first_offsets.is_empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Leak:
     node: Node
     reason: LeakReason
     operand: int | None = None
-    reach: Interval = EMPTY_INTERVAL
+    offsets: Interval = EMPTY_INTERVAL
     body_leak: "tuple[Graph, Leak] | None" = None
 
 
@@ -124,8 +124,8 @@ def iterate_capture_leaks(
 def _iterate_loop_leaks(
     node: Node, op: ops.Scan, operand_states: Sequence[TimeState]
 ) -> Iterator[Leak]:
-    starts = op.first_body_operand + op.scanned
-    captured = starts + op.carries
+    starts = op.first_body_operand + op.scanned_count
+    captured = starts + op.carry_count
     # Carries and captures are the same at all positions of a loop: if they depend on time, a
     # position sees later ones. What the first position determines is available at every position,
     # but not before the first.
@@ -165,7 +165,7 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
         nodes.append((new, fresh))
         if old in op.body.node_origins:
             made[new] = op.body.node_origins[old]
-    named = [*op.body.inputs.items()][: op.scanned + op.carries]
+    named = [*op.body.inputs.items()][: op.scanned_count + op.carry_count]
     outputs = {name: now[v] for name, v in op.body.outputs.items()}
     return Graph(
         name=op.body.name,
@@ -180,10 +180,10 @@ def inline_loop_captures(node: Node, op: ops.Scan) -> Graph:
 
 
 def _copy_node(
-    old: Node, results: NodeResults, now: Mapping[Value, Value | None]
+    node: Node, results: NodeResults, new_values: Mapping[Value, Value | None]
 ) -> tuple[Node, NodeResults]:
     """Return a copy of a node whose operands are replaced, and its results."""
-    new = Node(old.op, tuple(a and now[a] for a in old.args))
+    new = Node(node.op, tuple(a and new_values[a] for a in node.args))
     return new, tuple(Value(r.type, new, r.index) for r in results)
 
 
@@ -206,7 +206,7 @@ def has_time_axis_length(node: Node, time_axis: TimeAxis) -> bool:
         case ops.Slice(axis, start, stop):
             moved = _has_symbol((start,), time_axis.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
-        case ops.Stride(axis, start, stop, step):
+        case ops.StridedSlice(axis, start, stop, step):
             moved = _has_symbol((start, step), time_axis.dependent_symbols)
             rows = not moved and _is_axis_end(node, axis, stop)
         case ops.Resize() | ops.Scan():
@@ -222,7 +222,7 @@ def _has_symbol(lengths: Iterable[Dim], dependent_symbols: frozenset[str]) -> bo
 
 def _is_axis_end(node: Node, axis: int, stop: Dim) -> bool:
     """Return True if `stop` is the end of the axis."""
-    return node.first is not None and stop == node.first.shape[axis]
+    return node.first_operand is not None and stop == node.first_operand.shape[axis]
 
 
 POSITION_IDS_REASON = "position ids are computed inside this loop and would restart in every step"
@@ -264,8 +264,8 @@ def _explain_running_sum(node: Node, flow: TimeFlow) -> str:
     """Return why a running sum has no state of fixed shape; "" if it has one."""
     if not isinstance(node.op, ops.CumSum):
         return ""
-    time_axes, axis = flow.get_state(node.operand()).axes, node.op.axis
-    if axis not in time_axes or _is_key_sum(node.operand(), time_axes, axis, flow.time_axis):
+    time_axes, axis = flow.get_state(node.get_operand()).axes, node.op.axis
+    if axis not in time_axes or _is_key_sum(node.get_operand(), time_axes, axis, flow.time_axis):
         return ""
     return STATE_SIZE_REASON
 
@@ -275,7 +275,7 @@ def _is_key_sum(x: Value, time_axes: Iterable[int], axis: int, time_axis: TimeAx
     key after the query; it is then recomputed in each step.
     """
     return all(
-        any(reach.lo >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())
+        any(reach.low >= 0 for reach in find_masked_values(x, query, axis, time_axis).values())
         for query in time_axes
         if query != axis
     )

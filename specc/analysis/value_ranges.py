@@ -55,7 +55,7 @@ INCREASING_FUNCTIONS = ("sqrt", "exp", "softplus", "sigmoid")
 UNIT_RANGE_OPS = (ops.Softmax, ops.MaskedWeights, ops.OneHot)
 INDEX_RESULT_OPS = (ops.Extent, ops.Range, ops.ArgMax, ops.Size)
 SELECTION_OPS = (
-    *(ops.Slice, ops.Stride, ops.Index, ops.Last, ops.Flip, ops.Roll),
+    *(ops.Slice, ops.StridedSlice, ops.Index, ops.Last, ops.Flip, ops.Roll),
     *(ops.Gather, ops.Sort, ops.TopK),
 )
 """Ops whose results are elements of their first operand."""
@@ -63,7 +63,7 @@ SELECTION_OPS = (
 COMPUTED_RANGE_OPS = (
     *(ops.Arith, ops.Pointwise, ops.Where, ops.Concat, ops.Cast),
     *(ops.Reduce, ops.CumSum, ops.AveragePool, ops.Delay),
-    *(ops.Einsum, ops.MatMul, ops.Weigh),
+    *(ops.Einsum, ops.MatMul, ops.WeightedSum),
 )
 """Ops whose range is computed from the ranges of their operands."""
 
@@ -99,7 +99,7 @@ def _list_range_operands(value: Value) -> list[Value]:
         return []
     if isinstance(node.op, SELECTION_OPS):
         # the second result holds indices, whatever the first holds
-        return [] if value.index or node.first is None else [node.first]
+        return [] if value.index or node.first_operand is None else [node.first_operand]
     is_bounding = node.op.view or isinstance(node.op, COMPUTED_RANGE_OPS)
     return [*node.operands] if is_bounding else []
 
@@ -130,7 +130,7 @@ def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange])
             return _compute_arithmetic_range(function_name, node, *operand_range)
         case ops.Where():
             return _merge_branch_ranges(node, operand_range)
-        case ops.Einsum() | ops.MatMul() | ops.Weigh():
+        case ops.Einsum() | ops.MatMul() | ops.WeightedSum():
             return NONNEGATIVE_RANGE if min(operand_range)[0] >= 0 else UNBOUNDED_RANGE
         case ops.Concat() | ops.Cast():
             return _convert_range(_merge_ranges(operand_range), value.dtype)
@@ -138,7 +138,7 @@ def _compute_op_range(node: Node, value: Value, operand_range: list[ValueRange])
             return UNIT_RANGE
         case ops.Reduce() | ops.CumSum() | ops.AveragePool():
             return _bound_reduction(node, operand_range[0])
-        case ops.Delay(first=first):
+        case ops.Delay(fill_value=first):
             return _merge_ranges([operand_range[0], (float(first), float(first))])
     return UNBOUNDED_RANGE
 
@@ -155,14 +155,19 @@ def _convert_range(value_range: ValueRange, dtype: str) -> ValueRange:
 def _bound_reduction(node: Node, operand_range: ValueRange) -> ValueRange:
     """Return the bounds of an op over several elements."""
     match node.op:
-        case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first, axis):
+        case ops.Reduce("sum", axis) if is_max_subtracted_exp(node.first_operand, axis):
             return 1.0, inf
         case ops.Reduce("mean") | ops.AveragePool():
             return _merge_ranges([operand_range, (0.0, 0.0)])  # the mean over nothing is zero
-        case ops.Reduce("max" | "min", axis) if node.first is not None:
-            return operand_range if (node.first.shape[axis].number or 0) > 0 else UNBOUNDED_RANGE
+        case ops.Reduce("max" | "min", axis) if node.first_operand is not None:
+            return (
+                operand_range
+                if (node.first_operand.shape[axis].number or 0) > 0
+                else UNBOUNDED_RANGE
+            )
         case ops.Reduce("sum", axis) if (
-            node.first is not None and (count := node.first.shape[axis].number) is not None
+            node.first_operand is not None
+            and (count := node.first_operand.shape[axis].number) is not None
         ):
             return _make_range(count * operand_range[0], count * operand_range[1])
         case ops.Reduce("sum") | ops.CumSum():
@@ -199,7 +204,7 @@ def _refine_range(node: Node, operand: int, operand_range: ValueRange) -> ValueR
 
 
 def _refine_shifted_range(
-    node: Node | None, compared: Value | None, least: float, operand_range: ValueRange
+    node: Node | None, compared: Value | None, bound: float, operand_range: ValueRange
 ) -> ValueRange:
     """Bound a branch that adds a constant to the value that the condition compares."""
     match node:
@@ -208,7 +213,7 @@ def _refine_shifted_range(
             return (
                 operand_range
                 if added is None
-                else (max(operand_range[0], least + added), operand_range[1])
+                else (max(operand_range[0], bound + added), operand_range[1])
             )
     return operand_range
 
@@ -301,7 +306,7 @@ def skip_views(value: Value | None, *skipped_ops: type[Op]) -> Value | None:
         op = value.node.op
         if isinstance(op, ops.Extent) or not (op.view or isinstance(op, skipped_ops)):
             break
-        value = value.node.first
+        value = value.node.first_operand
     return value
 
 
@@ -328,7 +333,7 @@ def find_uniform_value(value: Value | None) -> float | None:
     casts: list[str] = []
     while (value := skip_views(value)) and isinstance(value.op, ops.Cast):
         casts.append(value.dtype)
-        value = value.node.first if value.node else None
+        value = value.node.first_operand if value.node else None
     match value and value.node:
         case Node(ops.Constant(number)):
             return reduce(convert_number, reversed(casts), float(number))

@@ -84,7 +84,7 @@ class GenerationFacts:
                 "alone": to_json_value(self.chunks.per_step_inputs),
             }
         facts: dict[str, Json] = {
-            "generation": to_json_value(self.generation),
+            "generation": to_json_value(self.generation.to_json()),
             "graphs": write_graphs(*graphs),
             "reading": self.reading.to_json(),
             "states": [_convert_state(s) for s in self.states],
@@ -215,7 +215,7 @@ def _read_signature(
     lacks the generated input, or the step lacks the output that tokens are sampled from.
     """
     signature = next((g for n, g in graphs.items() if n != DEFAULTS_GRAPH_NAME), None)
-    growing = generation.growing
+    growing = generation.sequence_input
     if signature is None or growing not in signature.inputs or growing not in step.inputs:
         _fail_damaged(path, "the generated input is missing")
     rank = signature.inputs[growing].type.rank
@@ -227,7 +227,7 @@ def _check_generated_output(
     generation: GenerateSection, step: Graph, rank: int, path: str, *, tokens: bool
 ) -> None:
     """Report a package whose step lacks the output that tokens are sampled from."""
-    drawn_from = generation.source in step.outputs
+    drawn_from = generation.logits_output in step.outputs
     if not drawn_from or rank < 2 or (tokens and rank != 2):
         what = "tokens are drawn from" if tokens else "is streamed"
         _fail_damaged(path, f"the result that {what} is missing")

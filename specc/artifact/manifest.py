@@ -192,7 +192,7 @@ class Manifest:
             "decodes": self.decoding,
             "scoring": self.scoring_graph and write_graphs(self.scoring_graph),
             "precision": self.precision or None,
-            "streaming": self.streaming,
+            "streaming": self.streaming and self.streaming.to_json(),
         }
         data = {
             "format": FORMAT_VERSION,

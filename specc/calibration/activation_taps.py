@@ -30,7 +30,7 @@ def expose_loop_activations(
     activations.
     """
     made = Builder()
-    walk = _GraphCopier(made, made.copy_ports(graph))
+    walk = _GraphCopier(made, made.copy_inputs_and_parameters(graph))
     walk.copy_nodes(graph, names)
     outputs = {name: walk.copies[value] for name, value in graph.outputs.items()}
     outputs |= {
@@ -38,7 +38,7 @@ def expose_loop_activations(
         for matrix, values in walk.activations_of.items()
         for n, value in enumerate(values)
     }
-    finished = made.finish(
+    finished = made.build_graph(
         graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
     )
     return finished, walk.activations_of
@@ -63,8 +63,8 @@ class _GraphCopier:
             if isinstance(node.op, ops.Scan):
                 new = self._copy_loop(node, node.op, names)
             else:
-                new = self.builder.add(node.op, *args)
-            if isinstance(node.op, ops.Route):
+                new = self.builder.add_node(node.op, *args)
+            if isinstance(node.op, ops.MixtureOfExperts):
                 there = [a for a in args if a]
                 for name, expert, value in collect_expert_activations(
                     self.builder, node, there, names
@@ -79,16 +79,16 @@ class _GraphCopier:
 
     def _copy_loop(self, node: Node, op: ops.Scan, names: WeightNames) -> tuple[Value, ...]:
         """Copy a loop that collects activations in its body."""
-        inner = _GraphCopier(builder := Builder(), builder.copy_ports(op.body))
+        inner = _GraphCopier(builder := Builder(), builder.copy_inputs_and_parameters(op.body))
         inner.copy_nodes(op.body, _tap_body(node, op, names))
         args = [a and self.copies[a] for a in node.args]
         more = inner.list_collectable(node, op)
         if not more:
-            return self.builder.add(op, *args)
-        new = self.builder.add(inner.make_collecting_scan(op, more), *args)
+            return self.builder.add_node(op, *args)
+        new = self.builder.add_node(inner.make_collecting_scan(op, more), *args)
         # Before the outputs that the body already collects and after the carries, so that existing
         # results keep their indices.
-        first, behind = op.carries, op.carries + len(more)
+        first, behind = op.carry_count, op.carry_count + len(more)
         seen = dict(zip(more, new[first:behind], strict=True))
         for matrix, values in inner.activations_of.items():
             for value in values:
@@ -106,7 +106,7 @@ class _GraphCopier:
         order.insert(value.type.rank - 2, axis)
         if order == sorted(order):
             return value
-        return self.builder.one(ops.Transpose(tuple(order)), value)
+        return self.builder.add_op(ops.Transpose(tuple(order)), value)
 
     def list_collectable(self, node: Node, op: ops.Scan) -> list[Value]:
         """Return the activations of this body that can be collected, without duplicates.
@@ -116,7 +116,7 @@ class _GraphCopier:
         """
         every = dict.fromkeys(v for values in self.activations_of.values() for v in values)
         every_wide = [v for v in every if v.type.rank > op.axis]
-        keep = node.args[0] if op.masked else None
+        keep = node.args[0] if op.has_mask else None
         if keep is None:
             return every_wide
         batch = keep.type.shape[0]
@@ -125,11 +125,13 @@ class _GraphCopier:
     def make_collecting_scan(self, op: ops.Scan, more: list[Value]) -> ops.Scan:
         """Return the loop with these values of its body as further outputs."""
         given = {name: self.copies[v] for name, v in op.body.outputs.items()}
-        outputs = dict(list(given.items())[: op.carries])
+        outputs = dict(list(given.items())[: op.carry_count])
         outputs |= {f"met {n}": v for n, v in enumerate(more)}
         facts, least = op.body.length_equations, op.body.min_lengths
         outputs = {**outputs, **given}
-        body = self.builder.finish(op.body.name, outputs, min_lengths=least, length_equations=facts)
+        body = self.builder.build_graph(
+            op.body.name, outputs, min_lengths=least, length_equations=facts
+        )
         return replace(op, body=body)
 
 
@@ -163,11 +165,11 @@ def collect_expert_activations(
     operands of `node` in the new graph, `stack_names` the names of stacked operands outside.
     """
     op = node.op
-    assert isinstance(op, ops.Route)
+    assert isinstance(op, ops.MixtureOfExperts)
     outside = op.split_operands([a for a in node.args if a is not None]).stacked
     inside = zip(outside, op.get_body_inputs()[1:], strict=False)
     names = {inner: stack_names[outer] for outer, inner in inside if outer in stack_names}
-    count = op.experts.number
+    count = op.num_experts.number
     if not names or count is None:
         return
     (output,) = op.body.outputs
@@ -182,22 +184,22 @@ def collect_expert_activations(
 
 
 def _tap_expert(
-    builder: Builder, op: ops.Route, body: Graph, args: list[Value], expert: int
+    builder: Builder, op: ops.MixtureOfExperts, body: Graph, args: list[Value], expert: int
 ) -> Value:
     """Return the activations of one expert."""
     given = op.split_operands(args)
-    number = builder.one(ops.Constant(expert, given.ids.type.dtype))
-    named = builder.one(ops.Compare("eq"), given.ids, number)
+    number = builder.add_op(ops.Constant(expert, given.ids.type.dtype))
+    named = builder.add_op(ops.Compare("eq"), given.ids, number)
     # the only expert is now 0, and -1 is none
-    one = builder.one(ops.Constant(1, given.ids.type.dtype))
-    chosen = builder.one(ops.Cast(given.ids.type.dtype), named)
-    ids = builder.one(ops.Arith("sub"), chosen, one)
-    gates = builder.one(ops.Cast(given.gates.type.dtype), named)
+    one = builder.add_op(ops.Constant(1, given.ids.type.dtype))
+    chosen = builder.add_op(ops.Cast(given.ids.type.dtype), named)
+    ids = builder.add_op(ops.Arith("sub"), chosen, one)
+    gates = builder.add_op(ops.Cast(given.gates.type.dtype), named)
     part = ops.Slice(0, Dim.of(expert), Dim.of(expert + 1))
     rows = [given.x, ids, gates, *([given.keep] if given.keep is not None else [])]
-    parts = [builder.one(part, stack) for stack in given.stacked]
-    alone = replace(op, body=body, experts=Dim.of(1))
-    return builder.one(alone, *rows, *parts, *given.captured)
+    parts = [builder.add_op(part, stack) for stack in given.stacked]
+    alone = replace(op, body=body, num_experts=Dim.of(1))
+    return builder.add_op(alone, *rows, *parts, *given.captured)
 
 
 MAX_TAPPED_BITS = 4
@@ -283,6 +285,6 @@ def find_padding_mask(graph: Graph, value: Value) -> str:
     found = [
         name
         for name, facts in graph.input_facts.items()
-        if facts.keep and facts.type.shape == value.type.shape[: facts.type.rank]
+        if facts.padding_side and facts.type.shape == value.type.shape[: facts.type.rank]
     ]
     return found[0] if len(found) == 1 and value.type.rank > 1 else ""

@@ -89,7 +89,9 @@ def _prepare_sequences(
     except Failed as failed:
         _fail_misfit(place, failed.diagnostics[0].title, input_signature)
     for name, array in made.items():
-        if why := _explain_useless(name, array, input_signature.graph.input_facts[name].keep):
+        if why := _explain_useless(
+            name, array, input_signature.graph.input_facts[name].padding_side
+        ):
             _fail_misfit(place, why, input_signature)
     return made
 

@@ -161,8 +161,8 @@ class _StagedGraph:
         """Return the graph of a group of nodes, with the light nodes it needs."""
         graph, made = self.graph, Builder()
         # parameters that nothing reads are dropped in the end
-        now = made.copy_ports(graph)
-        now |= {value: made.input(name, Input(value.type)) for name, value in takes.items()}
+        now = made.copy_inputs_and_parameters(graph)
+        now |= {value: made.add_input(name, Input(value.type)) for name, value in takes.items()}
         here = self._add_light_nodes(group, gives.values())
         made.copy_nodes(graph, now, here)
         return made.finish_copy(graph, now, {name: now[value] for name, value in gives.items()})

@@ -87,10 +87,15 @@ def _count_parameters(spec: OpenedSpec, checked: CheckedSpec) -> int | None:
 def _analyze_model(model: ModelDefinition) -> AnalysisReport:
     """Analyze a model for its mode: generation, streaming, or a full forward."""
     if (generation := model.generation) is not None:
-        return analyze_graph(model.graph, generation.growing, generation.source, model.defaults)
+        return analyze_graph(
+            model.graph, generation.sequence_input, generation.logits_output, model.defaults
+        )
     if (stream := model.streaming) is not None:
         return analyze_graph(
-            model.graph, stream.growing, defaults=model.defaults, streamed_outputs=stream.sources
+            model.graph,
+            stream.sequence_input,
+            defaults=model.defaults,
+            streamed_outputs=stream.streamed_outputs,
         )
     return analyze_graph(model.graph)
 

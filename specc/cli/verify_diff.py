@@ -175,7 +175,9 @@ def _compare_rounds(args: Namespace, opened: OpenedModel, verify_results: Verify
         verify_results.agrees = False if status == ErrorFamily.DIFFERENT.value else None
         raise
     # a model of which nothing was compared is not reported as correct
-    verify_results.agrees = True if any(round.compared for round in verify_results.rounds) else None
+    verify_results.agrees = (
+        True if any(round.is_compared for round in verify_results.rounds) else None
+    )
 
 
 def _check_coverage(verify_results: VerifyResults) -> None:
@@ -183,11 +185,11 @@ def _check_coverage(verify_results: VerifyResults) -> None:
     round covered.
     """
     for round in verify_results.rounds:
-        if not (round.compared or round.missing):
+        if not (round.is_compared or round.uncovered_parts):
             _raise_not_compared(round)
-    missing = [name for round in verify_results.rounds for name in round.missing]
+    missing = [name for round in verify_results.rounds for name in round.uncovered_parts]
     if missing:
-        count = sum(len(round.uncovered) for round in verify_results.rounds)
+        count = sum(len(round.uncovered_subgraphs) for round in verify_results.rounds)
         _raise_incomplete_coverage(missing, count)
 
 
@@ -215,14 +217,14 @@ def _compare_baseline(args: Namespace, opened: OpenedModel, verify_results: Veri
     """Print the quantization error by layer and output. Raise E0856 above a threshold."""
     full = open_compiled(args.baseline, graph=args.graph, provider=args.execution_provider)
     comparison = QuantizationComparison(opened.full_forward_model, full.full_forward_model)
-    comparison.run(args.seed, args.rounds)
-    for name, error in comparison.layers(args.seed) if args.per_layer else ():
+    comparison.compare_random_inputs(args.seed, args.rounds)
+    for name, error in comparison.iterate_scope_errors(args.seed) if args.per_layer else ():
         terminal.print_outcome(f"`{escape_text(name)}` is off by {error:.1e} of its size")
         verify_results.layer_errors.append((name, error))
     verify_results.output_errors = comparison.to_json()
-    for line in comparison.lines():
+    for line in comparison.format_lines():
         terminal.print_outcome(line)
-    comparison.check(dict(args.threshold))
+    comparison.check_limits(dict(args.threshold))
 
 
 DIFF_OPTIONS = {
@@ -251,7 +253,7 @@ def run_diff(args: Namespace) -> int:
     difference = diff_architectures(a, b)
     if not print_json_result(_difference_to_json(a, b, difference)):
         print("\n".join(map(escape_text, format_difference(a, b, difference))))
-    return 0 if difference.same else DIFFERENCE_STATUS
+    return 0 if difference.is_same else DIFFERENCE_STATUS
 
 
 def _difference_to_json(
@@ -261,7 +263,7 @@ def _difference_to_json(
     return {
         "a": a.name,
         "b": b.name,
-        "same": difference.same,
+        "same": difference.is_same,
         "reason": difference.reason,
         "changes": [*map(vars, difference.changes)],
     }

@@ -38,7 +38,7 @@ class MapAxis:
 
     role: Role
     labels: tuple[str, ...]
-    seconds: float | None = None
+    duration_seconds: float | None = None
     grid: PatchGrid | None = None
 
     @property
@@ -49,20 +49,20 @@ class MapAxis:
         name = "" if self.role == "unnamed" else f"{self.role}, "
         unit = UNITS_BY_ROLE[self.role]
         one = unit.removesuffix("es" if unit == "patches" else "s")
-        seconds = f", {self.seconds:.3g} s" if self.seconds is not None else ""
+        seconds = f", {self.duration_seconds:.3g} s" if self.duration_seconds is not None else ""
         number = f"{count:,}".replace(",", " ")
         return f"{name}{number} {one if count == 1 else unit}{seconds}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMap:
-    """The weights `f[heads, query, key]` of one attention for one batch element; `masked` is a
+    """The weights `f[heads, query, key]` of one attention for one batch element; `is_masked` is a
     boolean array of the same shape, `heads` are the indices of the heads.
     """
 
     scope: str
     weights: Doubles
-    masked: NDArray[np.bool_]
+    is_masked: NDArray[np.bool_]
     heads: tuple[int, ...]
     queries: MapAxis
     keys: MapAxis
@@ -73,16 +73,16 @@ class AttentionMap:
         numbers = [part for part in self.scope.split(".") if part.isdecimal()]
         return int(numbers[0]) if numbers else None
 
-    def masked_weights(self) -> Doubles:
+    def get_masked_weights(self) -> Doubles:
         """Return the weights, with minus infinity for masked zeros."""
         # weights of the model are shown even where its mask disagrees
-        return np.where(self.masked & (self.weights == 0), -np.inf, self.weights)
+        return np.where(self.is_masked & (self.weights == 0), -np.inf, self.weights)
 
     def with_heads(
-        self, weights: Doubles, masked: NDArray[np.bool_], heads: tuple[int, ...]
+        self, weights: Doubles, is_masked: NDArray[np.bool_], heads: tuple[int, ...]
     ) -> "AttentionMap":
         """Return a copy with only the given heads."""
-        return replace(self, weights=weights, masked=masked, heads=heads)
+        return replace(self, weights=weights, is_masked=is_masked, heads=heads)
 
 
 @dataclass(frozen=True, kw_only=True)

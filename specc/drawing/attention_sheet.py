@@ -60,7 +60,7 @@ def draw_attention_maps(plot: AttentionMaps, *, log: bool = False) -> Drawing:
         top += block.height + MARGIN
     # the colorbar next to the first block may be taller than a single small map
     height = max(top, first + 150)
-    has_masked = any(m.masked.any() for m in plot.maps)
+    has_masked = any(m.is_masked.any() for m in plot.maps)
     marks += _draw_color_bar(scale, right + MARGIN, first, has_masked=has_masked)
     drawing = Drawing(width=right + MARGIN + 64, height=height, title=_describe_plot(plot))
     drawing.add(marks)
@@ -71,7 +71,7 @@ def _draw_heading(plot: AttentionMaps) -> list[TextMark]:
     """Draw the name of the model and its input."""
     model, text = make_printable_label(plot.model, 60), make_printable_label(plot.input_text, 90)
     return [
-        TextMark(x=MARGIN, y=MARGIN + 12, text=model, size=14, bold=True),
+        TextMark(x=MARGIN, y=MARGIN + 12, text=model, size=14, is_bold=True),
         TextMark(x=MARGIN, y=MARGIN + 27, text=text, size=10, color=FAINT),
     ]
 
@@ -86,7 +86,7 @@ def _collect_visible_weights(attention: AttentionMap, plot: AttentionMaps) -> li
     """Return the weights that are not masked, which determine the color scale."""
     if plot.image is not None and attention.keys.grid is not None:
         return [weights for _, weights in list_attention_panels(attention)]
-    return [attention.masked_weights()]
+    return [attention.get_masked_weights()]
 
 
 def _draw_block(
@@ -117,7 +117,7 @@ class _Side:
         """Return the label interval in cells."""
         return max(1, math.ceil(self.size * 1.08 / self.cell))
 
-    def labels(self) -> list[tuple[int, str]]:
+    def list_labels(self) -> list[tuple[int, str]]:
         """Return the shown labels with their cells."""
         of_cells = self.axis.labels[:: self.step]
         return [
@@ -125,15 +125,15 @@ class _Side:
             for n in range(0, len(of_cells), self.label_interval)
         ]
 
-    def caption(self, what: str) -> str:
+    def format_caption(self, axis_name: str) -> str:
         """Return the caption of an axis."""
         n = self.label_interval * self.step
         note = f"; every {n}{_get_ordinal_suffix(n)} is named" if n > 1 else ""
-        return f"{what}: {self.axis.caption}{note}"
+        return f"{axis_name}: {self.axis.caption}{note}"
 
     def measure_widest_label(self) -> float:
         """Return the width of the longest label in points."""
-        return max((estimate_text_width(t, self.size) for _, t in self.labels()), default=0.0)
+        return max((estimate_text_width(t, self.size) for _, t in self.list_labels()), default=0.0)
 
 
 def _get_ordinal_suffix(number: int) -> str:
@@ -144,7 +144,7 @@ def _get_ordinal_suffix(number: int) -> str:
 
 
 def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) -> PanelBlock:
-    cells, step = max_pool_map(attention.masked_weights(), MAX_CELLS)
+    cells, step = max_pool_map(attention.get_masked_weights(), MAX_CELLS)
     cell = _get_cell_size(max(cells.shape[1:]), max_heads)
     query_side = _Side(axis=attention.queries, cell=cell, step=step)
     key_side = _Side(axis=attention.keys, cell=cell, step=step)
@@ -175,7 +175,7 @@ def _draw_heat_maps(attention: AttentionMap, scale: ColorScale, max_heads: int) 
     for x, y in block.first_row:
         block.marks += _draw_key_labels(key_side, x, y - head_title_height, is_rotated=is_rotated)
     x, y = block.first_row[0]
-    caption = key_side.caption("key")
+    caption = key_side.format_caption("key")
     caption += f"; a cell is the maximum of {step} × {step}" if step > 1 else ""
     baseline = y - head_title_height - top_room - 3
     block.marks.append(TextMark(x=x, y=baseline, text=caption, size=9.5, color=FAINT))
@@ -195,7 +195,7 @@ def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> Non
     for x, y in block.first_column:
         block.marks += _draw_query_labels(query_side, x, y, height)
     x, y = block.first_column[0]
-    caption = query_side.caption("query")
+    caption = query_side.format_caption("query")
     # A caption that is longer than the map continues below.
     foot = y + max(height, estimate_text_width(caption, 9.5))
     left = x - PANEL_GAP - query_side.measure_widest_label() - 8
@@ -206,13 +206,13 @@ def _draw_query_axis(block: PanelBlock, query_side: _Side, height: float) -> Non
 
 
 def _draw_map(weights: Doubles, scale: ColorScale, width: float, height: float) -> Iterator[Mark]:
-    yield CellsMark(width=width, height=height, colors=scale.colors(weights))
-    yield BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5)
+    yield CellsMark(width=width, height=height, colors=scale.compute_colors(weights))
+    yield BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5)
 
 
 def _draw_query_labels(side: _Side, x: float, y: float, height: float) -> Iterator[Mark]:
     """Draw the labels of queries."""
-    for n, label in side.labels():
+    for n, label in side.list_labels():
         # a label for several cells is centered over them
         cells = n + side.label_interval / 2
         middle = y + cells * side.cell
@@ -221,7 +221,7 @@ def _draw_query_labels(side: _Side, x: float, y: float, height: float) -> Iterat
 
 
 def _draw_key_labels(side: _Side, x: float, y: float, *, is_rotated: bool) -> Iterator[Mark]:
-    for n, label in side.labels():
+    for n, label in side.list_labels():
         middle = x + (n + 0.5) * side.cell
         base = middle + side.size * 0.35 if is_rotated else middle
         yield TextMark(
@@ -246,16 +246,18 @@ def _draw_color_bar(scale: ColorScale, x: float, y: float, *, has_masked: bool) 
     """Draw the color scale, the maximum at the top, and the color of masked cells."""
     height = 120.0
     ramp = np.linspace(1, 0, 128)[:, None]
-    if scale.log:
+    if scale.is_logarithmic:
         values = scale.low * (scale.high / scale.low) ** ramp
     else:
         values = scale.low + (scale.high - scale.low) * ramp
     marks: list[Mark] = [
-        CellsMark(x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.colors(values))
+        CellsMark(
+            x=x, y=y, width=COLORBAR_WIDTH, height=height, colors=scale.compute_colors(values)
+        )
     ]
     # the lowest color of a logarithmic scale includes all smaller values
-    low = ("≤ " if scale.log else "") + format_scale_number(scale.low)
-    high, middle = map(format_scale_number, (scale.high, scale.middle()))
+    low = ("≤ " if scale.is_logarithmic else "") + format_scale_number(scale.low)
+    high, middle = map(format_scale_number, (scale.high, scale.get_middle_value()))
     labels = [(4.0, high), (4 + height / 2, middle), (4 + height, low)]
     if has_masked:
         size, gray = COLORBAR_WIDTH, MASKED_COLOR[None, None]
@@ -304,7 +306,7 @@ def _describe_overlay(attention: AttentionMap) -> str:
 def _draw_panel(pixels: Bytes, title: str, width: float, height: float) -> list[Mark]:
     return [
         CellsMark(width=width, height=height, colors=pixels),
-        BoxMark(width=width, height=height, stroke="#b9b9c2", weight=0.5),
+        BoxMark(width=width, height=height, stroke="#b9b9c2", stroke_width=0.5),
         TextMark(y=-5, text=make_printable_label(title), size=10, color=FAINT),
     ]
 
@@ -313,7 +315,7 @@ def list_attention_panels(attention: AttentionMap) -> Iterator[tuple[str, Double
     """Yield every panel with its title and its weights f[rows, columns]."""
     grid = attention.keys.grid
     assert grid is not None, "keys are patches"
-    weights = attention.masked_weights()
+    weights = attention.get_masked_weights()
     if attention.queries.role != "image":
         # a panel per token: with a panel per head and token the page would be too large
         for label, row in zip(attention.queries.labels, weights.mean(0), strict=True):

@@ -57,7 +57,7 @@ class ColorScale:
 
     low: float
     high: float
-    log: bool = False
+    is_logarithmic: bool = False
 
     @classmethod
     def from_values(cls, values: Iterable[Doubles], *, log: bool = False) -> "ColorScale":
@@ -68,28 +68,28 @@ class ColorScale:
         low = min((float(v.min()) for v in finite if v.size), default=0.0)
         high = max((float(v.max()) for v in finite if v.size), default=1.0)
         if log and high > 0:
-            return cls(high / 10**LOG_DECADES, high, log=True)
+            return cls(high / 10**LOG_DECADES, high, is_logarithmic=True)
         low = min(0.0, low)
         return cls(low, high if high > low else low + 1.0)
 
-    def shares(self, values: Doubles) -> Doubles:
+    def normalize_values(self, values: Doubles) -> Doubles:
         """Scale values to the range 0 to 1; NaN stays NaN."""
         shares: Doubles = (values - self.low) / (self.high - self.low)
-        if self.log:
+        if self.is_logarithmic:
             powers = np.log(np.maximum(values, self.low) / self.low)
             shares = powers / np.log(self.high / self.low)
         return np.clip(shares, 0, 1)
 
-    def colors(self, values: Doubles) -> Bytes:
+    def compute_colors(self, values: Doubles) -> Bytes:
         """Map values `f[*s]` to colors `u8[*s 3]`; minus infinity is masked."""
         hidden = np.isneginf(values)
-        result = apply_colormap(self.shares(np.where(hidden, 0.0, values)))
+        result = apply_colormap(self.normalize_values(np.where(hidden, 0.0, values)))
         result[hidden] = MASKED_COLOR
         return result
 
-    def middle(self) -> float:
+    def get_middle_value(self) -> float:
         """Return the value at the middle of the scale."""
-        if self.log:
+        if self.is_logarithmic:
             return float(np.sqrt(self.low * self.high))
         return (self.low + self.high) / 2
 
@@ -106,10 +106,10 @@ def blend_over_image(image: Bytes, weights: Doubles, scale: ColorScale) -> Bytes
     height, width = image.shape[:2]
     rows = np.arange(height) * weights.shape[0] // height
     columns = np.arange(width) * weights.shape[1] // width
-    color = scale.colors(weights)[rows][:, columns].astype(np.float64)
+    color = scale.compute_colors(weights)[rows][:, columns].astype(np.float64)
     gray = image.astype(np.float64).mean(axis=2, keepdims=True)
     finite: NDArray[np.float64] = np.nan_to_num(weights, neginf=scale.low)
-    cover = (0.3 + 0.5 * np.sqrt(scale.shares(finite)))[rows][:, columns][:, :, None]
+    cover = (0.3 + 0.5 * np.sqrt(scale.normalize_values(finite)))[rows][:, columns][:, :, None]
     mixed: Doubles = np.rint(color * cover + 0.8 * gray * (1 - cover))
     return mixed.astype(np.uint8)
 
@@ -141,7 +141,7 @@ class TextMark:
     color: str = INK
     anchor: Anchor = "start"
     is_rotated: bool = False
-    bold: bool = False
+    is_bold: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,21 +154,21 @@ class BoxMark:
     height: float
     fill: str = "none"
     stroke: str = "none"
-    weight: float = 1
+    stroke_width: float = 1
     radius: float = 0
     block_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineMark:
-    """A line through points with corner `radius`, and an `arrow` at its end."""
+    """A line through points with corner `radius`, with an arrowhead at its end if `has_arrow`."""
 
     points: tuple[tuple[float, float], ...]
     color: str = INK
-    weight: float = 1.25
+    stroke_width: float = 1.25
     radius: float = 0
-    arrow: bool = False
-    dashed: bool = False
+    has_arrow: bool = False
+    is_dashed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,10 +205,10 @@ NARROW_CHARACTERS = frozenset("iljtfrI.,:;'|!()[]{}· /-")
 
 def estimate_text_width(text: str, size: float) -> float:
     """Return an upper estimate of the width of a string; the font is not known."""
-    return sum(map(_measure_ems, text)) * size
+    return sum(map(_measure_width_in_ems, text)) * size
 
 
-def _measure_ems(character: str) -> float:
+def _measure_width_in_ems(character: str) -> float:
     if unicodedata.combining(character):
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
@@ -286,7 +286,7 @@ def arrange_panels(
         heading_height=heading + title_height,
     )
     name = make_printable_label(title, 80)
-    block.marks.append(TextMark(y=13, text=name, size=12, bold=True))
+    block.marks.append(TextMark(y=13, text=name, size=12, is_bold=True))
     # bold letters are wider than the measured ones
     block.width = max(block.width, estimate_text_width(name, 12) * 1.06)
     for n, marks in enumerate(panels):

@@ -79,7 +79,7 @@ def _(mark: TextMark) -> str:
         font_size=mark.size,
         fill=mark.color,
         text_anchor=mark.anchor if mark.anchor != "start" else "",
-        font_weight="600" if mark.bold else "",
+        font_weight="600" if mark.is_bold else "",
         transform=f"rotate(-90 {x} {y})" if mark.is_rotated else "",
     )
     return f"<text {attributes}>{escape(mark.text)}</text>"
@@ -94,7 +94,7 @@ def _(mark: BoxMark) -> str:
         height=mark.height,
         fill=mark.fill,
         stroke=mark.stroke,
-        stroke_width=mark.weight if mark.stroke != "none" else "",
+        stroke_width=mark.stroke_width if mark.stroke != "none" else "",
         rx=mark.radius or "",
         data_part=mark.block_path,
     )
@@ -107,11 +107,11 @@ def _(mark: LineMark) -> str:
         d=_render_path(mark),
         fill="none",
         stroke=mark.color,
-        stroke_width=mark.weight,
+        stroke_width=mark.stroke_width,
         stroke_linejoin="round",
-        stroke_dasharray="5 4" if mark.dashed else "",
+        stroke_dasharray="5 4" if mark.is_dashed else "",
     )
-    return f"<path {attributes}/>" + (_draw_arrow(mark) if mark.arrow else "")
+    return f"<path {attributes}/>" + (_draw_arrow(mark) if mark.has_arrow else "")
 
 
 def _format_attributes(**values: float | str) -> str:
@@ -315,7 +315,7 @@ def _map_to_json(attention: AttentionMap, axes: list[MapAxis], step: int) -> Jso
             axes.append(axis)
         axis_indices.append(axes.index(axis))
     longest_side = max(attention.weights.shape[1:])
-    cells, _ = max_pool_map(attention.masked_weights(), -(-longest_side // step))
+    cells, _ = max_pool_map(attention.get_masked_weights(), -(-longest_side // step))
     return {
         "scope": make_printable_label(attention.scope, MAX_LABEL_LENGTH),
         "heads": list(attention.heads),

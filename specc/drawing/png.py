@@ -126,7 +126,7 @@ def _draw_mark(mark: Mark, image: "Image", canvas: "ImageDraw") -> None:
             _draw_box(mark, canvas)
         case LineMark():
             points = [(x * PIXELS_PER_POINT, y * PIXELS_PER_POINT) for x, y in mark.points]
-            canvas.line(points, mark.color, max(1, round(mark.weight * PIXELS_PER_POINT)))
+            canvas.line(points, mark.color, max(1, round(mark.stroke_width * PIXELS_PER_POINT)))
         case CellsMark():
             _draw_cells(mark, image)
 
@@ -139,7 +139,7 @@ def _draw_box(mark: BoxMark, canvas: "ImageDraw") -> None:
         mark.radius * PIXELS_PER_POINT,
         None if mark.fill == "none" else mark.fill,
         None if mark.stroke == "none" else mark.stroke,
-        max(1, round(mark.weight * PIXELS_PER_POINT)),
+        max(1, round(mark.stroke_width * PIXELS_PER_POINT)),
     )
 
 

@@ -292,5 +292,5 @@ def _build_calibration_inputs(job: LoweringJob) -> ModelInputs:
         job.graph,
         job.reading,
         None if job.options.inline_defaults else job.model.defaults,
-        generation.growing if generation else "",
+        generation.sequence_input if generation else "",
     )

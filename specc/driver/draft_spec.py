@@ -117,7 +117,7 @@ def _elaborate_with_config(base: str, data: JsonObject) -> tuple[OpenedSpec, Mod
     """
     library = SpecLibrary()
     program = choose_used_specs(build_program(library.open(base), library), data)
-    reader = ConfigReader(published_lookup=library.read_published_field, config_file=data)
+    reader = ConfigReader(hf_config_lookup=library.read_hf_config_field, config_file=data)
     spec = OpenedSpec(program, library, reader, base)
     graph = ""
     with suppress(Failed):  # the classes of another family are unknown to this spec

@@ -40,7 +40,7 @@ LEFT_PADDED_SIDES = ("any", "left")
 
 def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> bool:
     """Return whether sequences of different lengths in one decode batch are independent."""
-    graph, sequence_input = model.graph, derived.growing
+    graph, sequence_input = model.graph, derived.sequence_input
     generation = model.generation
     assert generation is not None, "derived graphs come from a generative model"
     mask = find_mask_input(graph, sequence_input)
@@ -50,14 +50,14 @@ def can_batch_mixed_lengths(model: ModelDefinition, derived: DerivedGraphs) -> b
         return False  # inputs whose values for left padding are unknown
     if not mask:
         return _has_fixed_size_states(derived)
-    if graph.input_facts[mask].keep not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
+    if graph.input_facts[mask].padding_side not in LEFT_PADDED_SIDES or not _has_tokenwise_mask(
         model, mask, sequence_input
     ):
         return False
     # strided windows are shifted by left padding
     if mask in find_padding_strides(graph) or not all(map(_can_pad_left, derived.states)):
         return False
-    return not can_padding_reach(graph, mask, (generation.source,))
+    return not can_padding_reach(graph, mask, (generation.logits_output,))
 
 
 def _has_fixed_size_states(derived: DerivedGraphs) -> bool:
@@ -94,7 +94,7 @@ def require_generation(model: ModelDefinition) -> GenerateSection:
         raise_error(
             "E0977",
             f"`{model.name}` is a streaming model and does not generate",
-            notes=[f"`{model.streaming.growing}` is an input stream, not generated"],
+            notes=[f"`{model.streaming.sequence_input}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
     if model.generation is None:
@@ -114,7 +114,9 @@ def _find_job_time_symbol(job: CompileJob, graph: Graph) -> str | None:
     """Return the length of the generated or streamed input. Raise E0701 if there is none."""
     model = job.model
     stream = model.streaming if model.generation is None else None
-    return find_time_symbol(graph, stream.growing if stream else require_generation(model).growing)
+    return find_time_symbol(
+        graph, stream.sequence_input if stream else require_generation(model).sequence_input
+    )
 
 
 def derive_graphs(
@@ -145,8 +147,8 @@ def derive_graphs(
 
 def can_sample_tokens(graph: Graph, generation: GenerateSection) -> bool:
     """Return whether our runtime can drive the step: token ids sampled from logits."""
-    sequence_type = graph.inputs[generation.growing].type
-    source = graph.outputs[generation.source].type
+    sequence_type = graph.inputs[generation.sequence_input].type
+    source = graph.outputs[generation.logits_output].type
     return sequence_type.rank == 2 and source.rank in (2, 3)
 
 
@@ -227,7 +229,7 @@ def get_decode_settings(job: CompileJob, source: SelfDecodingGraph) -> dict[str,
     return {
         **recorded,
         "context": limit.max_length if limit else None,
-        "vocabulary": graph.outputs[generation.source].type.shape[-1].number,
+        "vocabulary": graph.outputs[generation.logits_output].type.shape[-1].number,
         "bounds": convert_bounds_to_json(_find_length_bounds(job, graph)),
         "strides": {**find_padding_strides(graph)},
         "begins": bool(source.derived.initial_logits_output),
@@ -249,7 +251,7 @@ def build_generator_source(
     _check_token_settings(full_graph, generation, job.options.generation_config)
     setting_values, names = asdict(chosen), {f.name for f in fields(DecodingConfig)}
     decoding = DecodingConfig(
-        logits_output=generation.source,
+        logits_output=generation.logits_output,
         first_token_choices=chosen.begin,
         has_repetition_penalty=chosen.repetition_penalty != 1,
         **{name: value for name, value in setting_values.items() if name in names},
@@ -288,7 +290,7 @@ def _check_token_settings(
     names a token beyond the vocabulary.
     """
     size = get_vocabulary_size(graph, generation)
-    below = graph.input_facts[generation.growing].below
+    below = graph.input_facts[generation.sequence_input].upper_bound
     vocabulary = VocabularySizes(below.number if below is not None else None, size)
     for word, value in settings.items():
         if fault := vocabulary.check_token_id(word, value):
@@ -300,17 +302,17 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
 
     Raise E0703 if the generated input is not token ids, or the output not logits.
     """
-    sequence_type = graph.inputs[generation.growing].type
-    source = graph.outputs[generation.source].type
+    sequence_type = graph.inputs[generation.sequence_input].type
+    source = graph.outputs[generation.logits_output].type
     size = source.shape[-1].number if source.shape else None
     ids = sequence_type.dtype == "i64" and sequence_type.rank == 2
     if ids and source.rank in (2, 3) and size is None:
         # a pointer network, which points at the positions of another input
         raise_error(
             "E0703",
-            f"`{generation.source}` points at {source.shape[-1]} positions of an input, not "
+            f"`{generation.logits_output}` points at {source.shape[-1]} positions of an input, not "
             "at a fixed vocabulary",
-            notes=[f"`{generation.source}` is {source}"],
+            notes=[f"`{generation.logits_output}` is {source}"],
             helps=[
                 "the `generate` graph needs a vocabulary of fixed size: "
                 "`--graphs step` exports the steps"
@@ -319,7 +321,8 @@ def get_vocabulary_size(graph: Graph, generation: GenerateSection) -> int:
     if sequence_type.rank != 2 or source.rank not in (2, 3) or size is None:
         raise_error(
             "E0703",
-            f"`{generation.growing}` is not token ids sampled from `{generation.source}`",
+            f"`{generation.sequence_input}` is not token ids sampled from "
+            f"`{generation.logits_output}`",
             notes=[f"they are {sequence_type} and {source}"],
             helps=["`--graphs generate` needs ids [batch, seq] and logits [batch, seq, vocab]"],
         )
@@ -333,11 +336,11 @@ def _inline_defaults(job: CompileJob, graph: Graph, generation: GenerateSection)
     source, defaults = job.graph, job.model.defaults
     if defaults is None:
         return graph
-    time_symbol = find_time_symbol(source, generation.growing)
+    time_symbol = find_time_symbol(source, generation.sequence_input)
     inlined = []
     for name in defaults.outputs:
         facts = source.input_facts.get(name)
-        if facts is None or name == generation.growing or facts.keep:
+        if facts is None or name == generation.sequence_input or facts.padding_side:
             continue
         # e.g. position ids: each new token needs a value that only the default computes
         if any(d.name == time_symbol for d in facts.type.shape):

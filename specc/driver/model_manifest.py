@@ -71,7 +71,7 @@ def build_manifest(
         defaults=model.defaults if is_full_forward and not inlines_defaults else None,
         reading=job.reading if is_full_forward else PreprocessingConfig(),
         config=model.config,
-        generation=vars(model.generation) if is_full_forward and model.generation else None,
+        generation=model.generation.to_json() if is_full_forward and model.generation else None,
         streaming=model.streaming if is_full_forward else None,
         sources=sources,
         weights=describe_weight_sources(

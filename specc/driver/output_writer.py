@@ -55,7 +55,11 @@ def _derive_streaming_graphs(
 
     Raise E0711 to E0718 if an output depends on later time steps.
     """
-    graph, defaults, sequence_input = job.simplified_graph, job.model.defaults, streaming.growing
+    graph, defaults, sequence_input = (
+        job.simplified_graph,
+        job.model.defaults,
+        streaming.sequence_input,
+    )
     state = pass_pipeline.run_passes(
         pass_pipeline.PassState(graph=graph, defaults=defaults, streaming=streaming, rows="new"),
         pass_pipeline.DERIVE_PASSES,
@@ -63,7 +67,7 @@ def _derive_streaming_graphs(
     derived = state.derived
     assert derived is not None, "`encode` is the last pass"
     facts = build_step_facts(
-        job, derived, GenerateSection(job.model.name, sequence_input, streaming.sources[0])
+        job, derived, GenerateSection(job.model.name, sequence_input, streaming.streamed_outputs[0])
     )
     chunks = StreamChunks(
         state.chunk,
@@ -199,7 +203,7 @@ def _add_streaming_graphs(
         raise_error(
             "E0977",
             f"`{asked}` is for generative models, and `{job.model.name}` is a streaming model",
-            notes=[f"`{streaming.growing}` is an input stream, not generated"],
+            notes=[f"`{streaming.sequence_input}` is an input stream, not generated"],
             helps=["compile it with `--graphs score,step`"],
         )
     derived, facts = _derive_streaming_graphs(job, streaming)

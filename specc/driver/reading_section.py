@@ -106,8 +106,9 @@ def build_preprocessing_config(
             return None
         return parse_record(record, (), raise_entry_error, context.files)
 
-    inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.reading.items()]
-    outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in model.showing.items()]
+    inputs = [(n, read_record(n, d, parse_input_record)) for n, d in model.input_readings.items()]
+    displays = model.result_displays.items()
+    outputs = [(n, read_record(n, d, _parse_output_reading)) for n, d in displays]
     ranks = {name: len(v.type.shape) for name, v in model.graph.outputs.items()}
     return PreprocessingConfig(
         tuple(i for i in inputs if i[1] is not None),
@@ -123,8 +124,9 @@ def _find_entry_spans(program: Program) -> dict[str, Span | None]:
 
 def check_reading(program: Program, model: ModelDefinition) -> list[Diagnostic]:
     """Return the errors of a spec's readings, except those of missing files."""
-    entries = [replace(model, reading={n: d}, showing={}) for n, d in model.reading.items()]
-    entries += [replace(model, reading={}, showing={n: d}) for n, d in model.showing.items()]
+    bare = replace(model, input_readings={}, result_displays={})
+    entries = [replace(bare, input_readings={n: d}) for n, d in model.input_readings.items()]
+    entries += [replace(bare, result_displays={n: d}) for n, d in model.result_displays.items()]
     found: list[Diagnostic] = []
     for entry in entries:
         try:
@@ -150,7 +152,7 @@ def describe_reading_files(model: ModelDefinition, paths: Sequence[Path]) -> tup
     """Return remarks on the tokenizer, vocabulary and audio settings found in `paths`."""
     if not paths:
         return ()
-    kinds = [e["kind"] for e in model.reading.values() if isinstance(e, dict)]
+    kinds = [e["kind"] for e in model.input_readings.values() if isinstance(e, dict)]
     return (
         *_describe_audio_settings(model, paths),
         *(describe_image_config(paths) if "image" in kinds else ()),
@@ -165,7 +167,7 @@ def _describe_text_files(
     model: ModelDefinition, paths: Sequence[Path], kind: str, path: Path | None, noun: str
 ) -> Iterator[str]:
     """Yield which tokenizer or vocabulary is used, if the spec leaves that open."""
-    entries = (*model.reading.items(), *model.showing.items())
+    entries = (*model.input_readings.items(), *model.result_displays.items())
     names = [name for name, data in entries if _needs_directory_file(data, kind)]
     if names and path is not None:
         yield f"the {kind} {'are' if kind == 'words' else 'is'} `{escape_text(path)}`"
@@ -180,7 +182,7 @@ def _describe_text_files(
 
 def _describe_audio_settings(model: ModelDefinition, paths: Sequence[Path]) -> Iterator[str]:
     """Yield which audio settings are used, and which of their keys are ignored."""
-    entries: list[Any] = [*model.reading.values()]
+    entries: list[Any] = [*model.input_readings.values()]
     kinds = [e["kind"] for e in entries if isinstance(e, dict) and e["kind"] in AUDIO_TAGS]
     path, _ = read_preprocessor_config(paths) if kinds else (None, {})
     if path is None:
@@ -198,7 +200,7 @@ def list_reading_files(
     found = [find_tokenizer_file(paths), find_preprocessor_config(paths)]
     if found[0] is not None:
         found += list_chat_template_files(found[0].parent)
-    entries: list[Any] = [*model.reading.values(), *model.showing.values()]
+    entries: list[Any] = [*model.input_readings.values(), *model.result_displays.values()]
     for data in entries:
         found += list_audio_reading_files(data.get("kind", ""), paths)
         found += [read_word_vocabulary(paths)] if _needs_directory_file(data, "words") else []
@@ -227,9 +229,7 @@ def _needs_directory_file(data: object, kind: str) -> bool:
 def _parse_output_reading(
     value: dict[str, Any], path: tuple[str, ...], raise_error_at: RaiseFieldError, files: Files
 ) -> OutputReading:
-    """Return the record of an output. `text(…)` decodes ids with the vocabulary that an
-    input would encode text with.
-    """
+    """Return the record of an output; `text(…)` decodes ids with the vocabulary of the input."""
     if value["kind"] in TEXT_TAGS:
         value = {"kind": "text", "vocabulary": value}
     return parse_output_record(value, path, raise_error_at, files)

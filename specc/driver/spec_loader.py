@@ -43,7 +43,7 @@ from specc.frontend.used_specs import (
     MODEL_TYPE_KEY,
     choose_used_specs,
     get_config_section,
-    has_published_fields,
+    has_hf_config_fields,
     list_config_entries,
     show_use_in_errors,
 )
@@ -124,7 +124,7 @@ def open_spec(
     else:
         remarks = _describe_named_spec(spec_name, checkpoint_spec)
     program = build_program(library.open(spec), library)
-    if not config and has_published_fields(program) and model_family.has_checkpoint_config(weights):
+    if not config and has_hf_config_fields(program) and model_family.has_checkpoint_config(weights):
         config = weights
         remarks += (f"config values come from {model_family.describe_config(weights)}",)
     data = _load_config(config, wrapped)
@@ -181,7 +181,7 @@ def _apply_config(spec: OpenedSpec, data: JsonObject) -> OpenedSpec:
     return replace(
         spec,
         reader=replace(
-            spec.reader, published_lookup=spec.library.read_published_field, config_file=data
+            spec.reader, hf_config_lookup=spec.library.read_hf_config_field, config_file=data
         ),
         quantization=stored,
         remarks=spec.remarks + (stored.remarks if stored else ()),

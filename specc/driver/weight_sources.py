@@ -174,7 +174,7 @@ def _check_only_seed(sources: WeightSources) -> None:
 
 def _list_initializers(graph: Graph) -> dict[str, str]:
     """Return the initializer of each parameter."""
-    return {name: facts.initial for name, facts in graph.parameter_facts.items()}
+    return {name: facts.initializer for name, facts in graph.parameter_facts.items()}
 
 
 def _find_shared_parameters(spec: OpenedSpec, graph: Graph) -> frozenset[str]:

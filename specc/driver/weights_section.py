@@ -115,7 +115,7 @@ def list_required_parameters(
                 shape=tuple(sizes),
                 dtype=facts.type.dtype,
                 span=facts.span,
-                origin=facts.made_by,
+                origin=facts.declared_by,
                 config_names=size_names,
             )
         )
@@ -263,7 +263,7 @@ class _TransformCall:
         if name == "pattern" and len(args) > 1 and isinstance(args[1], ast.TextLiteral):
             return args[1].value
         value = self.read_value(name)
-        return value.word if isinstance(value, ChoiceValue) else value
+        return value.value if isinstance(value, ChoiceValue) else value
 
     def _fail_missing_option(self, name: str) -> NoReturn:
         raise_error("E0522", f"`{self.name}` needs `{name}`", self.call.span)
@@ -371,7 +371,7 @@ def check_rules(
     check_loads_used(wanted, rules)
     find_own_weights(program)
     for facts in graph.parameter_facts.values():
-        parse_initializer(facts.initial, facts.span)
+        parse_initializer(facts.initializer, facts.span)
 
 
 def count_own_parameters(graph: Graph) -> Dim:

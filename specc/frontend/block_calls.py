@@ -312,7 +312,7 @@ def _bind_parameter(
 def _is_declared_choice(param: ast.BlockParameter, value: SpecValue) -> bool:
     """Return whether a value is one of the parameter's words, of the same choice."""
     words = param.type.names if param.type.name == "choice" else ()
-    return isinstance(value, ChoiceValue) and value.word in words and value.words == words
+    return isinstance(value, ChoiceValue) and value.value in words and value.allowed_values == words
 
 
 def _check_return(

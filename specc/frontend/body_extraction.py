@@ -30,9 +30,9 @@ def hoist_position_ids(
     replacements: dict[Value, Value] = {}
     for node in body_nodes:
         if (length := _get_counted_length(node)) is not None:
-            results = builder.add(ops.Range(length))
+            results = builder.add_node(ops.Range(length))
         elif any(a in replacements for a in node.args if a):
-            results = builder.add(node.op, *(a and replacements.get(a, a) for a in node.args))
+            results = builder.add_node(node.op, *(a and replacements.get(a, a) for a in node.args))
         else:
             continue
         replacements.update(zip(builder.nodes[node], results, strict=True))
@@ -62,17 +62,17 @@ def extract_body_graph(
     inputs: dict[str, Value],
     outputs: dict[str, Value],
     start_index: int,
-    own_length: str = "",
+    length_symbol: str = "",
 ) -> tuple[Graph, list[Value]]:
     """Return the nodes between loop inputs and outputs as a graph, and the captured values.
 
-    Nodes with an axis of the length `own_length`, a symbol unknown outside, are part of the body
+    Nodes with an axis of the length `length_symbol`, a symbol unknown outside, are part of the body
     too. `start_index` is the number of nodes before the body was elaborated.
     """
-    body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, own_length)
+    body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     outputs = hoist_position_ids(builder, body_nodes, outputs)
     # again: hoisted position ids no longer depend on the loop
-    body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, own_length)
+    body_nodes = _find_dependent_nodes(builder, inputs.values(), start_index, length_symbol)
     live, captured = _find_reachable(body_nodes, inputs.values(), outputs.values())
     # captures are ordered as in the graph, so that the same spec gives the same body
     # independent of the traversal order
@@ -196,28 +196,28 @@ class EarlyExit:
     span: Span | None
 
     def freeze_finished(
-        self, context: Context, before: Sequence[Value], after: Sequence[Value]
+        self, context: Context, previous_carries: Sequence[Value], next_carries: Sequence[Value]
     ) -> list[Value]:
         """Return the carried values, unchanged for elements that were finished before."""
         # the flag before the iteration: the iteration that sets it still counts
-        done = before[self.carry_index]
+        done = previous_carries[self.carry_index]
         return [
             self._select(context, done, Tensor(old), Tensor(new)).value
-            for old, new in zip(before, after, strict=True)
+            for old, new in zip(previous_carries, next_carries, strict=True)
         ]
 
     def zero_finished(
-        self, context: Context, before: Sequence[Value], collected: Mapping[str, Value]
+        self, context: Context, previous_carries: Sequence[Value], collected: Mapping[str, Value]
     ) -> dict[str, Value]:
         """Return the collected values, with zeros for elements that were finished before. Raise
         E0730 for a value without the leading axes of the flag.
         """
-        done = before[self.carry_index]
+        done = previous_carries[self.carry_index]
         self.check_axes(Tensor(done), {n: Tensor(v) for n, v in collected.items()}, "collected")
         zeroed = {}
         for name, value in collected.items():
             dtype = value.type.dtype
-            zero = context.builder.one(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
+            zero = context.builder.add_op(ops.Constant(ZEROS_BY_DTYPE.get(dtype, 0.0), dtype))
             zeroed[name] = self._select(context, done, Tensor(zero), Tensor(value)).value
         return zeroed
 
@@ -231,12 +231,12 @@ class EarlyExit:
             mask = add_op(context, ops.Insert(axis), mask, span=self.span)
         return add_op(context, ops.Where(), mask, finished, unfinished, span=self.span)
 
-    def check_axes(self, done: Tensor, others: Mapping[str, Tensor], role: str) -> None:
+    def check_axes(self, done: Tensor, other_tensors: Mapping[str, Tensor], role: str) -> None:
         """Raise E0730 for a value without the leading axes of `done`; `role` is its role in the
         message, such as "carried".
         """
         rank = done.type.rank
-        for name, value in others.items():
+        for name, value in other_tensors.items():
             if value.shape[:rank] == done.shape:
                 continue
             title = f"`{name}` is {role} and needs the leading axes of `{self.name}`"
@@ -256,8 +256,9 @@ class EarlyExit:
             )
 
 
-def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyExit | None:
-    """Return the early exit of a loop with `until`; `starts` are its carries before the loop.
+def find_early_exit(statement: ast.Scan, initial_carries: Mapping[str, Tensor]) -> EarlyExit | None:
+    """Return the early exit of a loop with `until`, or None; `initial_carries` are the carries
+    before the first iteration.
 
     Raise E0729 unless it is `all(name)` of a carried boolean tensor, E0730 if another carry
     lacks the axes of that tensor.
@@ -272,7 +273,7 @@ def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyE
     span = statement.until.span
     # A value that is not carried is the same in every iteration: the loop would end at
     # once or never.
-    if name not in starts:
+    if name not in initial_carries:
         title = "`until` takes `all(…)` of a boolean tensor that the loop carries"
         label = f"`{name}` is not carried" if name else "expected the name of a carry"
         help_ = (
@@ -280,11 +281,11 @@ def find_early_exit(statement: ast.Scan, starts: Mapping[str, Tensor]) -> EarlyE
             "before the loop and update it in the body"
         )
         raise_error("E0729", title, span, label, helps=[help_])
-    done = starts[name]
+    done = initial_carries[name]
     if done.type.dtype != "bool":
         title = f"`until` takes a boolean tensor, but `{name}` is not"
         label = f"this is {format_type(done.type)}"
         raise_error("E0729", title, span, label, helps=["carry a comparison: `done = p > 0.99`"])
-    early_exit = EarlyExit(list(starts).index(name), name, span)
-    early_exit.check_axes(done, starts, "carried")
+    early_exit = EarlyExit(list(initial_carries).index(name), name, span)
+    early_exit.check_axes(done, initial_carries, "carried")
     return early_exit

@@ -32,7 +32,7 @@ from specc.frontend.parameter_kinds import (
     ListKind,
     ParameterKinds,
     convert_to_kind,
-    list_choice_words,
+    list_choice_values,
 )
 from specc.frontend.scalar_arithmetic import require_attribute_number
 from specc.frontend.spec_values import (
@@ -61,10 +61,10 @@ def evaluate_argument(
     """Evaluate an argument for a parameter that takes these kinds, including bare choice
     words and functions to be called later.
     """
-    if list_choice_words(kinds):
+    if list_choice_values(kinds):
         expr = select_branch(context, expr, env)  # `half if old else interleaved`
     if isinstance(expr, ast.Name) and (
-        word := _match_choice_word(context, expr, kinds, description, env)
+        word := _match_choice_value(context, expr, kinds, description, env)
     ):
         return word
     value = _evaluate_by_kinds(context, expr, kinds, env)
@@ -96,19 +96,19 @@ def _evaluate_by_kinds(
     return evaluate_value(context, expr, env)
 
 
-def _match_choice_word(
+def _match_choice_value(
     context: Context, name: ast.Name, kinds: ParameterKinds, description: str, env: Env
 ) -> str | None:
     """Match a bare word such as `half` in `pairs=half` if no variable has this name. Return
     None if the name stands for something else. Raise E0203 for an unknown word.
     """
-    words = list_choice_words(kinds)
+    words = list_choice_values(kinds)
     if not words:
         return None
     if name.path in words and name.path not in env.names:
         return name.path
     # a parameter that takes any text accepts a misspelled word too
-    if TEXT_KIND not in kinds and resolve_name(context, name, env, quiet=True) is POISON:
+    if TEXT_KIND not in kinds and resolve_name(context, name, env, is_quiet=True) is POISON:
         helps = suggest_similar_name(name.path, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{name.path}`", name.span, helps=helps)
     return None
@@ -205,17 +205,17 @@ def _raise_too_many_inputs(builtin: Builtin, input_count: int, span: Span | None
 
 
 def _pair_options(
-    builtin: Builtin, call: PendingCall, site: CallSite, given: Collection[str]
+    builtin: Builtin, call: PendingCall, site: CallSite, bound_names: Collection[str]
 ) -> list[tuple[BuiltinParameter, ast.Expr]]:
-    """Pair each option with its parameter. Raise E0212 for one that is `given` by position, as in
-    `linear(x, x=y)`, or twice.
+    """Pair each option with its parameter. Raise E0212 for an option given twice, or also by
+    position (`bound_names`), as in `linear(x, x=y)`.
     """
     pairs: list[tuple[BuiltinParameter, ast.Expr]] = []
     by_name = {s.name: s for s in builtin.parameters if not s.is_variadic}
     for option in call.options:
         if option.name not in by_name:
             raise_unknown_option(builtin.name, option, by_name)
-        if option.name in given or any(s.name == option.name for s, _ in pairs):
+        if option.name in bound_names or any(s.name == option.name for s, _ in pairs):
             span = option.name_span or option.span
             raise_error("E0212", f"`{option.name}` is given twice", span)
         pairs.append((by_name[option.name], option.value))
@@ -248,7 +248,7 @@ def _raise_missing_argument(
 ) -> NoReturn:
     kind = "input" if parameter.is_positional else "option"
     helps = [f"`{builtin.format_signature()}`"]
-    if words := list_choice_words(parameter.kinds):
+    if words := list_choice_values(parameter.kinds):
         helps = [f"write {' or '.join(f'`{parameter.name}={word}`' for word in words)}"]
     title = f"`{builtin.name}` needs the {kind} `{parameter.name}`"
     raise_error("E0211", title, span, helps=helps)

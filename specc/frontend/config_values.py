@@ -13,17 +13,17 @@ from specc.frontend.declared_types import ValueContext, convert_to_declared_type
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.foreign_names import HF_ACTIVATION_ALIASES, KNOWN_ACTIVATIONS
 from specc.frontend.name_lookup import evaluate_as_type, resolve_name
-from specc.frontend.parameter_kinds import NORMALIZER_WORDS
+from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.scalar_arithmetic import convert_to_float
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_values import (
     POISON,
     Absent,
     ChoiceValue,
-    NeedsValue,
     Record,
     Rope,
     SpecValue,
+    UndecidedValueError,
     take_first_result,
 )
 from specc.ir.dim import Dim
@@ -61,7 +61,7 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     if kind == "activation":
         return sorted({HF_ACTIVATION_ALIASES.get(name, name) for name in KNOWN_ACTIVATIONS})
     candidates = [*env.module.list_names(), *context.library.list_standard_names()]
-    words = NORMALIZER_WORDS if kind == "normalizer" else ()
+    words = NORMALIZER_NAMES if kind == "normalizer" else ()
     names: list[str] = []
     for name in dict.fromkeys(candidates):
         match env.module.find_definition(name) or context.library.find_standard_item(name):
@@ -70,7 +70,7 @@ def list_names_of_kind(context: Context, kind: str, env: Env) -> list[str]:
     return [*names, *words]
 
 
-PublishedLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
+HfConfigLookup = Callable[[Context, ast.Field, Env], SpecValue | Absent]
 """Returns a field's value from a published config.json, or `ABSENT`."""
 
 
@@ -90,7 +90,7 @@ class ConfigReader:
     is_symbolic: bool = False
     derives_integers: bool = False
     trial_values: Mapping[str, SpecValue] = field(default_factory=dict)
-    published_lookup: PublishedLookup | None = None
+    hf_config_lookup: HfConfigLookup | None = None
     config_file: JsonObject | None = None
     steps: StepBudget = field(default_factory=StepBudget)
     max_length: int = 0
@@ -183,8 +183,8 @@ def _evaluate_single(
         # a pair takes one trial value twice
         is_single = entry.type.name == "pair" and not isinstance(trial, tuple)
         return (trial, trial) if is_single else trial
-    if reader.published_lookup is not None:
-        value = reader.published_lookup(context, entry, env)
+    if reader.hf_config_lookup is not None:
+        value = reader.hf_config_lookup(context, entry, env)
         if not isinstance(value, Absent):
             return value
     return _evaluate_unset_field(evaluation, entry, path, env)
@@ -252,7 +252,7 @@ def _evaluate_derived(
     try:
         value = _convert_to_field_type(evaluation.context, entry.default, entry, path, env)
     # values that need numbers are tried with numbers, which also reports their errors
-    except (NeedsValue, Failed):
+    except (UndecidedValueError, Failed):
         return None
     return value if isinstance(value, Dim) and value.number is None else None
 
@@ -286,7 +286,7 @@ def _convert_to_field_type(
     if entry.type.name == "choice" and isinstance(expr, ast.Name):
         if expr.path in entry.type.names:
             return ChoiceValue(expr.path, entry.type.names)
-        if resolve_name(context, expr, env, quiet=True) is POISON:
+        if resolve_name(context, expr, env, is_quiet=True) is POISON:
             # raises E0203 with the possible words
             return convert_to_declared_type(context, entry.type, expr.path, env, value_context)
     try:

@@ -24,13 +24,13 @@ from specc.frontend.elaboration_state import (
 )
 from specc.frontend.spec_values import (
     Absent,
-    AlreadyReported,
+    AlreadyReportedError,
     EvalResult,
     Function,
-    NeedsValue,
     Record,
     SpecValue,
     Tensor,
+    UndecidedValueError,
     take_first_result,
 )
 from specc.ir.dim import Dim
@@ -44,7 +44,7 @@ MAX_GRAPH_NODES = 200_000
 MAX_LAYERS = 4096
 
 
-def raise_undecided_structure(need: NeedsValue) -> NoReturn:
+def raise_undecided_structure(need: UndecidedValueError) -> NoReturn:
     """Raise E0207: the structure depends on a length that only an input determines."""
     names = ", ".join(f"`{s}`" for s in sorted(need.symbols))
     helps = ["counts, conditions and names depend on the config only: use a config value"]
@@ -71,7 +71,7 @@ class Library(Protocol):
         """Return all names that std defines."""
         ...
 
-    def read_published_field(
+    def read_hf_config_field(
         self, context: "Context", entry: ast.Field, env: "Env"
     ) -> "SpecValue | Absent":
         """Return a field's value from a published config.json (`env.config_file`), or ABSENT."""
@@ -277,12 +277,12 @@ class Context:
         self.resources.steps.spend(count, span)
 
     def count_nested_items(
-        self, value: NestedValue, span: Span | None, known: int = 0
+        self, value: NestedValue, span: Span | None, counted_items: int = 0
     ) -> NestedValue:
-        """Count the items of a new list or record, including nested ones but without `known` items
-        that were counted before, and return the value.
+        """Add the items of a new list or record, including nested ones, to the items counted so
+        far, and return the value. `counted_items` of them were counted before.
         """
-        self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - known, span)
+        self.count_list_items(count_nested_items(value, MAX_GRAPH_NODES) - counted_items, span)
         return value
 
     def count_list_items(self, count: int, span: Span | None) -> None:
@@ -346,15 +346,15 @@ class ErrorCollector:
         if self.context is not None:
             self.context.report_errors(*found)
         self.errors += found
-        self.is_poisoned |= isinstance(error, AlreadyReported)
-        return isinstance(error, Failed | AlreadyReported)
+        self.is_poisoned |= isinstance(error, AlreadyReportedError)
+        return isinstance(error, Failed | AlreadyReportedError)
 
     def raise_collected(self) -> None:
-        """Raise all collected errors, or AlreadyReported if all were reported before."""
+        """Raise all collected errors, or AlreadyReportedError if all were reported before."""
         if self.errors:
             raise Failed(*self.errors)
         if self.is_poisoned:
-            raise AlreadyReported
+            raise AlreadyReportedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -351,24 +351,28 @@ class _TypeMatcher:
         if env.runtime_lengths is not None and name in env.module.root.dims:
             env.runtime_lengths[name] = length
 
-    def _is_promised_equal(self, wanted: Dim, actual: Dim) -> bool:
+    def _is_promised_equal(self, expected_length: Dim, actual: Dim) -> bool:
         """Return whether the lengths are equal given that `image / 2` divides exactly: the
         `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no
         check at run time would detect a remainder.
         """
-        symbols = wanted.symbols() | actual.symbols()
+        symbols = expected_length.symbols() | actual.symbols()
         if not symbols or self.context.has_run_time_symbol(symbols):
             return False
-        return replace_exact_division(wanted) == replace_exact_division(actual)
+        return replace_exact_division(expected_length) == replace_exact_division(actual)
 
-    def _raise_length_clash(self, expr: ast.Expr, wanted: Dim, actual: Dim) -> NoReturn:
+    def _raise_length_clash(self, expr: ast.Expr, expected_length: Dim, actual: Dim) -> NoReturn:
         span, description = self.type.span, self.value_context.description
         labels = Label.list_at(span, f"declared as `{_format_type_source(expr)}`")
-        for dim in (wanted, actual):
+        for dim in (expected_length, actual):
             if dim.origin:
                 labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
-        expected = f"{wanted} is declared" if text == str(wanted) else f"`{text}` is {wanted}"
+        expected = (
+            f"{expected_length} is declared"
+            if text == str(expected_length)
+            else f"`{text}` is {expected_length}"
+        )
         value_span = self.value_context.span
         raise Failed(
             Diagnostic(

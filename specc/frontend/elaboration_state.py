@@ -51,13 +51,13 @@ class StepBudget:
 
     spent: int = 0
 
-    def has_left(self, count: int) -> bool:
+    def has_steps_left(self, count: int) -> bool:
         """Return whether `count` more steps are within the limit."""
         return self.spent + count <= MAX_STEPS
 
     def check_estimate(self, count: int, span: Span | None) -> None:
         """Raise E0223 if the expected steps exceed the limit."""
-        if not self.has_left(count):
+        if not self.has_steps_left(count):
             self.spend(count, span, "this exceeds the limit")
 
     def spend(

@@ -21,14 +21,14 @@ from specc.frontend.operators import (
 )
 from specc.frontend.spec_values import (
     POISON,
-    AlreadyReported,
+    AlreadyReportedError,
     ChoiceValue,
     EvalResult,
-    NeedsValue,
     Record,
     RuntimeNumber,
     SpecValue,
     Tensor,
+    UndecidedValueError,
     describe_value,
     take_first_result,
 )
@@ -43,14 +43,14 @@ NAMES_PER_STEP = 64
 
 
 def evaluate_expression(context: Context, expr: ast.Expr, env: Env) -> EvalResult:
-    """Evaluate an expression. Raise Failed with the errors, or AlreadyReported if it depends
+    """Evaluate an expression. Raise Failed with the errors, or AlreadyReportedError if it depends
     on something that was reported before.
     """
     context.count_steps(expr.span)
     # the parser creates no other node classes: a KeyError is a bug in specc
     value = EXPRESSION_EVALUATORS[type(expr)](context, expr, env)
     if value is POISON:
-        raise AlreadyReported
+        raise AlreadyReportedError
     # messages show a tensor by the text it was last read from: for `y = x; f(y)` they
     # show `y`
     if isinstance(value, Tensor) and expr.span:
@@ -64,13 +64,13 @@ def evaluate_value(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
 
 
 def require_integer(value: SpecValue, description: str, span: Span | None) -> int:
-    """Return an integer that determines the structure; raise NeedsValue if it is a symbol."""
+    """Return an integer that determines the structure; raise UndecidedValueError for a symbol."""
     if isinstance(value, RuntimeNumber):
-        raise NeedsValue(value.symbols, span)
+        raise UndecidedValueError(value.symbols, span)
     if not isinstance(value, Dim):
         raise_error("E0203", f"{description} must be an integer, not {describe_value(value)}", span)
     if value.number is None:
-        raise NeedsValue(value.symbols(), span)
+        raise UndecidedValueError(value.symbols(), span)
     return value.number
 
 
@@ -134,7 +134,7 @@ def _evaluate_binary(context: Context, expr: ast.Binary, env: Env) -> SpecValue:
     leftmost, operations = flatten_binary_chain(expr)
     try:
         value = evaluate_value(context, leftmost, env)
-    except AlreadyReported:  # still report errors in the right operands
+    except AlreadyReportedError:  # still report errors in the right operands
         for operation in operations:
             evaluate_value(context, operation.right, env)
         raise
@@ -178,22 +178,22 @@ def _evaluate_comparison_operand(
     # `kind == gru` and `kind in [gru, lstm]`, where `kind: choice(gru | lstm)`
     if isinstance(expr, ast.Name | ast.ListLiteral):
         names = (o for o in others if isinstance(o, ast.Name) and o is not expr)
-        for known in (resolve_name(context, name, env, quiet=True) for name in names):
+        for known in (resolve_name(context, name, env, is_quiet=True) for name in names):
             if isinstance(known, ChoiceValue):
-                return _evaluate_choice_word(expr, known, context, env)
+                return _evaluate_choice_value(expr, known, context, env)
     return evaluate_value(context, expr, env)
 
 
-def _evaluate_choice_word(
+def _evaluate_choice_value(
     expr: ast.Expr, choice: ChoiceValue, context: Context, env: Env
 ) -> SpecValue:
     match expr:
         case ast.ListLiteral(items=items):
-            return tuple(_evaluate_choice_word(item, choice, context, env) for item in items)
-        case ast.Name(path=path) if path in choice.words:
-            return ChoiceValue(path, choice.words)
-        case ast.Name(path=path) if resolve_name(context, expr, env, quiet=True) is POISON:
-            title = f"`{path}` is not one of {', '.join(choice.words)}"
+            return tuple(_evaluate_choice_value(item, choice, context, env) for item in items)
+        case ast.Name(path=path) if path in choice.allowed_values:
+            return ChoiceValue(path, choice.allowed_values)
+        case ast.Name(path=path) if resolve_name(context, expr, env, is_quiet=True) is POISON:
+            title = f"`{path}` is not one of {', '.join(choice.allowed_values)}"
             raise_error("E0203", title, expr.span)
     return evaluate_value(context, expr, env)
 
@@ -362,7 +362,7 @@ def _slice_axis(
         default if end is None else _evaluate_slice_end(context, end, length, env)
         for end, default in ((item.start, Dim.of(0)), (item.stop, length))
     )
-    op = ops.Slice(axis, start, stop) if step == 1 else ops.Stride(axis, start, stop, step)
+    op = ops.Slice(axis, start, stop) if step == 1 else ops.StridedSlice(axis, start, stop, step)
     return add_op(context, op, value, span=span, scope=env.scope)
 
 

@@ -246,25 +246,25 @@ RENAMED_STD_DEFINITIONS = {
 """Current names of std definitions, by former name. Kept for one release."""
 
 
-def suggest_for_foreign_operation(name: str, known: Collection[str]) -> str:
+def suggest_for_foreign_operation(name: str, known_names: Collection[str]) -> str:
     """Return a suggestion for an operation of another library or a former name of a std
     definition, or "".
     """
-    if RENAMED_STD_DEFINITIONS.get(name) in known:
+    if RENAMED_STD_DEFINITIONS.get(name) in known_names:
         return f"`{name}` is now `{RENAMED_STD_DEFINITIONS[name]}`"
     return REPLACEMENTS_BY_NAME.get(normalize_identifier(name), "")
 
 
-def suggest_for_library_path(path: str, known: Collection[str]) -> str:
+def suggest_for_library_path(path: str, known_names: Collection[str]) -> str:
     """Return a suggestion for a path such as `nn.Linear` or `x.reshape`, or ""."""
     base, _, name = path.rpartition(".")
     if base.partition(".")[0] == "self":
         return "a spec has no modules: call the operation and name its weights, as in " + (
             "`layer_norm(x, eps=1e-5) @ norm` or `linear(x, out=8) @ proj`"
         )
-    if fix := suggest_for_foreign_operation(name, known):
+    if fix := suggest_for_foreign_operation(name, known_names):
         return fix
-    near = name if name in known else find_similar_name(name, known)
+    near = name if name in known_names else find_similar_name(name, known_names)
     return f"write `{near}`; see `specc doc {near}`" if near else ""
 
 
@@ -285,14 +285,20 @@ OPTION_HELPS = {
 """Help for options of other libraries without an equivalent, by normalized name."""
 
 
-def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]) -> NoReturn:
+def raise_unknown_option(
+    called: str, option: ast.Option, known_options: Collection[str]
+) -> NoReturn:
     """Raise E0201 for an unknown option, with a fix if a known option is similar."""
     span = option.name_span or option.span
-    takes = f"`{called}` takes: {', '.join(known)}" if known else f"`{called}` takes no options"
+    takes = (
+        f"`{called}` takes: {', '.join(known_options)}"
+        if known_options
+        else f"`{called}` takes no options"
+    )
     helps, fixes = (takes,), tuple[Fix, ...]()
-    if help_ := _get_option_help(option.name, known):
+    if help_ := _get_option_help(option.name, known_options):
         helps = (help_,)
-    elif near := _find_similar_option(option.name, known):
+    elif near := _find_similar_option(option.name, known_options):
         helps = (f"{format_suggestion(near)} {takes}",)
         fixes = (Fix(span, near),) if span else ()
     title = f"`{called}` has no option `{option.name}`"
@@ -300,17 +306,19 @@ def raise_unknown_option(called: str, option: ast.Option, known: Collection[str]
     raise Failed(Diagnostic("E0201", title, primary, helps=helps, fixes=fixes))
 
 
-def _find_similar_option(name: str, known: Collection[str]) -> str:
+def _find_similar_option(name: str, known_options: Collection[str]) -> str:
     """Return the known option that an unknown name probably stands for, or ""."""
     equivalent = FOREIGN_OPTIONS.get(normalize_identifier(name), "")
-    return equivalent if equivalent in known else find_similar_name(name, known) or ""
+    return (
+        equivalent if equivalent in known_options else find_similar_name(name, known_options) or ""
+    )
 
 
-def _get_option_help(name: str, known: Collection[str]) -> str:
+def _get_option_help(name: str, known_options: Collection[str]) -> str:
     """Return the help for an option of other libraries that has no equivalent here, or ""."""
     key = normalize_identifier(name)
     key = "heads" if "head" in key else key
-    has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known})
+    has_equivalent = bool({key, FOREIGN_OPTIONS.get(key)} & {*known_options})
     return "" if has_equivalent else OPTION_HELPS.get(key, "")
 
 

@@ -21,10 +21,10 @@ from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,
     EvalResult,
-    NeedsValue,
     Record,
     Rope,
     RuntimeNumber,
+    UndecidedValueError,
     take_first_result,
 )
 from specc.ir.dim import Dim
@@ -36,7 +36,7 @@ from specc.syntax.ast import walk_tree
 
 def value_to_data(value: EvalResult, span: Span | None = None) -> object:
     """Convert a compile-time value to plain data; strings, floats and bools stay as they are.
-    Raise NeedsValue for a symbol, at `span`.
+    Raise UndecidedValueError for a symbol, at `span`.
     """
     match take_first_result(value):
         case Dim() | RuntimeNumber() as number:
@@ -111,14 +111,14 @@ def _name_to_data(context: Context, name: ast.Name, env: Env) -> object:
         value = resolve_name(context, name, env)
     # `config.labels` is a value; an undefined plain word stands for itself
     if value is POISON and "." in name.path:
-        value = resolve_name(context, name, env, quiet=True)
+        value = resolve_name(context, name, env, is_quiet=True)
     return name.path if value is POISON else value_to_data(value, name.span)
 
 
 def get_vocabulary_sizes(graph: Graph, input_name: str, output_name: str) -> VocabularySizes:
     """Return the vocabulary sizes of the input that generation extends and of the logits."""
     id_bound, logits_shape = (
-        graph.input_facts[input_name].below,
+        graph.input_facts[input_name].upper_bound,
         graph.outputs[output_name].type.shape,
     )
     return VocabularySizes(
@@ -175,7 +175,7 @@ def _evaluate_known_data(context: Context, expr: ast.Expr, env: Env) -> object:
     """Convert an expression to data; None if it depends on config values that are symbols."""
     try:
         return expression_to_data(context, expr, env)
-    except NeedsValue:
+    except UndecidedValueError:
         if not context.symbols.is_symbolic:
             raise
         return None
@@ -231,7 +231,7 @@ def _check_single_stream(
     block: ast.Block, items: Sequence[ast.Stream], generation: GenerateSection | None
 ) -> None:
     """Raise E0975 unless the graph generates or streams along one input only."""
-    first = generation.growing if generation else items[0].input_name
+    first = generation.sequence_input if generation else items[0].input_name
     for item in items:
         if not generation and item.input_name == first:
             continue

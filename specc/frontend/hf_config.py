@@ -27,7 +27,7 @@ from specc.ir.dim import Dim
 from specc.syntax import ast
 
 
-def read_published_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
+def read_hf_config_field(context: Context, entry: ast.Field, env: Env) -> SpecValue | Absent:
     """Return the value of the first source of a field that the file has, or ABSENT. Null
     means `none` for an optional field, and absent for others.
     """
@@ -108,9 +108,9 @@ MAX_EXPANDED_LAYERS = 4096
 """The maximum length of an expanded list: one value per layer."""
 
 
-def _split_layer_pattern(part: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
+def _split_layer_pattern(pattern: JsonNode) -> tuple[tuple[JsonNode, ...], int]:
     """Split `[["global", "local"], 12]` into values and repeat count, or return -1 as count."""
-    match part:
+    match pattern:
         case JsonList(items=(JsonList(items=values), JsonScalar(value=bool()))):
             return values, -1
         case JsonList(items=(JsonList(items=values), JsonScalar(value=int() as times))):
@@ -204,7 +204,7 @@ class _MemberReader:
                 return plain if math.isinf(plain) else float(get_finite_number(value) or 0.0)
         self.raise_wrong_type(value, type, plain)
 
-    def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, shown: Json) -> NoReturn:
+    def raise_wrong_type(self, value: JsonNode, type: ast.TypeName, json_value: Json) -> NoReturn:
         """Raise E0403 for a value of another type; short values are quoted."""
         kinds = {
             "int": "an integer",
@@ -216,10 +216,10 @@ class _MemberReader:
         wanted = kinds.get(type.name, type.name)
         span, label = value.span, f"`{self.entry.name}` takes {wanted}"
         if type.name == "choice" and isinstance(value, JsonScalar):
-            shown, wanted, label = repr(shown), f"one of {', '.join(type.names)}", ""
-        elif shown is not None and len(span.text) < 60:
-            shown = span.text
-        title = f"{self.member.key.text} is {shown}, expected {wanted}"
+            json_value, wanted, label = repr(json_value), f"one of {', '.join(type.names)}", ""
+        elif json_value is not None and len(span.text) < 60:
+            json_value = span.text
+        title = f"{self.member.key.text} is {json_value}, expected {wanted}"
         others = Label.list_at(self.entry.span, "declared here")
         raise_error("E0403", title, span, label, others=others)
 
@@ -281,26 +281,26 @@ def find_unread_keys(entries: list[ast.ConfigEntry], data: JsonObject) -> list[D
 
 
 def _iterate_unread_keys(
-    known: set[str], data: JsonObject, prefix: str
+    known_keys: set[str], data: JsonObject, prefix: str
 ) -> Iterator[tuple[str, JsonMember]]:
     """Yield the members that no known path names, with their paths. A path into an object
     reads only that value.
     """
     for key, member in data.members.items():
         path = f"{prefix}{key}"
-        if key in IGNORED_BY_ALL or _has_no_effect(key, member) or path in known:
+        if key in IGNORED_BY_ALL or _has_no_effect(key, member) or path in known_keys:
             continue
         depth = path.count(".")
-        longest = max((p.count(".") for p in known if _matches_prefix(p, path)), default=-1)
+        longest = max((p.count(".") for p in known_keys if _matches_prefix(p, path)), default=-1)
         if longest > depth and isinstance(member.value, JsonObject):
-            yield from _iterate_unread_keys(known, member.value, f"{path}.")
+            yield from _iterate_unread_keys(known_keys, member.value, f"{path}.")
         elif longest < depth:
             yield path, member
 
 
-def _matches_prefix(known: str, path: str) -> bool:
+def _matches_prefix(known_key: str, path: str) -> bool:
     """Return whether a known path, with `*` for any key, begins with a path."""
-    pairs = zip_longest(path.split("."), known.split("."), fillvalue="*")
+    pairs = zip_longest(path.split("."), known_key.split("."), fillvalue="*")
     return all(pattern in ("*", part) for part, pattern in pairs if part != "*")
 
 
@@ -382,7 +382,7 @@ def _iterate_source_keys(source: ast.Expr) -> Iterator[str]:
                 yield from _iterate_source_keys(arg)
 
 
-def _make_unread_warning(unread: dict[str, JsonMember], known: set[str]) -> Diagnostic:
+def _make_unread_warning(unread: dict[str, JsonMember], known_keys: set[str]) -> Diagnostic:
     names = [name[:60] for name in unread]
     shown = ", ".join(f"`{name}`" for name in names[:12])
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
@@ -392,7 +392,7 @@ def _make_unread_warning(unread: dict[str, JsonMember], known: set[str]) -> Diag
         f"the spec does not read {shown}{more}",
         Label(member.key, "the compiled model ignores this"),
         helps=(
-            *suggest_similar_name(first, known),
+            *suggest_similar_name(first, known_keys),
             f'if it changes no result, add to `config`: ignore "{names[0]}"',
         ),
         severity="warning",

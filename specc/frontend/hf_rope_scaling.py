@@ -148,7 +148,7 @@ class _RopeReader:
     ) -> None:
         if parameters and scaling and parameters.to_plain() != scaling.to_plain():
             title = '"rope_parameters" and "rope_scaling" differ'
-            self.raise_invalid(title, scaling.span, first=parameters.span)
+            self.raise_invalid(title, scaling.span, first_span=parameters.span)
 
     def raise_invalid(
         self,
@@ -156,11 +156,11 @@ class _RopeReader:
         span: Span,
         label: str = "",
         *,
-        first: Span | None = None,
+        first_span: Span | None = None,
         helps: tuple[str, ...] = (),
     ) -> NoReturn:
         """Raise E0403 with a label at the declaration of the field."""
-        others = Label.list_at(first, "given first here")
+        others = Label.list_at(first_span, "given first here")
         others += Label.list_at(self.entry.span, "declared here")
         raise_error("E0403", title, span, label, others=others, helps=helps)
 

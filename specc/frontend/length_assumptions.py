@@ -15,9 +15,9 @@ from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,
     MaskLike,
-    NeedsValue,
     Record,
     SpecValue,
+    UndecidedValueError,
     describe_value,
     take_first_result,
 )
@@ -113,14 +113,14 @@ def _try_evaluate(context: Context, expr: ast.Expr, env: Env) -> SpecValue:
     try:
         return evaluate_value(context, expr, env)
     # a condition that cannot be evaluated yet has no effect; it is checked again later
-    except (Failed, NeedsValue):
+    except (Failed, UndecidedValueError):
         return None
 
 
 def _substitute_in_values(
-    named: Mapping[str, SpecValue], values: dict[str, Dim]
+    values_by_name: Mapping[str, SpecValue], values: dict[str, Dim]
 ) -> dict[str, SpecValue]:
-    return {k: _substitute_in_value(v, values) for k, v in named.items()}
+    return {k: _substitute_in_value(v, values) for k, v in values_by_name.items()}
 
 
 def _substitute_in_value(value: SpecValue, values: dict[str, Dim]) -> SpecValue:

@@ -258,11 +258,13 @@ def expand_definition(
     names: Mapping[str, SpecValue],
     scope: str,
     *,
-    heads: bool = True,
+    has_heads_axis: bool = True,
 ) -> SpecValue:
     """Evaluate a definition for these grid indices, with a heads axis or without."""
     with enter_definition(context, function):
-        return _evaluate_definition(context, function, grid_indices, names, scope, heads=heads)
+        return _evaluate_definition(
+            context, function, grid_indices, names, scope, has_heads_axis=has_heads_axis
+        )
 
 
 def _get_definition_config(function: DefinitionFunction) -> Mapping[str, SpecValue]:
@@ -280,7 +282,7 @@ def _evaluate_definition(
     names: Mapping[str, SpecValue],
     scope: str,
     *,
-    heads: bool = True,
+    has_heads_axis: bool = True,
 ) -> SpecValue:
     definition, module = function.definition, function.module
     config = _get_definition_config(function)
@@ -290,7 +292,7 @@ def _evaluate_definition(
         names=dict(names),
         scope=scope,
         grid_indices=grid_indices,
-        has_heads_axis=heads,
+        has_heads_axis=has_heads_axis,
     )
     for param in definition.params or ():
         # in order, since a default may use an earlier parameter

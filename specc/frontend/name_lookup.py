@@ -20,7 +20,7 @@ from specc.frontend.foreign_names import (
     suggest_for_library_path,
 )
 from specc.frontend.masks import bind_definition
-from specc.frontend.parameter_kinds import NORMALIZER_WORDS
+from specc.frontend.parameter_kinds import NORMALIZER_NAMES
 from specc.frontend.spec_values import (
     ABSENT,
     POISON,
@@ -68,9 +68,9 @@ GRID_INDEX_NAMES = ("i", "j")
 """Index names of query and key in definitions of masks, scores, biases and normalizers."""
 
 
-def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False) -> EvalResult:
+def resolve_name(context: Context, name: ast.Name, env: Env, is_quiet: bool = False) -> EvalResult:
     """Return the value of a dotted name. For an unknown name raise E0202 with similar names,
-    or return POISON if `quiet`.
+    or return POISON if `is_quiet`.
     """
     head, *rest = name.path.split(".")
     value: EvalResult | Absent = _resolve_first_part(context, head, env, name.span)
@@ -80,7 +80,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
     if isinstance(value, Absent):
         if rest and (item := resolve_used_item(context, name, env)) is not None:
             return item
-        if quiet:
+        if is_quiet:
             return POISON
         _raise_unknown_name(context, name, env)
     if rest and _has_used_item(value, rest[0]):
@@ -88,7 +88,7 @@ def resolve_name(context: Context, name: ast.Name, env: Env, quiet: bool = False
         if item is not None:
             return item
     for part in rest:
-        value = _get_member(value, part, name, quiet)
+        value = _get_member(value, part, name, is_quiet)
     return value
 
 
@@ -102,26 +102,26 @@ def _has_used_item(value: EvalResult, name: str) -> bool:
 
 
 def _resolve_first_part(
-    context: Context, head: str, env: Env, span: Span | None
+    context: Context, first_name: str, env: Env, span: Span | None
 ) -> SpecValue | Absent:
     """Return the value of the first part of a name. Inner scopes take precedence: grid
     indices, variables, lengths, config values, then functions of the spec and of std.
     """
-    if head in env.grid_indices:
-        return env.grid_indices[head]
-    if head in env.names:
-        return env.names[head]
-    if head in env.dims:
-        return env.dims[head]
-    if head in env.config:
-        return env.config[head]
-    if (length := env.find_runtime_length(head)) is not None:
+    if first_name in env.grid_indices:
+        return env.grid_indices[first_name]
+    if first_name in env.names:
+        return env.names[first_name]
+    if first_name in env.dims:
+        return env.dims[first_name]
+    if first_name in env.config:
+        return env.config[first_name]
+    if (length := env.find_runtime_length(first_name)) is not None:
         return length
-    if head in NAMED_CONSTANTS:
-        return NAMED_CONSTANTS[head]
-    if head == "i" and env.grid_indices:
+    if first_name in NAMED_CONSTANTS:
+        return NAMED_CONSTANTS[first_name]
+    if first_name == "i" and env.grid_indices:
         _raise_no_query_position(span)
-    target = resolve_function(context, head, env, span)
+    target = resolve_function(context, first_name, env, span)
     return ABSENT if target is None else target
 
 
@@ -190,28 +190,30 @@ def _raise_unknown_item(
     raise_error("E0204", title, span, helps=helps, others=others)
 
 
-def _get_member(value: EvalResult, part: str, name: ast.Name, quiet: bool) -> EvalResult:
-    """Return the member `part` of a record, of a raw config, or of a call's results."""
+def _get_member(value: EvalResult, member_name: str, name: ast.Name, is_quiet: bool) -> EvalResult:
+    """Return the member `member_name` of a record, of a raw config, or of a call's results."""
     match value:
-        case Record(fields=fields) if part in fields:
-            return fields[part]
+        case Record(fields=fields) if member_name in fields:
+            return fields[member_name]
         case Record(fields=fields):
-            if quiet:
+            if is_quiet:
                 return POISON
-            _raise_unknown_field(part, fields, name)
+            _raise_unknown_field(member_name, fields, name)
         case RawConfig() as config:
-            return _get_raw_section(config, part)
-        case Results(values=values, names=names) if part in names:
-            return values[names.index(part)]
+            return _get_raw_section(config, member_name)
+        case Results(values=values, names=names) if member_name in names:
+            return values[names.index(member_name)]
     # `x.shape`, `x.T`
-    fix = suggest_for_foreign_operation(part, BUILTINS) if isinstance(value, Tensor) else ""
-    title = f"`{name.path}`: {describe_value(value)} has no member `{part}`"
+    fix = suggest_for_foreign_operation(member_name, BUILTINS) if isinstance(value, Tensor) else ""
+    title = f"`{name.path}`: {describe_value(value)} has no member `{member_name}`"
     raise_error("E0202", title, name.span, helps=[fix] if fix else ())
 
 
-def _raise_unknown_field(part: str, fields: Mapping[str, SpecValue], name: ast.Name) -> NoReturn:
-    helps = suggest_similar_name(part, fields, f"it has {', '.join(fields)}")
-    title = f"`{name.path}`: the record has no field `{part}`"
+def _raise_unknown_field(
+    field_name: str, fields: Mapping[str, SpecValue], name: ast.Name
+) -> NoReturn:
+    helps = suggest_similar_name(field_name, fields, f"it has {', '.join(fields)}")
+    title = f"`{name.path}`: the record has no field `{field_name}`"
     raise_error("E0202", title, name.span, helps=helps)
 
 
@@ -280,7 +282,7 @@ def resolve_callee(context: Context, name: ast.Name, env: Env) -> Function:
 def _resolve_member_callee(context: Context, name: ast.Name, env: Env) -> Function:
     """Return `v.encoder`: a function in a record, or an item of a file that `use` names."""
     alias = name.path.partition(".")[0]
-    value = resolve_name(context, ast.Name(alias, span=name.span), env, quiet=True)
+    value = resolve_name(context, ast.Name(alias, span=name.span), env, is_quiet=True)
     if isinstance(value, Function):
         return value
     if (item := resolve_used_item(context, name, env)) is not None:
@@ -316,9 +318,9 @@ def evaluate_normalizer(context: Context, expr: ast.Expr, env: Env) -> EvalResul
         case ast.Conditional():
             is_true = context.evaluate(expr.condition, env)
             return evaluate_normalizer(context, expr.then if is_true else expr.otherwise, env)
-        case ast.Name(path=path) if path in NORMALIZER_WORDS and path not in env.names:
+        case ast.Name(path=path) if path in NORMALIZER_NAMES and path not in env.names:
             # built-in names take precedence over config values
-            return ChoiceValue(path, NORMALIZER_WORDS)
+            return ChoiceValue(path, NORMALIZER_NAMES)
         case ast.Name() if normalizer := _find_normalizer(context, expr, env):
             return normalizer
         case ast.Call(function=name) if normalizer := _find_normalizer(context, name, env):

@@ -262,7 +262,7 @@ def add_node(
     # an empty name is the outermost scope, not a missing one
     node_scope = context.scope if scope is None else scope
     try:
-        results = context.builder.add(
+        results = context.builder.add_node(
             op, *values, scope=node_scope, span=context.locate_at_user_call(span)
         )
     except ShapeError as error:

@@ -17,11 +17,11 @@ from specc.frontend.spec_values import (
     CombinedMask,
     DefinitionFunction,
     MaskLike,
-    NeedsValue,
     Number,
     RuntimeNumber,
     SpecValue,
     Tensor,
+    UndecidedValueError,
     describe_value,
 )
 from specc.ir import ops
@@ -361,7 +361,7 @@ def _compare_numbers(op: str, left: Number, right: Number, expr: ast.Compare) ->
         left, right = left - right, Dim.of(0)
     a, b = get_known_float(left), get_known_float(right)
     if a is None or b is None:
-        raise NeedsValue(get_number_symbols(left) | get_number_symbols(right), expr.span)
+        raise UndecidedValueError(get_number_symbols(left) | get_number_symbols(right), expr.span)
     return COMPARISONS[op][1](a, b)
 
 

@@ -43,17 +43,17 @@ class SimpleKind:
 class ChoiceKind:
     """A parameter that takes one of a set of words."""
 
-    words: tuple[str, ...]
+    values: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """The kind as messages show it."""
-        return "one of " + ", ".join(self.words)
+        return "one of " + ", ".join(self.values)
 
     def convert(self, value: SpecValue) -> str | Absent:
         """Return the word of a `choice(…)` value or a string."""
-        word = value.word if isinstance(value, ChoiceValue) else value
-        return word if isinstance(word, str) and word in self.words else ABSENT
+        word = value.value if isinstance(value, ChoiceValue) else value
+        return word if isinstance(word, str) and word in self.values else ABSENT
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _match_float(value: SpecValue) -> SpecValue | Absent:
 
 def _match_text(value: SpecValue) -> SpecValue | Absent:
     if isinstance(value, ChoiceValue):
-        return value.word
+        return value.value
     return value if isinstance(value, str) else ABSENT
 
 
@@ -127,7 +127,7 @@ def _match_score(value: SpecValue) -> SpecValue | Absent:
     return ABSENT
 
 
-NORMALIZER_WORDS = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
+NORMALIZER_NAMES = ("softmax", "queries", "hard", "sampled", "kernel", "uniform")
 """The built-in normalizers; see `attend_by`."""
 
 
@@ -135,9 +135,9 @@ def _match_normalizer(value: SpecValue) -> SpecValue | Absent:
     """Match a normalizer definition, or the name of a built-in normalizer."""
     if isinstance(value, DefinitionFunction):
         return value if value.kind == "normalizer" else ABSENT
-    word = value.word if isinstance(value, ChoiceValue) else value
-    if isinstance(word, str) and word in NORMALIZER_WORDS:
-        return ChoiceValue(word, NORMALIZER_WORDS)
+    word = value.value if isinstance(value, ChoiceValue) else value
+    if isinstance(word, str) and word in NORMALIZER_NAMES:
+        return ChoiceValue(word, NORMALIZER_NAMES)
     return ABSENT
 
 
@@ -206,9 +206,9 @@ def get_annotated_kinds(annotation: object) -> ParameterKinds:
     return (KINDS_BY_ANNOTATION[annotation],)
 
 
-def list_choice_words(kinds: ParameterKinds) -> tuple[str, ...]:
+def list_choice_values(kinds: ParameterKinds) -> tuple[str, ...]:
     """Return the words of all choices among the kinds."""
-    return tuple(w for kind in kinds if isinstance(kind, ChoiceKind) for w in kind.words)
+    return tuple(w for kind in kinds if isinstance(kind, ChoiceKind) for w in kind.values)
 
 
 def convert_to_kind(
@@ -220,10 +220,10 @@ def convert_to_kind(
         converted = kind.convert(first)
         if not isinstance(converted, Absent):
             return converted
-    words = list_choice_words(kinds)
+    words = list_choice_values(kinds)
     if words and isinstance(first, str | ChoiceValue):
         # a word was meant: list the possible ones
-        word = first if isinstance(first, str) else first.word
+        word = first if isinstance(first, str) else first.value
         helps = suggest_similar_name(word, words, f"expected one of {', '.join(words)}")
         raise_error("E0203", f"{description} cannot be `{word}`", span, helps=helps)
     title = f"{description} takes {describe_kinds(kinds)}, not {describe_value(first)}"

@@ -11,7 +11,7 @@ from specc.frontend.expressions import evaluate_value
 from specc.frontend.node_builder import add_node, add_op
 from specc.frontend.spec_values import (
     POISON,
-    AlreadyReported,
+    AlreadyReportedError,
     SpecValue,
     Tensor,
     describe_value,
@@ -147,12 +147,12 @@ def elaborate_scan(context: Context, statement: ast.Scan, env: Env, run_body: Ru
     )
     op = ops.Scan(
         body=body,
-        scanned=len(scanned),
-        carries=len(initial_tensors),
+        scanned_count=len(scanned),
+        carry_count=len(initial_tensors),
         axis=axis,
         reverse=statement.reverse,
-        masked=keep is not None,
-        until=early_exit.carry_index if early_exit else -1,
+        has_mask=keep is not None,
+        end_condition_index=early_exit.carry_index if early_exit else -1,
     )
     # operand order as documented at the op
     operands = [
@@ -230,7 +230,7 @@ def _list_next_carries(
     return [
         value
         for name, initial in initial_carries.items()
-        for value in _check_carried(statement, name, initial, values_before, names[name])
+        for value in _check_carried_value(statement, name, initial, values_before, names[name])
     ]
 
 
@@ -258,7 +258,7 @@ def _get_initial_carry(statement: ast.Scan, name: str, env: Env) -> CarryValue:
     """Return a carry's value before the loop: a tensor, or a list of tensors."""
     value = env.names.get(name)
     if value is POISON:
-        raise AlreadyReported
+        raise AlreadyReportedError
     carry = _convert_to_carry(value)
     if carry is None:
         helps = [f"set `{name}` before the loop, e.g. to zeros"]
@@ -276,31 +276,39 @@ def _convert_to_carry(value: SpecValue) -> CarryValue | None:
     return carries if carries and len(carries) == len(items) else None
 
 
-def _check_carried(
+def _check_carried_value(
     statement: ast.Scan,
     name: str,
     initial: CarryValue,
     values_before: Iterator[Value],
-    after: SpecValue,
+    next_value: SpecValue,
 ) -> Iterator[Value]:
     """Yield a carry's tensors after an iteration, checked against those before it."""
-    if after is POISON:
-        raise AlreadyReported
+    if next_value is POISON:
+        raise AlreadyReportedError
     if isinstance(initial, Tensor):
-        yield _check_carried_tensor(statement, name, after, next(values_before))
+        yield _check_carried_tensor(statement, name, next_value, next(values_before))
         return
-    if not isinstance(after, tuple) or len(after) != len(initial):
-        actual = f"a list of {len(after)}" if isinstance(after, tuple) else describe_value(after)
+    if not isinstance(next_value, tuple) or len(next_value) != len(initial):
+        actual = (
+            f"a list of {len(next_value)}"
+            if isinstance(next_value, tuple)
+            else describe_value(next_value)
+        )
         title = f"`{name}` is carried as a list of {len(initial)}, but the body sets it to {actual}"
         helps = ["`repeat … collect` makes a list with one item per iteration"]
         raise_error("E0305", title, statement.span, helps=helps)
-    for n, (item, initial_item) in enumerate(zip(after, initial, strict=True)):
-        yield from _check_carried(statement, f"{name}[{n}]", initial_item, values_before, item)
+    for n, (item, initial_item) in enumerate(zip(next_value, initial, strict=True)):
+        yield from _check_carried_value(
+            statement, f"{name}[{n}]", initial_item, values_before, item
+        )
 
 
-def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, before: Value) -> Value:
+def _check_carried_tensor(
+    statement: ast.Scan, name: str, next_value: SpecValue, previous_value: Value
+) -> Value:
     # the value is unchanged: no statement of the body has set the name
-    if not isinstance(after, Tensor) or after.value is before:
+    if not isinstance(next_value, Tensor) or next_value.value is previous_value:
         helps = [f"set `{name}` in the body, or remove it from `carry`"]
         raise_error(
             "E0305",
@@ -308,22 +316,22 @@ def _check_carried_tensor(statement: ast.Scan, name: str, after: SpecValue, befo
             statement.span,
             helps=helps,
         )
-    if after.type != before.type:
-        type_before, type_after = format_type(before.type), format_type(after.type)
+    if next_value.type != previous_value.type:
+        type_before, type_after = format_type(previous_value.type), format_type(next_value.type)
         others = Label.list_at(statement.span, f"before the loop it is {type_before}")
         title = f"the carry `{name}` changes from {type_before} to {type_after}"
         help_ = f"project it back to its size: `{name} = linear(…, out=…)`"
-        if axis := _find_broadcast_axis(before.type, after.type):
+        if axis := _find_broadcast_axis(previous_value.type, next_value.type):
             n, length = axis
             help_ = (
                 f"expand it before the loop: `{name} = expand({name}, axis={n}, length={length})`"
             )
-        if after.type.dtype != before.type.dtype:
+        if next_value.type.dtype != previous_value.type.dtype:
             help_ = "convert it: `cast(x, to=float)`"
         helps = [f"{help_}; or give `{name}` this type before the loop"]
-        label, span = f"after an iteration it is {type_after}", after.span or statement.span
+        label, span = f"after an iteration it is {type_after}", next_value.span or statement.span
         raise_error("E0305", title, span, label, others=others, helps=helps)
-    return after.value
+    return next_value.value
 
 
 def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
@@ -339,7 +347,7 @@ def _find_broadcast_axis(before: Type, after: Type) -> tuple[int, Dim] | None:
 def _get_collected(statement: ast.Scan, name: str, env: Env) -> Value:
     value = env.names.get(name)
     if value is POISON:
-        raise AlreadyReported
+        raise AlreadyReportedError
     if not isinstance(value, Tensor):
         raise_error("E0305", f"`{name}` is collected, but the body does not set it", statement.span)
     return value.value

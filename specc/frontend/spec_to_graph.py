@@ -47,12 +47,12 @@ from specc.frontend.length_assumptions import (
 from specc.frontend.spec_modules import Program, assign_config_values, build_program
 from specc.frontend.spec_values import (
     EvalResult,
-    NeedsValue,
     RawConfig,
     Record,
     Results,
     SpecValue,
     Tensor,
+    UndecidedValueError,
     UsedSpecConfig,
     take_first_result,
 )
@@ -103,7 +103,7 @@ def elaborate_model(
     program: Program, library: Library, reader: ConfigReader, graph: str = ""
 ) -> ModelDefinition:
     """Elaborate a program to a model. Raise Failed with all errors. In symbolic elaboration,
-    raise NeedsValue if the structure depends on symbols.
+    raise UndecidedValueError if the structure depends on symbols.
     """
     try:
         with (
@@ -111,7 +111,7 @@ def elaborate_model(
             record_elaboration(symbolic=reader.is_symbolic),
         ):
             return _elaborate_graph(program, library, reader, graph)
-    except NeedsValue as need:
+    except UndecidedValueError as need:
         if reader.is_symbolic:
             raise
         raise_undecided_structure(need)
@@ -152,8 +152,8 @@ def _elaborate_graph(
         return model
     return replace(
         model,
-        reading=evaluate_readings(context, program, block, env, ast.InputReading),
-        showing=evaluate_readings(context, program, block, env, ast.ResultDisplay),
+        input_readings=evaluate_readings(context, program, block, env, ast.InputReading),
+        result_displays=evaluate_readings(context, program, block, env, ast.ResultDisplay),
         config={k: value_to_data(v) for k, v in config.items()},
     )
 
@@ -173,7 +173,7 @@ def evaluate_and_check_config(
             with context.collect_errors():
                 check_requirement(context, item, env, assignment_spans)
         # a requirement that depends on symbols is assumed to hold
-        except NeedsValue:
+        except UndecidedValueError:
             _merge_values(config, apply_requirement(context, item.condition, config, env))
     if context.errors.diagnostics:
         # report only violated requirements: other errors may be their consequences
@@ -242,7 +242,7 @@ def _build_graph(
     outputs = {n or "output": v.value for n, v in zip(results.names, results.values, strict=True)}
     length_equations = {e.name: env.dims[e.name] for e in block.where}
     min_lengths = {n: m for n, m in program.module.dims.items() if m}
-    graph = context.builder.finish(
+    graph = context.builder.build_graph(
         block.name, outputs, min_lengths=min_lengths, length_equations=length_equations
     )
     check_lengths_known(graph, program.module.dims, block.span)
@@ -269,7 +269,9 @@ def _add_inputs(
             origin = f"the input `{param.name}: {type_text}`"
             declared_type = resolve_input_type(context, param.type, env, origin)
             side = PADDING_SIDES[param.type.side] if param.type.name == "keep" else ""
-            value = context.builder.input(param.name, Input(declared_type, side, None, param.span))
+            value = context.builder.add_input(
+                param.name, Input(declared_type, side, None, param.span)
+            )
             env.names[param.name] = Tensor(value, param.span)
     return env
 
@@ -296,13 +298,13 @@ def _build_defaults_graph(
             tensor = match_tensor_type(context, param.type, value, env, value_context)
             outputs[param.name] = tensor.value
     context.raise_reported_errors()
-    graph = context.builder.finish(DEFAULTS_GRAPH_NAME, outputs)
+    graph = context.builder.build_graph(DEFAULTS_GRAPH_NAME, outputs)
     _reject_circular_default(graph, with_default)
     inputs = _find_defaults_inputs(graph)
     # rebuild with only the inputs that the defaults need
     pruned = Builder(inputs=inputs, nodes=dict(graph.nodes), node_origins=dict(graph.node_origins))
     pruned.input_facts = {k: graph.input_facts[k] for k in pruned.inputs}
-    return pruned.finish(DEFAULTS_GRAPH_NAME, outputs)
+    return pruned.build_graph(DEFAULTS_GRAPH_NAME, outputs)
 
 
 def _reject_circular_default(defaults: Graph, params: Sequence[ast.BlockParameter]) -> None:
@@ -353,5 +355,5 @@ def _configure_used_spec(
         return values
     if isinstance(record, RawConfig):
         reader.config_file = record.data
-        reader.published_lookup = context.library.read_published_field
+        reader.hf_config_lookup = context.library.read_hf_config_field
     return _evaluate_config_values(context, program, reader)

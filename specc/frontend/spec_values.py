@@ -23,7 +23,7 @@ class Absent:
 ABSENT = Absent()
 
 
-class NeedsValue(Exception):
+class UndecidedValueError(Exception):
     """A structural choice depends on symbols that stand for config values."""
 
     def __init__(self, symbols: frozenset[str], span: Span | None) -> None:
@@ -63,11 +63,11 @@ class RuntimeNumber:
     text: str = field(compare=False)
     is_integer: bool = field(default=False, compare=False)
 
-    def _raise_needs_value(self, *other: object) -> NoReturn:
-        raise NeedsValue(self.symbols, None)
+    def _raise_undecided_value(self, *other: object) -> NoReturn:
+        raise UndecidedValueError(self.symbols, None)
 
     __bool__ = __float__ = __int__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = (
-        _raise_needs_value
+        _raise_undecided_value
     )
 
 
@@ -83,8 +83,8 @@ class Results:
 class ChoiceValue:
     """One of the words of `choice(a | b)`."""
 
-    word: str
-    words: tuple[str, ...]
+    value: str
+    allowed_values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class Poison:
 POISON = Poison()
 
 
-class AlreadyReported(Exception):
+class AlreadyReportedError(Exception):
     """The evaluated expression depends on an error that is already reported."""
 
 
@@ -262,12 +262,12 @@ def take_first_result(value: EvalResult) -> SpecValue:
 
 
 def describe_value(value: EvalResult) -> str:
-    """Describe a value for messages: `float[batch, 4]`, `the integer 3`. Raise AlreadyReported
+    """Describe a value for messages: `float[batch, 4]`, `the integer 3`. Raise AlreadyReportedError
     for POISON, whose error is already reported.
     """
     one = take_first_result(value)
     if one is POISON:
-        raise AlreadyReported
+        raise AlreadyReportedError
     return VALUE_DESCRIPTIONS[type(one)](one)
 
 
@@ -286,7 +286,7 @@ VALUE_DESCRIPTIONS: Mapping[type[object], Callable[..., str]] = {
     float: lambda x: f"the float {float(f'{x:g}')}",
     RuntimeNumber: lambda x: f"the run-time number `{x.text}`",
     str: lambda x: f'the string "{x}"',
-    ChoiceValue: lambda x: f"the word `{x.word}`",
+    ChoiceValue: lambda x: f"the word `{x.value}`",
     type(None): lambda _: "none",
 }
 
@@ -307,7 +307,7 @@ def _is_pair(items: tuple[SpecValue, ...]) -> bool:
 
 MAX_SHOWN_ITEMS = 12
 """The maximum number of dimensions of a type in messages."""
-DTYPE_WORDS = {"f32": "float", "i64": "int", "bool": "bool"}
+DTYPE_DESCRIPTIONS = {"f32": "float", "i64": "int", "bool": "bool"}
 
 
 def format_type(type: Type) -> str:
@@ -315,4 +315,4 @@ def format_type(type: Type) -> str:
     dims = [str(d) for d in type.shape]
     if len(dims) > MAX_SHOWN_ITEMS:
         dims = [*dims[:4], f"… {len(dims) - 6} more …", *dims[-2:]]
-    return f"{DTYPE_WORDS.get(type.dtype, type.dtype)}[{', '.join(dims)}]"
+    return f"{DTYPE_DESCRIPTIONS.get(type.dtype, type.dtype)}[{', '.join(dims)}]"

@@ -22,7 +22,7 @@ from specc.frontend.expressions import (
 from specc.frontend.scan_loops import elaborate_scan
 from specc.frontend.spec_values import (
     POISON,
-    AlreadyReported,
+    AlreadyReportedError,
     EvalResult,
     Results,
     SpecValue,
@@ -180,7 +180,7 @@ def _run_return(context: Context, statement: ast.Return, env: Env) -> Returned:
             values.append(evaluate_expression(context, value, env))
     # each value that could not be computed was reported; the block ends here anyway
     if len(values) < len(statement.values):
-        raise AlreadyReported
+        raise AlreadyReportedError
     return statement, tuple(values)
 
 

@@ -46,7 +46,7 @@ class StepEstimator:
         show the largest statement of the item.
         """
         estimate = self.estimate_item(item, module, config)
-        if not steps.has_left(estimate) and span is None and isinstance(item, ast.Block):
+        if not steps.has_steps_left(estimate) and span is None and isinstance(item, ast.Block):
             span = _ItemSteps(self, item, module, config).find_largest_statement()
         steps.check_estimate(estimate, span)
 
@@ -86,9 +86,9 @@ class _ItemSteps:
             return None
         return self.module.find_definition(name) or self.estimator.library.find_standard_item(name)
 
-    def _estimate_used_item(self, found: tuple[SpecItem, SpecModule]) -> int:
+    def _estimate_used_item(self, item_and_module: tuple[SpecItem, SpecModule]) -> int:
         """Return the steps of a block or definition that this item uses."""
-        item, module = found
+        item, module = item_and_module
         config = self.config if module.root is self.module.root else EMPTY_NAMES
         return self.estimator.estimate_item(item, module, config)
 

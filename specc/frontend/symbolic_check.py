@@ -15,7 +15,13 @@ from specc.frontend.context import Library, raise_undecided_structure
 from specc.frontend.elaboration_state import StepBudget
 from specc.frontend.spec_modules import ConfigAssignment, Program
 from specc.frontend.spec_to_graph import create_context, elaborate_model, evaluate_and_check_config
-from specc.frontend.spec_values import ChoiceValue, NeedsValue, Record, SpecValue, format_value
+from specc.frontend.spec_values import (
+    ChoiceValue,
+    Record,
+    SpecValue,
+    UndecidedValueError,
+    format_value,
+)
 from specc.frontend.used_specs import apply_trial_specs
 from specc.ir.dim import Dim
 from specc.ir.model import ModelDefinition
@@ -148,7 +154,7 @@ def _has_same_values(
             evaluate_and_check_config(create_context(library), p, ConfigReader())
             for p in (program, other)
         )
-    except (Failed, NeedsValue):
+    except (Failed, UndecidedValueError):
         return False
     return all(_get_value(values, path) == _get_value(other_values, path) for path in paths)
 
@@ -245,42 +251,42 @@ class _TrialRunner:
     steps: StepBudget
     derives_integers: bool
 
-    def _elaborate(self, fixed: Mapping[str, SpecValue]) -> ModelDefinition:
+    def _elaborate(self, fixed_values: Mapping[str, SpecValue]) -> ModelDefinition:
         reader = ConfigReader(
             is_symbolic=True,
             derives_integers=self.derives_integers,
-            trial_values=fixed,
+            trial_values=fixed_values,
             steps=self.steps,
         )
-        program = apply_trial_specs(self.program, fixed)
+        program = apply_trial_specs(self.program, fixed_values)
         return elaborate_model(program, self.library, reader, self.graph)
 
     def elaborate_alternative(
-        self, fixed: Mapping[str, SpecValue], path: str, value: SpecValue
+        self, fixed_values: Mapping[str, SpecValue], path: str, value: SpecValue
     ) -> ModelDefinition:
         """Elaborate with another value of one field. Raise Failed with a note of that value."""
         # another alternative of a used spec has other fields
-        others = {p: v for p, v in fixed.items() if not p.startswith(f"{path}.")}
+        others = {p: v for p, v in fixed_values.items() if not p.startswith(f"{path}.")}
         try:
             return self.elaborate_fixing_fields(others | {path: value})
         except Failed as failed:
             raise Failed(*_add_trial_sizes(failed, {path: value})) from None
 
-    def elaborate_fixing_fields(self, fixed: dict[str, SpecValue]) -> ModelDefinition:
+    def elaborate_fixing_fields(self, fixed_values: dict[str, SpecValue]) -> ModelDefinition:
         """Elaborate; give fields that determine the structure sizes that the spec allows, and add
-        them to `fixed`.
+        them to `fixed_values`.
         """
-        fields = apply_trial_specs(self.program, fixed).list_fields_by_path()
+        fields = apply_trial_specs(self.program, fixed_values).list_fields_by_path()
         free: dict[str, ast.Field] = {}
         sizes: Iterator[dict[str, SpecValue]] = iter(())
         first_violation: Failed | None = None
         while True:
             try:
-                return self._elaborate(fixed)
-            except NeedsValue as need:
-                free |= _find_free_fields(need, fields, fixed)
+                return self._elaborate(fixed_values)
+            except UndecidedValueError as need:
+                free |= _find_free_fields(need, fields, fixed_values)
                 sizes = _iterate_trial_sizes(free)
-                fixed.update(next(sizes))
+                fixed_values.update(next(sizes))
             except Failed as failed:
                 # other sizes help only if a `require` is violated
                 if not all(map(_is_requirement_error, failed.diagnostics)):
@@ -290,18 +296,20 @@ class _TrialRunner:
                 next_sizes = next(sizes, None)
                 if next_sizes is None:
                     raise first_violation from None
-                fixed.update(next_sizes)
+                fixed_values.update(next_sizes)
 
 
 def _find_free_fields(
-    need: NeedsValue, fields: Mapping[str, ast.Field], fixed: Mapping[str, SpecValue]
+    need: UndecidedValueError,
+    fields: Mapping[str, ast.Field],
+    fixed_values: Mapping[str, SpecValue],
 ) -> dict[str, ast.Field]:
     """Return the fields that the structure depends on and that have no trial value. Raise E0207 if
     there is none, as for a run-time length.
     """
     # the name of a symbol such as `d / heads` has several fields
     paths = [p for s in need.symbols for p in FIELD_PATH.findall(s)]
-    free = {p: fields[p] for p in paths if p in fields and p not in fixed}
+    free = {p: fields[p] for p in paths if p in fields and p not in fixed_values}
     if not free:
         raise_undecided_structure(need)
     return free
@@ -349,7 +357,7 @@ def _get_trial_number(entry: ast.Field) -> Dim | float:
 
 
 def _iterate_alternatives(
-    program: Program, fixed: dict[str, SpecValue]
+    program: Program, fixed_values: dict[str, SpecValue]
 ) -> Iterator[tuple[str, SpecValue]]:
     """Yield other values to try, one at a time."""
     for path, entry in program.list_fields_by_path().items():
@@ -363,7 +371,7 @@ def _iterate_alternatives(
                 yield path, False
             case "choice":
                 yield from ((path, ChoiceValue(w, entry.type.names)) for w in entry.type.names)
-            case "int" if path in fixed:
+            case "int" if path in fixed_values:
                 yield path, Dim.of(1)
                 yield path, Dim.of(2)
 

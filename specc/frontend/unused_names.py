@@ -62,7 +62,7 @@ def find_unused_in_files(
         warnings = [*_find_unused_fields(file, read)]
         for item in _list_items(file):
             if item.name not in unused:
-                warnings += names_by_item[item.name].unused
+                warnings += names_by_item[item.name].unused_warnings
             elif item.name[0] != "_":
                 warnings.append(_make_unused_item_warning(item, read))
         found += [(file, d) for d in sorted(warnings, key=_get_offset)]
@@ -75,11 +75,11 @@ def _collect_section_names(files: Sequence[ast.File]) -> set[str]:
     return collect_names(*sections)
 
 
-def _make_unused_item_warning(item: UsableItem, read: set[str]) -> Diagnostic:
+def _make_unused_item_warning(item: UsableItem, used_names: set[str]) -> Diagnostic:
     """Return W0202 for a block or definition that nothing uses."""
     remedy = "remove it; definitions for other specs belong in a file without a graph"
     return make_unused_warning(
-        f"{item.kind} `{item.name}`", item.name, item.name_span, read, remedy
+        f"{item.kind} `{item.name}`", item.name, item.name_span, used_names, remedy
     )
 
 
@@ -118,12 +118,12 @@ def _is_read(name: str, paths: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ItemNames:
-    """The names of one block or definition: `outer_names` are defined outside of it, `unused` are
-    warnings.
+    """The names of one block or definition: `outer_names` are defined outside of it,
+    `unused_warnings` are warnings.
     """
 
     outer_names: set[str]
-    unused: list[Diagnostic]
+    unused_warnings: list[Diagnostic]
 
 
 def collect_item_names(item: UsableItem) -> ItemNames:
@@ -136,7 +136,7 @@ def collect_item_names(item: UsableItem) -> ItemNames:
         values = LiveValues(item)
         body = values.find_live_before(item.body, set())
         body |= collect_names(*item.where, *(r.type for r in item.results))
-        unused += values.unused.values()
+        unused += values.unused_warnings.values()
     defaults = collect_names(*(p.default for p in params))
     declared = collect_names(*(p.type for p in params))
     free = _remove_names(body | declared | defaults, (p.name for p in params))
@@ -144,7 +144,7 @@ def collect_item_names(item: UsableItem) -> ItemNames:
 
 
 def _find_unused_parameters(
-    item: UsableItem, body: set[str], defaults: set[str]
+    item: UsableItem, body_names: set[str], default_names: set[str]
 ) -> Iterator[Diagnostic]:
     params = item.params or ()
     names = {p.name for p in params}
@@ -152,23 +152,23 @@ def _find_unused_parameters(
     for param in params:
         other_types = collect_names(*(p.type for p in params if p is not param))
         # `x: float[batch, n]` may only determine the length `n`
-        lengths = (collect_names(param.type) & body) - other_types - names
+        lengths = (collect_names(param.type) & body_names) - other_types - names
         is_mask = is_graph and _is_padding_mask(param)
-        if is_mask or lengths or _is_read(param.name, body | defaults | other_types):
+        if is_mask or lengths or _is_read(param.name, body_names | default_names | other_types):
             continue
-        yield _make_unused_parameter_warning(item, param, body - names, is_graph=is_graph)
+        yield _make_unused_parameter_warning(item, param, body_names - names, is_graph=is_graph)
 
 
 def _make_unused_parameter_warning(
     item: UsableItem,
     param: ast.BlockParameter | ast.DefinitionParameter,
-    read: set[str],
+    used_names: set[str],
     *,
     is_graph: bool,
 ) -> Diagnostic:
     description = f"{'input' if is_graph else 'parameter'} `{param.name}` of `{item.name}`"
     remedy = "read it or remove it" if is_graph else f"remove it, or call it `_{param.name}`"
-    return make_unused_warning(description, param.name, param.span, read, remedy)
+    return make_unused_warning(description, param.name, param.span, used_names, remedy)
 
 
 def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> bool:
@@ -180,12 +180,12 @@ def _is_padding_mask(param: ast.BlockParameter | ast.DefinitionParameter) -> boo
 class LiveValues:
     """Backward liveness of the values that one block assigns.
 
-    `unused` has a warning for each assignment whose value no later statement reads, by the
+    `unused_warnings` has a warning for each assignment whose value no later statement reads, by the
     span of the name.
     """
 
     block: ast.Block
-    unused: dict[Span | None, Diagnostic] = field(default_factory=dict)
+    unused_warnings: dict[Span | None, Diagnostic] = field(default_factory=dict)
 
     def find_live_before(self, body: Sequence[ast.Statement], live: set[str]) -> set[str]:
         """Return the names that are live before statements; `live` are those after them."""
@@ -214,9 +214,9 @@ class LiveValues:
         used = collect_names(statement.value, *(t.type for t in statement.targets))
         for target in statement.targets:
             if _is_read(target.name, live):
-                self.unused.pop(target.span, None)
+                self.unused_warnings.pop(target.span, None)
                 continue
-            self.unused[target.span] = make_unused_warning(
+            self.unused_warnings[target.span] = make_unused_warning(
                 f"value `{target.name}` of `{self.block.name}`",
                 target.name,
                 target.span,
@@ -267,8 +267,8 @@ def _find_reachable_items(
     return reached
 
 
-def _find_unused_fields(file: ast.File, read: set[str]) -> Iterator[Diagnostic]:
-    used = {p.removeprefix("config.") for p in read}
+def _find_unused_fields(file: ast.File, used_names: set[str]) -> Iterator[Diagnostic]:
+    used = {p.removeprefix("config.") for p in used_names}
     fields = collect_field_paths(iterate_config_entries(file, ast.Field))
     for path, entry in fields.items():
         if entry.type.fields or entry.name.startswith("_") or _is_field_read(path, used):
@@ -341,11 +341,11 @@ def _find_useless_rules(
 
 
 def _iterate_other_graphs(
-    program: Program, library: Library, known: str
+    program: Program, library: Library, elaborated_graph: str
 ) -> Iterator[list[ModelDefinition]]:
     """Yield the trials of each other graph of a spec. A check of that graph reports its errors."""
     for item in program.module.items.values():
-        if isinstance(item, ast.Block) and item.kind == "graph" and item.name != known:
+        if isinstance(item, ast.Block) and item.kind == "graph" and item.name != elaborated_graph:
             with suppress(Failed):
                 trials = check_spec_symbolically(program, library, item.name)
                 yield [t.model for t in trials]

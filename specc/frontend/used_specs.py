@@ -136,18 +136,20 @@ def list_model_types(program: Program) -> tuple[str, ...]:
     )
 
 
-def apply_trial_specs(program: Program, fixed: Mapping[str, SpecValue], path: str = "") -> Program:
+def apply_trial_specs(
+    program: Program, fixed_values: Mapping[str, SpecValue], path: str = ""
+) -> Program:
     """Select the trial alternative of each used spec that has no choice yet."""
     used_specs: list[UsedSpec] = []
     for used_spec in program.used_specs:
         spec_path = f"{path}{used_spec.name}"
-        choice = fixed.get(spec_path)
+        choice = fixed_values.get(spec_path)
         selected = used_spec
         if used_spec.is_undecided and isinstance(choice, ChoiceValue):
-            selected = used_spec.select_spec(choice.word) or used_spec
+            selected = used_spec.select_spec(choice.value) or used_spec
         programs = list(selected.programs)
         programs[selected.selected or 0] = apply_trial_specs(
-            selected.program, fixed, f"{spec_path}."
+            selected.program, fixed_values, f"{spec_path}."
         )
         used_specs.append(replace(selected, programs=tuple(programs)))
     return replace(program, used_specs=tuple(used_specs))
@@ -174,9 +176,9 @@ def enter_used_spec(
     used_program = replace(
         used_spec.program, assignments={**used_spec.program.assignments, **values_by_path}
     )
-    lookup = reader.published_lookup if section is not None else None
+    lookup = reader.hf_config_lookup if section is not None else None
     path = reader.qualify_path(used_spec.name)
-    return used_program, replace(reader, config_file=section, published_lookup=lookup, path=path)
+    return used_program, replace(reader, config_file=section, hf_config_lookup=lookup, path=path)
 
 
 def _check_paths_known(used_spec: UsedSpec, values_by_path: Mapping[str, ConfigAssignment]) -> None:
@@ -215,7 +217,7 @@ def iterate_used_specs(
         yield from iterate_used_specs(used_program, values.fields, inner_scope)
 
 
-def has_published_fields(program: Program) -> bool:
+def has_hf_config_fields(program: Program) -> bool:
     """Return whether a spec, or one that it uses, reads a config file."""
     has_own_sources = any(entry.sources for entry in program.iterate_fields())
     return has_own_sources or any(used_spec.use.sources for used_spec in program.used_specs)

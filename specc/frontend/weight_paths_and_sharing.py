@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from specc.diagnostics.diagnostic import Diagnostic, Failed, Label, raise_error
 from specc.diagnostics.source import Source, Span
-from specc.frontend.spec_values import ChoiceValue, DefinitionFunction, NeedsValue, describe_value
+from specc.frontend.spec_values import (
+    ChoiceValue,
+    DefinitionFunction,
+    UndecidedValueError,
+    describe_value,
+)
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Parameter, Value
 from specc.ir.types import Type
@@ -85,7 +90,7 @@ def fill_placeholders(
             case ChoiceValue(word):
                 return word
         if isinstance(value, Dim):
-            raise NeedsValue(value.symbols(), span)
+            raise UndecidedValueError(value.symbols(), span)
         raise_error(
             "E0521",
             f"`{{{inner}}}` in a name is {describe_value(value)}, not an integer or a string",
@@ -299,7 +304,7 @@ def get_expert_weight(
 ) -> Value:
     """Return the weight of one expert, and create the stacked weight of all."""
     if not stacks:
-        return builder.parameter(parameter)
+        return builder.add_parameter(parameter)
     *outer, stack = stacks
     if parameter.name not in stack.expert_values:
         stack.expert_values[parameter.name] = Value(parameter.type)
@@ -310,9 +315,9 @@ def get_expert_weight(
 
 def stack_parameter(parameter: Parameter, expert_count: Dim) -> Parameter:
     """Return a parameter that stacks one weight per expert along a new first axis."""
-    name, bracket, rest = parameter.initial.partition("(")
+    name, bracket, rest = parameter.initializer.partition("(")
     return replace(
         parameter,
         type=Type(parameter.type.dtype, (expert_count, *parameter.type.shape)),
-        initial=f"{PER_EXPERT_INITIALIZERS.get(name, name)}{bracket}{rest}",
+        initializer=f"{PER_EXPERT_INITIALIZERS.get(name, name)}{bracket}{rest}",
     )

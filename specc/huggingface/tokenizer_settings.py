@@ -246,9 +246,9 @@ def find_unknown_token(model: ModelDefinition, settings: Mapping[str, object]) -
 def _read_vocabulary(model: ModelDefinition) -> VocabularySizes:
     generation = model.generation
     assert generation is not None
-    if generation.source not in model.graph.outputs:
+    if generation.logits_output not in model.graph.outputs:
         return VocabularySizes()
-    return get_vocabulary_sizes(model.graph, generation.growing, generation.source)
+    return get_vocabulary_sizes(model.graph, generation.sequence_input, generation.logits_output)
 
 
 def _format_value(items: Sequence[object]) -> str:

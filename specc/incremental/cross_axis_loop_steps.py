@@ -23,7 +23,7 @@ from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Graph, Input, Node, NodeResults, Value, collect_needed_nodes
 from specc.ir.model import DecodeState
-from specc.ir.ops.recurrent import Loop, remove_axis
+from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _build_initial_loop(
         nodes=tuple(n for n in (*plain.nodes, *body.more) if n[0] in needs.live),
         outputs={**after, **wanted},
     )
-    wide = replace(op, body=cut, carries=len(starts), until=-1)
+    wide = replace(op, body=cut, carry_count=len(starts), end_condition_index=-1)
     keep = () if given.keep is None else (given.keep,)
     return Node(wide, (*keep, *given.scanned, *starts.values(), *taken.values()))
 
@@ -183,9 +183,9 @@ def build_loop_step(
     new = replace(
         op,
         body=body,
-        scanned=op.scanned + len(declared),
+        scanned_count=op.scanned_count + len(declared),
         # A finished iteration still outputs values that later ones may look back at.
-        lasting=0 if op.until == -1 else len(declared),
+        unfrozen_output_count=0 if op.end_condition_index == -1 else len(declared),
     )
     keep = [] if given.keep is None else [given.keep]
     inputs = [*keep, *given.scanned, *past, *given.initial_carries, *given.captured]
@@ -214,18 +214,20 @@ def stack_loop_state(state: DecodeState, axis: int, rows: Value) -> DecodeState:
     )
 
 
-def _add_body_inputs(inner: "StepGraphBuilder", loop: CrossAxisLoop, given: Loop[Value]) -> None:
+def _add_body_inputs(
+    inner: "StepGraphBuilder", loop: CrossAxisLoop, given: LoopOperands[Value]
+) -> None:
     """Add the inputs of the body: one element of each scanned operand, carries, captures."""
     b, now, kept = inner.draft.b, inner.draft.now, inner.plan.kept
     rows = [remove_axis(x.type, loop.turns) for x in given.scanned]
     types = [*rows, *(x.type for x in given.initial_carries)]
-    fresh = [b.input(f"given {n}", Input(type)) for n, type in enumerate(types)]
+    fresh = [b.add_input(f"given {n}", Input(type)) for n, type in enumerate(types)]
     for value, new in zip(loop.inputs, fresh, strict=True):
         now[value] = inner.states.keep(value, new) if value in kept else new
     captured = loop.op.split_operands(loop.node.args).captured
     for n, (old, outside) in enumerate(zip(captured, given.captured, strict=True)):
         assert old is not None, "a scan has no optional operands"
-        now[old] = b.input(f"outer {n}", Input(outside.type))
+        now[old] = b.add_input(f"outer {n}", Input(outside.type))
 
 
 def _finish_body(
@@ -240,7 +242,7 @@ def _finish_body(
         for axis, need in axes.items():
             new = draft.slice_last(new, value, axis, inner.plan.needs[value][axis], need)
         outputs[name] = new
-    body = draft.b.finish(loop.body.name, {**outputs, **inner.states.next_states()})
+    body = draft.b.build_graph(loop.body.name, {**outputs, **inner.states.next_states()})
     states = [s.name for s in inner.states.declared]
     others = [n for n in body.inputs if n not in states]
     # A loop's scanned operands come first, and so do such states.

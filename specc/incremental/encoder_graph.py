@@ -54,7 +54,7 @@ from specc.ir.types import Type
 def pad_topk_keys(b: Builder, op: ops.TopK, keys: Value) -> Value:
     """Pad keys with masked ones so that there are at least k."""
     hidden = -inf if op.largest else inf
-    return b.one(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
+    return b.add_op(ops.Pad(op.axis, Dim.of(0), op.k, value=hidden), keys)
 
 
 def _add_with_enough_keys(
@@ -63,10 +63,10 @@ def _add_with_enough_keys(
     """Add a node with operands `args` that have an empty time axis. The largest k of fewer than k
     positions are as many as there are, padded.
     """
-    op, x = node.op, node.first
+    op, x = node.op, node.first_operand
     if isinstance(op, ops.TopK) and x and args[0] and symbol in x.shape[op.axis].symbols():
         args = [pad_topk_keys(b, op, args[0])]
-    return b.add(op, *args)
+    return b.add_node(op, *args)
 
 
 LastPosition: TypeAlias = tuple[Value, int]
@@ -170,7 +170,7 @@ class LastPositionBuilder:
                 value, axis = now[row[0]], row[1]
                 rows = value.shape[axis]
                 cut = ops.Slice(axis, rows - 1, rows)
-                made[row] = value if rows == 1 else b.one(cut, value)
+                made[row] = value if rows == 1 else b.add_op(cut, value)
             return made[row]
 
         for row in self.order:
@@ -229,7 +229,9 @@ def build_encoder_graph(plan: StepPlan, targets: Mapping[str, InitialValue]) -> 
     outputs = {name: beginning.output(first) for name, first in targets.items()}
     b, (least, facts) = beginning.b, plan.known_lengths()
     name = f"{plan.graph.name} encode"
-    graph = remove_unused_inputs(b.finish(name, outputs, min_lengths=least, length_equations=facts))
+    graph = remove_unused_inputs(
+        b.build_graph(name, outputs, min_lengths=least, length_equations=facts)
+    )
     read = collect_value_symbols(r for _, results in graph.nodes for r in results)
     lengths = read | collect_value_symbols(graph.outputs.values())
     if lengths <= find_determined_symbols(graph.inputs.values(), facts):
@@ -269,9 +271,9 @@ class EncoderBuilder:
         b, graph, now = self.b, self.plan.graph, self.now
         for name, value in graph.inputs.items():
             if not self.plan.depends_on_time(value):
-                now[value] = b.input(name, graph.input_facts[name])
+                now[value] = b.add_input(name, graph.input_facts[name])
         for name, value in graph.parameters.items():
-            now[value] = b.parameter(graph.parameter_facts[name])
+            now[value] = b.add_parameter(graph.parameter_facts[name])
         for value in graph.inputs.values():
             if value not in now and value in read:
                 nothing = False if value.dtype == "bool" else 0
@@ -303,12 +305,12 @@ class EncoderBuilder:
             return self.rows[first.value].build(self.b, self.now)
         value, axis = self.now[first.value], first.axis
         if first.total and axis is not None:
-            value = self.b.one(ops.Reduce("sum", axis), value)
+            value = self.b.add_op(ops.Reduce("sum", axis), value)
         elif first.most != inf and axis is not None:
             rows = value.shape[axis]
             kept = self._at_most(rows, int(first.most))
             if kept != rows:
-                value = self.b.one(ops.Slice(axis, rows - kept, rows), value)
+                value = self.b.add_op(ops.Slice(axis, rows - kept, rows), value)
         return split_batch(self.b, value, self.plan.batch)
 
     def _at_most(self, rows: Dim, most: int) -> Dim:
@@ -339,7 +341,7 @@ class EncoderBuilder:
         op = substitute_op(node.op, {self.plan.symbol: Dim.of(0)})
         # An `extent` reads only the length of its operand, which is known here.
         if isinstance(op, ops.Extent):
-            return self.b.add(ops.Range(self._length(results[0].shape[0])))
+            return self.b.add_node(ops.Range(self._length(results[0].shape[0])))
         if isinstance(op, ops.Pad) and self._all_padding(node):
             return (self._filled(results[0].type, op.value),)
         args = [a and self.now[a] for a in self._read(node)]
@@ -349,15 +351,15 @@ class EncoderBuilder:
 
     def _all_padding(self, node: Node) -> bool:
         """Return True if a `pad` adds positions to an empty axis."""
-        x = node.first
+        x = node.first_operand
         if x is None or not isinstance(node.op, ops.Pad) or node.op.mode != "constant":
             return False
         return self._length(x.shape[node.op.axis]) == 0
 
     def _filled(self, type: Type, number: float | bool) -> Value:
         """Return a constant of the given type; the time axis is empty."""
-        value = self.b.one(ops.Constant(number, type.dtype))
+        value = self.b.add_op(ops.Constant(number, type.dtype))
         for axis, length in enumerate(type.shape):
-            value = self.b.one(ops.Insert(axis), value)
-            value = self.b.one(ops.Expand(axis, self._length(length)), value)
+            value = self.b.add_op(ops.Insert(axis), value)
+            value = self.b.add_op(ops.Expand(axis, self._length(length)), value)
         return value

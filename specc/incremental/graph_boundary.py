@@ -109,7 +109,7 @@ def collect_computed_symbols(graph: Graph) -> set[str]:
     for node, results in graph.nodes:
         found |= collect_value_symbols(results)
         found.update(*(length.symbols() for length in node.op.iterate_lengths()))
-        for value in node.op.attributes().values():
+        for value in node.op.get_attributes().values():
             found |= collect_computed_symbols(value) if isinstance(value, Graph) else set()
     return found
 
@@ -142,7 +142,7 @@ class BatchBlocks:
 
     def merge_batch_axes(self, b: Builder, value: Value) -> Value:
         """Merge the batch axes of a value that enters the graph."""
-        return b.one(ops.Merge(self.axis, 2), value)
+        return b.add_op(ops.Merge(self.axis, 2), value)
 
 
 def find_batch_blocks(type: Type, batch: Dim | None) -> BatchBlocks | None:
@@ -166,4 +166,4 @@ def split_batch(b: Builder, value: Value, batch: Dim | None) -> Value:
     blocks = find_batch_blocks(value.type, batch)
     if blocks is None:
         return value
-    return b.one(ops.Split(blocks.axis, (blocks.batch, blocks.size)), value)
+    return b.add_op(ops.Split(blocks.axis, (blocks.batch, blocks.size)), value)

@@ -134,7 +134,7 @@ def is_fixed_prefix_slice(node: Node, flow: TimeFlow) -> bool:
     """Return True if a node selects prefix positions only, which stay constant."""
     if not is_prefix_slice(node, flow.time_axis):
         return False
-    x = node.first
+    x = node.first_operand
     return x is not None and len(flow.get_state(x).axes) == 1
 
 
@@ -237,11 +237,11 @@ def _get_operand_demand(
     need = given[name] if name is not None else NEWEST_ONLY
     if link.kind == "strided":
         return _count_window_inputs(node, link, need, clock)
-    if reach.is_empty or reach.hi <= 0:
+    if reach.is_empty or reach.high <= 0:
         return need
     # Position t depends on positions down to t - hi, counted from the first new one even if only
     # the newest is demanded: the number of new positions is not known here.
-    return max(need, 0.0) + reach.hi
+    return max(need, 0.0) + reach.high
 
 
 def _count_windows(
@@ -262,7 +262,7 @@ def _count_window_inputs(node: Node, link: Dependence, need: float, clock: TimeA
     """
     head = count_positions_ahead(node, link, clock)
     assert head is not None, "a step computes whole chunks"
-    return (max(need, 0.0) + ceil(link.hi / link.stride)) * link.stride + head
+    return (max(need, 0.0) + ceil(link.max_offset / link.stride)) * link.stride + head
 
 
 def _merge_need(needs: dict[Value, dict[int, float]], value: Value, axis: int, rows: float) -> None:

@@ -82,7 +82,7 @@ class DemandContext:
             return self._moves(node)
         if not isinstance(node.op, STATEFUL_OPS):
             return False
-        if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first)) > 1:
+        if isinstance(node.op, ops.CumSum) and len(self.find_time_axes(node.first_operand)) > 1:
             return False  # over the keys of a grid, which are all available in each step
         return any(
             get_stateful_axis(node, a) is not None for a in range(min(2, len(node.args)))
@@ -114,7 +114,7 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
     """Return the operand that a stateful op reads sequentially, and its axis."""
     match node.op:
         case ops.Slice(axis) | ops.Index(axis) | ops.CumSum(axis):
-            return node.operand(), axis
+            return node.get_operand(), axis
         case ops.Scan(axis=axis):
             return node.op.get_first_scanned(node), axis
     return ops.RecurrentLayer.sequence(node), SEQUENCE_AXIS
@@ -123,7 +123,7 @@ def get_stateful_operand(node: Node) -> tuple[Value, int]:
 def get_stateful_axis(node: Node, operand: int) -> int | None:
     """Return the axis along which a stateful op reads an operand in order, or None."""
     match node.op:
-        case ops.Scan(axis=axis, scanned=scanned, first_body_operand=first):
+        case ops.Scan(axis=axis, scanned_count=scanned, first_body_operand=first):
             if operand < first:
                 return SEQUENCE_AXIS  # `keep` is [batch, positions] whatever the loop iterates over
             return axis if operand < first + scanned else None
@@ -173,11 +173,11 @@ def _assign_scan_names(
     operands: list[AxisNames] = []
     for n in range(len(node.args)):
         own = get_stateful_axis(node, n)
-        shape = node.operand(n).shape
+        shape = node.get_operand(n).shape
         operands.append({a: "rows" if a == own else d for a, d in enumerate(shape)})
     made: list[AxisNames] = []
     for r, value in enumerate(results):
-        own = op.axis if r >= op.carries else None
+        own = op.axis if r >= op.carry_count else None
         made.append({a: "rows" if a == own else d for a, d in enumerate(value.shape)})
     return operands, made
 
@@ -241,7 +241,7 @@ class CrossAxisLoop:
         rows: dict[AxisName, float] = {}
         operands: list[AxisNames] = []
         for n in range(len(self.node.args)):
-            operand = self.node.operand(n)
+            operand = self.node.get_operand(n)
             place = n - self.op.first_body_operand
             names: AxisNames = {}
             for axis in self.setting.find_time_axes(operand):

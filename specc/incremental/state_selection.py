@@ -26,7 +26,7 @@ its product is computed once and passed to each step:
     parameter "w" %2: f32[4, 4] initial="zeros" made_by="linear"
     %3: f32[b, n, 4] = linear(%0, %2)
     %4: f32[b, n, 4] = pointwise(%3) {fn="exp"}
-    %5: f32[b, n, 4] = delay(%4) {axis=1, by=1, first=0.0}
+    %5: f32[b, n, 4] = delay(%4) {axis=1, steps=1, fill_value=0.0}
     %6: f32[b, 4] = linear(%1, %2)
     %7: f32[b, 1, 4] = insert(%6) {axis=1}
     %8: f32[b, n, 4] = arith(%5, %7) {fn="add"}

@@ -18,7 +18,7 @@ sum in the state; its last position is the next state:
     $ step x y=new
     graph "g"
     input "x" %0: f32[b, n, 4]
-    %1: f32[b, n, 4] = delay(%0) {axis=1, by=1, first=0.0}
+    %1: f32[b, n, 4] = delay(%0) {axis=1, steps=1, fill_value=0.0}
     %2: f32[b, n, 4] = cum_sum(%1) {axis=1}
     output "y" %2
     end
@@ -30,7 +30,7 @@ sum in the state; its last position is the next state:
     input "past.cum_sum" %2: f32[b, 4]
     %3: f32[b, kept + new, 4] = concat(%1, %0) {axis=1}
     %4: f32[b, min(1, kept + new), 4] = slice(%3) {axis=1, start=<kept - min(1, kept + new) + new>, stop=<kept + new>}
-    %5: f32[b, kept + new, 4] = delay(%3) {axis=1, by=1, first=0.0}
+    %5: f32[b, kept + new, 4] = delay(%3) {axis=1, steps=1, fill_value=0.0}
     %6: f32[b, new, 4] = slice(%5) {axis=1, start=<kept>, stop=<kept + new>}
     %7: f32[b, new, 4] = cum_sum(%6) {axis=1}
     %8: f32[b, 1, 4] = insert(%2) {axis=1}
@@ -109,7 +109,7 @@ def build_spliced_positions(draft: StepDraft, node: Node, result: Value, asked: 
     operands = draft.operands(node, asked, without=put_before)
     made = operands[grows]
     assert made is not None, "its positions are demanded"
-    before = plan.track(node.operand(grows), axis)
+    before = plan.track(node.get_operand(grows), axis)
     total = plan.rows(asked.rows[asked.operands[grows][axis]], before)
     if need > 0 and not isinstance(node.op, ops.Slice):
         # If not all positions of `x` are demanded, some may be missing between the head and them;
@@ -147,7 +147,7 @@ class StepGraphBuilder:
         least[str(plan.new)] = 1
         outputs |= self.states.next_states()
         name = f"{graph.name} step"
-        return self.draft.b.finish(name, outputs, min_lengths=least, length_equations=facts)
+        return self.draft.b.build_graph(name, outputs, min_lengths=least, length_equations=facts)
 
     def _declare_inputs(self) -> None:
         """Declare the inputs of a step: new positions, weights, and states."""
@@ -157,7 +157,7 @@ class StepGraphBuilder:
             if plan.depends_on_time(value) and wanted:
                 self._moving_input(name, value, facts[name])
         for name, value in plan.graph.parameters.items():
-            draft.now[value] = draft.b.parameter(plan.graph.parameter_facts[name])
+            draft.now[value] = draft.b.add_parameter(plan.graph.parameter_facts[name])
         own = {v: facts[n] for n, v in plan.graph.inputs.items()}
         used = _iterate_constant_operands(plan)
         for value in select_encoder_values(plan.graph, plan.flow, used):
@@ -166,7 +166,7 @@ class StepGraphBuilder:
             # An input of the spec is passed as it is.
             blocks = None if value in own else find_batch_blocks(value.type, plan.batch)
             type = blocks.split_batch_of_type(value.type) if blocks else value.type
-            given = draft.b.input(name, own.get(value, Input(type)))
+            given = draft.b.add_input(name, own.get(value, Input(type)))
             draft.now[value] = blocks.merge_batch_axes(draft.b, given) if blocks else given
 
     def _moving_input(self, name: str, value: Value, facts: Input) -> None:
@@ -178,7 +178,9 @@ class StepGraphBuilder:
         need = inf if name in plan.whole else 0.0
         rows_of = {axis: plan.rows(need, plan.track(value, axis)) for axis in times}
         type = resize_type(value.type, rows_of)
-        rows = draft.b.input(name, Input(type, facts.keep, facts.below, facts.span))
+        rows = draft.b.add_input(
+            name, Input(type, facts.padding_side, facts.upper_bound, facts.span)
+        )
         if name == plan.growing and value in plan.kept:
             draft.now[value] = self.states.keep(value, rows)
             return
@@ -300,8 +302,8 @@ def _map_start_operands(plan: StepPlan, node: Node, results: NodeResults) -> Map
     if not plan.resumes_from_state(node, results):
         return {}
     if isinstance(node.op, ops.Scan):
-        first = node.op.first_body_operand + node.op.scanned
-        return {first + n: n for n in range(node.op.carries)}
+        first = node.op.first_body_operand + node.op.scanned_count
+        return {first + n: n for n in range(node.op.carry_count)}
     if isinstance(node.op, ops.RecurrentLayer):
         # The first result is all positions; the final states follow it.
         states = enumerate(node.op.initial_states, start=1)
@@ -376,7 +378,7 @@ def add_encoder_graph(half: DerivedStep) -> DerivedGraphs:
         states=half.states,
         static_inputs=tuple(half.static_inputs),
         full_length_inputs=tuple(n for n in half.plan.whole if n in half.graph.inputs),
-        growing=half.plan.growing,
+        sequence_input=half.plan.growing,
         initial_logits_output=next(iter(first), ""),
     )
 

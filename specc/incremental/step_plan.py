@@ -12,7 +12,7 @@ length `kept` of at most 2:
     $ plan x y=new
     graph "g"
     input "x" %0: f32[b, n, 4]
-    %1: f32[b, n, 4] = delay(%0) {axis=1, by=2, first=0.0}
+    %1: f32[b, n, 4] = delay(%0) {axis=1, steps=2, fill_value=0.0}
     output "y" %1
     end
     gives
@@ -273,7 +273,7 @@ class StepDraft:
 
     def add(self, node: Node, op: Op, *args: Value | None) -> NodeResults:
         """Add a node with the scopes and spans of `node` of the full graph."""
-        results = self.b.add(op, *args)
+        results = self.b.add_node(op, *args)
         known, maker = self.plan.graph.node_origins.get(node), results[0].node
         if known and maker:
             old = self.b.node_origins.get(maker, NodeOrigin())
@@ -292,7 +292,7 @@ class StepDraft:
         """Return the last `rows` of `total` positions."""
         if total == rows:
             return value
-        return self.b.one(ops.Slice(axis, total - rows, total), value)
+        return self.b.add_op(ops.Slice(axis, total - rows, total), value)
 
     def operands(
         self, node: Node, asked: Demand, without: Collection[int] = ()
@@ -333,7 +333,7 @@ def resize_op(plan: StepPlan, node: Node, results: NodeResults, asked: Demand) -
             track = plan.track(results[0], axis)
             need = asked.rows[asked.results[0][axis]]
             return ops.Expand(axis, plan.rows(need, track))
-        case ops.Stride(axis) if axis in asked.results[0]:
+        case ops.StridedSlice(axis) if axis in asked.results[0]:
             # Every n-th of the available positions, which are whole strides.
             (x,) = node.operands
             need = asked.rows[asked.operands[0][axis]]

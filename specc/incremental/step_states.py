@@ -155,7 +155,7 @@ class StepStates:
         own = plan.new * rate - 1 if need < 0 else -plan.before(need, track)
         behind = track.prefix_length + own
         if plan.most == inf:
-            return b.one(ops.Size(plan.base * rate + behind))
+            return b.add_op(ops.Size(plan.base * rate + behind))
         return add_length(b, multiply_count(b, self._chunks_before(), rate), behind)
 
     def _chunks_before(self) -> Value:
@@ -190,7 +190,7 @@ class StepStates:
             max_positions=need,
             role=role,
         )
-        both = self.draft.b.one(ops.Concat(axis), self.given(like), fresh)
+        both = self.draft.b.add_op(ops.Concat(axis), self.given(like), fresh)
         # All positions, or as many of the last ones as anything looks back at.
         total, after = plan.rows(need, track), plan.after(need, track)
         self.after[like.next_output] = self.draft.last(both, axis, total, after)
@@ -217,7 +217,7 @@ class StepStates:
         name, initial = self.names.name_value(result), ""
         if self.draft.plan.head(result, axis) != 0:
             initial = f"first.{name}"
-            self.starts[initial] = InitialValue(node.operand(), axis, total=True)
+            self.starts[initial] = InitialValue(node.get_operand(), axis, total=True)
         like = self.make_fixed_size_state(name, remove_axis(result.type, axis), initial, 0)
         before = self.draft.add(node, ops.Insert(axis), self.given(like))
         whole = self.draft.add(node, ops.Arith("add"), sums, *before)
@@ -246,7 +246,7 @@ class StepStates:
             type = blocks.split_batch_of_type(state.type)
             state = replace(state, type=type, batch_axis=blocks.axis, time_axis=rows)
         self.declared.append(state)
-        given = self.draft.b.input(state.name, Input(state.type))
+        given = self.draft.b.add_input(state.name, Input(state.type))
         return blocks.merge_batch_axes(self.draft.b, given) if blocks else given
 
     def next_states(self) -> Mapping[str, Value]:
@@ -264,12 +264,12 @@ def multiply_count(b: Builder, number: Value, factor: int) -> Value:
     """Return a count times a constant factor."""
     if factor == 1:
         return number
-    return b.one(ops.Arith("mul"), number, b.one(ops.Constant(factor, "i64")))
+    return b.add_op(ops.Arith("mul"), number, b.add_op(ops.Constant(factor, "i64")))
 
 
 def add_length(b: Builder, number: Value, length: Dim) -> Value:
     """Return the sum of a count and a length."""
-    return b.one(ops.Arith("add"), number, b.one(ops.Size(length)))
+    return b.add_op(ops.Arith("add"), number, b.add_op(ops.Size(length)))
 
 
 def select_first_position(
@@ -283,7 +283,7 @@ def select_first_position(
     type = resize_type(rows.type, {axis: draft.plan.before(1, replace(track, prefix_length=none))})
     carried = states.make_fixed_size_state(name, type, "", 0)
     like = replace(carried, time_axis=axis, max_positions=1, role="rows")
-    both = draft.b.one(ops.Concat(axis), states.given(like), rows)
+    both = draft.b.add_op(ops.Concat(axis), states.given(like), rows)
     (first,) = draft.add(node, ops.Slice(axis, none, Dim.of(1)), both)
     # Its next state is itself.
     states.after[like.next_output] = first

@@ -52,9 +52,9 @@ def find_dependences(node: Node, results: Sequence[Value] | None = None) -> tupl
     )
 
 
-def get_read_length(node: Node, link: Dependence) -> Dim:
+def get_read_length(node: Node, dependence: Dependence) -> Dim:
     """Return the length of the axis that a dependence reads."""
-    return node.operand(link.operand).shape[link.operand_axis]
+    return node.get_operand(dependence.operand).shape[dependence.operand_axis]
 
 
 @lru_cache(maxsize=4096)
@@ -77,29 +77,29 @@ class AxisTrace:
     """The image of one axis of a value in another value: positions along axes, or all positions."""
 
     axes: dict[int, Interval] = field(default_factory=dict)
-    is_read_whole: bool = False
+    is_fully_read: bool = False
 
     def join(self, other: "AxisTrace") -> bool:
         """Merge `other` into this trace; return whether anything changed."""
-        before = dict(self.axes), self.is_read_whole
-        self.is_read_whole = self.is_read_whole or other.is_read_whole
+        before = dict(self.axes), self.is_fully_read
+        self.is_fully_read = self.is_fully_read or other.is_fully_read
         for axis, reach in other.axes.items():
             self.axes[axis] = self.axes.get(axis, EMPTY_INTERVAL) | reach
         # Reading all positions includes reading those of each axis: nothing can be added.
-        if self.is_read_whole:
+        if self.is_fully_read:
             self.axes.clear()
-        return before != (self.axes, self.is_read_whole)
+        return before != (self.axes, self.is_fully_read)
 
     @property
     def is_read(self) -> bool:
         """Return whether any position of the axis is read."""
-        return self.is_read_whole or bool(self.axes)
+        return self.is_fully_read or bool(self.axes)
 
 
 def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, AxisTrace]:
     """Trace axes of some values of `graph` to every value that depends on them."""
     found: dict[Value, AxisTrace] = {
-        v: AxisTrace(dict(t.axes), t.is_read_whole) for v, t in start.items()
+        v: AxisTrace(dict(t.axes), t.is_fully_read) for v, t in start.items()
     }
     for node, results in graph.nodes:
         if found.keys().isdisjoint(node.operands):
@@ -115,27 +115,27 @@ def trace_axes(graph: Graph, start: Mapping[Value, AxisTrace]) -> dict[Value, Ax
     return found
 
 
-def _extend_trace(link: Dependence, source: AxisTrace) -> AxisTrace:
+def _extend_trace(dependence: Dependence, source: AxisTrace) -> AxisTrace:
     """Compose a trace with a link. Two windows in sequence add up; after any other link all
     positions may have been read.
     """
-    reach = source.axes.get(link.operand_axis)
+    reach = source.axes.get(dependence.operand_axis)
     if reach is None:
-        return AxisTrace(is_read_whole=source.is_read_whole)
-    if link.kind in ("same", "window") and link.result_axis is not None:
-        return AxisTrace({link.result_axis: reach + link.reach}, source.is_read_whole)
-    return AxisTrace(is_read_whole=True)
+        return AxisTrace(is_fully_read=source.is_fully_read)
+    if dependence.kind in ("same", "window") and dependence.result_axis is not None:
+        return AxisTrace({dependence.result_axis: reach + dependence.offsets}, source.is_fully_read)
+    return AxisTrace(is_fully_read=True)
 
 
 def _iterate_scan_dependences(
     op: Scan, args: Sequence[Type | None], results: Sequence[Type]
 ) -> Iterator[Dependence]:
-    if op.masked:
+    if op.has_mask:
         yield from _iterate_mask_dependences(op, len(results))
     for n in range(op.first_body_operand, len(args)):
         arg = args[n]
         assert arg is not None, "a scan has no optional operands"
-        scanned = n - op.first_body_operand < op.scanned
+        scanned = n - op.first_body_operand < op.scanned_count
         for axis in range(arg.rank):
             if scanned and axis == op.axis:
                 yield from _iterate_scanned_axis(op, n, axis, len(results))
@@ -144,28 +144,28 @@ def _iterate_scan_dependences(
                 yield from _iterate_body_dependences(op, n, axis, n - op.first_body_operand, inner)
 
 
-def _iterate_mask_dependences(op: Scan, results: int) -> Iterator[Dependence]:
+def _iterate_mask_dependences(op: Scan, result_count: int) -> Iterator[Dependence]:
     """Yield the dependences on the mask, operand 0, which is [batch, position]: a step's state
     depends on earlier flags.
     """
-    yield from _iterate_scanned_axis(op, 0, 1, results)
-    for r in range(results):
+    yield from _iterate_scanned_axis(op, 0, 1, result_count)
+    for r in range(result_count):
         yield make_dependence(
-            0, 0, r, _to_outer_axis(op, 0, r >= op.carries), "same", SAME_POSITION
+            0, 0, r, _convert_to_outer_axis(op, 0, r >= op.carry_count), "same", SAME_POSITION
         )
 
 
 def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iterator[Dependence]:
     """Yield the dependences along the loop's own axis."""
     for r in range(count):
-        if r < op.carries:
+        if r < op.carry_count:
             # The final carry depends on every position; only in forward direction is the newest
             # position the last one.
             if op.reverse:
                 yield make_dependence(operand, axis, r, None, "all")
             else:
                 yield make_dependence(operand, axis, r, None, "newest", PAST_POSITIONS)
-        elif op.carries:
+        elif op.carry_count:
             # A collected position depends on everything the carry has read so far.
             yield make_dependence(
                 operand,
@@ -179,7 +179,7 @@ def _iterate_scanned_axis(op: Scan, operand: int, axis: int, count: int) -> Iter
             yield make_dependence(operand, axis, r, op.axis, "same", SAME_POSITION)
 
 
-def _to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
+def _convert_to_outer_axis(op: Scan, axis: int, collected: bool) -> int:
     """Return the outer axis of an axis of a body's result."""
     return axis + (collected and axis >= op.axis)
 
@@ -208,11 +208,11 @@ def _iterate_body_dependences(
         # read their left neighbor, grows with every iteration.
         if iteration >= 3:
             for v, grew in zip(carried, changed, strict=True):
-                start[v].join(AxisTrace(is_read_whole=grew))
+                start[v].join(AxisTrace(is_fully_read=grew))
     for r, value in enumerate(outputs):
         state = AxisTrace()
         state.join(traces.get(value, AxisTrace()))
-        if r < op.carries:
+        if r < op.carry_count:
             state.join(start[carried[r]])
         yield from _iterate_trace_dependences(op, operand, axis, r, state)
 
@@ -221,9 +221,9 @@ def _iterate_trace_dependences(
     op: Scan, operand: int, axis: int, result: int, trace: AxisTrace
 ) -> Iterator[Dependence]:
     """Yield the dependences of a loop's result on an operand's axis, traced through the body."""
-    if trace.is_read_whole:
+    if trace.is_fully_read:
         yield make_dependence(operand, axis, result, None, "all")
     for a, reach in trace.axes.items():
         kind: DependenceKind = "same" if reach == SAME_POSITION else "window"
-        outer_axis = _to_outer_axis(op, a, result >= op.carries)
+        outer_axis = _convert_to_outer_axis(op, a, result >= op.carry_count)
         yield make_dependence(operand, axis, result, outer_axis, kind, reach)

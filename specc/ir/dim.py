@@ -61,7 +61,7 @@ class Dim:
         if len(kept) > 1:
             if len(kept) > MAX_MONOMIALS:
                 raise DimLimitError(f"a length of {len(kept)} terms; the limit is {MAX_MONOMIALS}")
-            kept.sort(key=_monomial_key)
+            kept.sort(key=_get_monomial_sort_key)
         if any(abs(c) >= MAX_DIM_INTEGER for _, c in kept):
             raise DimLimitError(TOO_LARGE)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
@@ -300,13 +300,13 @@ def sum_dims(dims: Iterable[DimLike]) -> Dim:
     return sum((Dim.of(d) for d in dims), start=Dim.of(0))
 
 
-def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
+def _make_function_dim(fn: str, evaluate: Callable[[int, int], int], p: DimLike, q: DimLike) -> Dim:
     p, q = Dim.of(p), Dim.of(q)
     a, b = p.number, q.number
     if b == 0 and fn in ("//", "%"):
         raise DimError(f"{p} {fn} 0 has no value")
     if a is not None and b is not None:
-        return Dim.of(number(a, b))
+        return Dim.of(evaluate(a, b))
     if fn in ("//", "%"):
         if (whole := _try_divide(p, q)) is not None:
             return whole if fn == "//" else Dim.of(0)
@@ -314,7 +314,7 @@ def _make_function_dim(fn: str, number: Callable[[int, int], int], p: DimLike, q
             whole = Dim({m: c // b for m, c in p.terms})
             if whole != 0:
                 # (2n + 3) // 2 is n + 1 + 1 // 2: the remainder has no coefficient of 2 or more
-                left = _make_function_dim(fn, number, p - whole * b, q)
+                left = _make_function_dim(fn, evaluate, p - whole * b, q)
                 return whole + left if fn == "//" else left
     elif p == q:
         return p
@@ -381,7 +381,7 @@ def _normalize_sum(terms: dict[Monomial, int]) -> Dim:
     return Dim(terms)
 
 
-def _monomial_key(term: tuple[Monomial, int]) -> tuple[int, str]:
+def _get_monomial_sort_key(term: tuple[Monomial, int]) -> tuple[int, str]:
     """Return the sort key: higher degree first, then by name; the constant last."""
     monomial, _ = term
     return -sum(n for _, n in monomial), "*".join(str(a) for a, n in monomial for _ in range(n))

@@ -16,7 +16,7 @@ from specc.ir.types import KIND_BY_DTYPE, KIND_DESCRIPTIONS
 T = TypeVar("T")
 
 
-class Shaped(Protocol):
+class HasShape(Protocol):
     """An array or tensor."""
 
     @property
@@ -24,20 +24,20 @@ class Shaped(Protocol):
         """Return the length of each axis."""
 
 
-S = TypeVar("S", bound=Shaped)
+S = TypeVar("S", bound=HasShape)
 
 
 def evaluate_live_nodes(
     graph: Graph,
-    given: Mapping[Value, T],
+    known_values: Mapping[Value, T],
     requested: Iterable[Value],
     evaluate_node: Callable[[Node, list[T | None]], T | tuple[T, ...]],
     replace_result: Callable[[Value, T], T] = lambda value, result: result,
 ) -> dict[Value, T]:
-    """Return the `requested` values, from `given` inputs and parameters; `replace_result` may
-    replace each used result of a node. A value is dropped after its last use.
+    """Compute the `requested` values from `known_values` (inputs and parameters). `replace_result`
+    may replace each used result of a node. A value is dropped after its last use.
     """
-    known, requested = dict(given), list(requested)
+    known, requested = dict(known_values), list(requested)
     live = collect_needed_nodes(requested)
     nodes = [(node, results) for node, results in graph.nodes if node in live]
     last = _map_last_uses([node for node, _ in nodes], requested)
@@ -117,11 +117,15 @@ def run_scan(
     given, results = op.split_operands(operands), list(op.body.outputs.values())
     inputs = list(op.body.inputs.values())
     carries = list(given.initial_carries)
-    collected: list[list[T]] = [[] for _ in results[op.carries :]]
+    collected: list[list[T]] = [[] for _ in results[op.carry_count :]]
     old: list[T | None] = [None] * len(collected)
     for t in reversed(range(steps)) if op.reverse else range(steps):
         # no batch element needs another iteration, and finished ones compute nothing
-        if op.until != -1 and not op.lasting and is_all_true(carries[op.until]):
+        if (
+            op.end_condition_index != -1
+            and not op.unfrozen_output_count
+            and is_all_true(carries[op.end_condition_index])
+        ):
             break
         rows = [slice_position(x, t) for x in given.scanned]
         made = evaluate_body(
@@ -129,8 +133,8 @@ def run_scan(
         )
         pairs = zip(results, (*carries, *old), strict=True)
         after = [select_value(t, made[value], before) for value, before in pairs]
-        carries = after[: op.carries]
-        for stack, x in zip(collected, after[op.carries :], strict=True):
+        carries = after[: op.carry_count]
+        for stack, x in zip(collected, after[op.carry_count :], strict=True):
             stack.append(x)
     return carries, collected
 
@@ -153,26 +157,26 @@ def _format_quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{n}`" for n in names) or "none"
 
 
-def check_index_range(least: int, maximum: int, below: int, what: str) -> None:
-    """Raise E0913 unless `least` to `maximum` are valid indices of `below` rows."""
-    if least < 0 or maximum >= below:
-        wrong = least if least < 0 else maximum
+def check_index_range(min_index: int, max_index: int, bound: int, description: str) -> None:
+    """Raise E0913 unless `min_index` to `max_index` are valid indices of `bound` rows."""
+    if min_index < 0 or max_index >= bound:
+        wrong = min_index if min_index < 0 else max_index
         raise_error(
             "E0913",
-            f"{what} has rows 0 to {below - 1}, got index {wrong}",
+            f"{description} has rows 0 to {bound - 1}, got index {wrong}",
             helps=["check the ids, and that they come from the tokenizer of this model"],
         )
 
 
-def evaluate_last(rows: int) -> int:
+def evaluate_last_index(length: int) -> int:
     """Return the last index of an axis. E0912 if the axis is empty."""
-    if not rows:
+    if not length:
         raise_error(
             "E0912",
             "the last position of an empty axis is read",
             helps=["pass at least one position"],
         )
-    return rows - 1
+    return length - 1
 
 
 def evaluate_split_shape(
@@ -192,49 +196,54 @@ def compute_merged_shape(op: ops.Merge, shape: Sequence[int]) -> list[int]:
     return [*shape[: op.axis], prod(shape[op.axis : end]), *shape[end:]]
 
 
-def evaluate_slice(op: ops.Slice, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
+def evaluate_slice(op: ops.Slice, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return start and stop. E0912 if they are out of range."""
     start, stop = evaluate_length(op.start, lengths), evaluate_length(op.stop, lengths)
-    if not 0 <= start <= stop <= rows:
-        raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {rows}")
+    if not 0 <= start <= stop <= length:
+        raise_error("E0912", f"slice {start}:{stop} is out of range for an axis of length {length}")
     return start, stop
 
 
-def evaluate_index(op: ops.Index, rows: int, lengths: Mapping[str, int]) -> int:
+def evaluate_index(op: ops.Index, length: int, lengths: Mapping[str, int]) -> int:
     """Return the index. E0912 if it is out of range."""
-    at = evaluate_length(op.at, lengths)
-    if not 0 <= at < rows:
-        raise_error("E0912", f"index {at} is out of range for an axis of length {rows}")
+    at = evaluate_length(op.index, lengths)
+    if not 0 <= at < length:
+        raise_error("E0912", f"index {at} is out of range for an axis of length {length}")
     return at
 
 
-def evaluate_top_k(op: ops.TopK, rows: int, lengths: Mapping[str, int]) -> int:
+def evaluate_top_k(op: ops.TopK, length: int, lengths: Mapping[str, int]) -> int:
     """Return `k`. E0912 if it exceeds the axis."""
     k = evaluate_length(op.k, lengths)
-    if not 0 <= k <= rows:
-        raise_error("E0912", f"top-{k} of an axis of length {rows}")
+    if not 0 <= k <= length:
+        raise_error("E0912", f"top-{k} of an axis of length {length}")
     return k
 
 
-def evaluate_stride(op: ops.Stride, rows: int, lengths: Mapping[str, int]) -> tuple[int, int, int]:
+def evaluate_stride(
+    op: ops.StridedSlice, length: int, lengths: Mapping[str, int]
+) -> tuple[int, int, int]:
     """Return start, stop and step. E0912 if they are out of range."""
     start, stop, step = (evaluate_length(d, lengths) for d in (op.start, op.stop, op.step))
-    if not (0 <= start <= stop <= rows and step >= 1):
+    if not (0 <= start <= stop <= length and step >= 1):
         raise_error(
-            "E0912", f"slice {start}:{stop}:{step} is out of range for an axis of length {rows}"
+            "E0912", f"slice {start}:{stop}:{step} is out of range for an axis of length {length}"
         )
     return start, stop, step
 
 
-def evaluate_padding(op: ops.Pad, rows: int, lengths: Mapping[str, int]) -> tuple[int, int]:
+def evaluate_padding(op: ops.Pad, length: int, lengths: Mapping[str, int]) -> tuple[int, int]:
     """Return the padding before and after. E0912 if the mode cannot pad as much."""
-    before, after = evaluate_length(op.before, lengths), evaluate_length(op.after, lengths)
+    before, after = (
+        evaluate_length(op.padding_before, lengths),
+        evaluate_length(op.padding_after, lengths),
+    )
     # reflection does not repeat the last position, so that it has one less
-    most = {"reflect": rows - 1, "edge": 0 if not rows else before + after}
+    most = {"reflect": length - 1, "edge": 0 if not length else before + after}
     if min(before, after) < 0 or max(before, after) > most.get(op.mode, before + after):
         raise_error(
             "E0912",
-            f"cannot pad an axis of length {rows} by {before} and {after} in mode {op.mode}",
+            f"cannot pad an axis of length {length} by {before} and {after} in mode {op.mode}",
         )
     return before, after
 
@@ -251,11 +260,13 @@ def evaluate_patch_counts(image: Sequence[int], patch: Sequence[int]) -> tuple[i
     return high // p, wide // r
 
 
-def count_windows(op: ops.Sliding, sizes: Sequence[int]) -> list[int]:
+def count_windows(op: ops.SlidingWindowOp, sizes: Sequence[int]) -> list[int]:
     """Count the windows along each axis. E0912 if an axis is too short."""
     for n, size in enumerate(sizes):
         if (op.compute_spare_length(Dim.of(size), n).number or 0) < 0:
-            raise_too_short(size, op.get_span(n) + 1 - op.padding_before[n] - op.end_padding[n])
+            raise_axis_too_short(
+                size, op.get_window_extent(n) + 1 - op.padding_before[n] - op.end_padding[n]
+            )
     return [op.compute_length(Dim.of(size), n).evaluate({}) for n, size in enumerate(sizes)]
 
 
@@ -268,11 +279,11 @@ def count_transposed_positions(op: ops.ConvTranspose, sizes: Sequence[int]) -> l
     return counts
 
 
-def count_kept_rows(op: ops.KeepRows, size: int) -> int:
+def count_mask_positions(op: ops.DownsamplePaddingMask, size: int) -> int:
     """Count the output flags. E0912 if the axis is too short."""
     count = op.compute_length(Dim.of(size)).evaluate({})
     if count < min(size, 1):
-        raise_too_short(size, op.lag + 1)
+        raise_axis_too_short(size, op.lag + 1)
     return count
 
 
@@ -284,19 +295,19 @@ def count_window_elements(
     for n, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         # Explicit padding may count; positions past it, which only ceil_mode adds, never do.
         least, most = 0, size
-        if op.counted:
+        if op.count_include_pad:
             least, most = -op.padding_before[n], size + op.padding_after[n]
         starts = [t * op.stride[n] - op.padding_before[n] for t in range(count)]
         found.append([min(t + op.kernel[n], most) - max(t, least) for t in starts])
     return found
 
 
-def raise_too_short(size: int, least: int) -> NoReturn:
-    """Raise E0912: an axis of `size` positions is shorter than a window."""
+def raise_axis_too_short(length: int, min_length: int) -> NoReturn:
+    """Raise E0912: an axis of `length` positions is shorter than a window."""
     raise_error(
         "E0912",
-        f"an axis of length {size} is shorter than the window",
-        helps=[f"use at least {max(least, 1)} positions"],
+        f"an axis of length {length} is shorter than the window",
+        helps=[f"use at least {max(min_length, 1)} positions"],
     )
 
 

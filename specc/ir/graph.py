@@ -65,7 +65,7 @@ class Node:
         return self._hash
 
     @property
-    def first(self) -> Value | None:
+    def first_operand(self) -> Value | None:
         """The operand of a unary op."""
         return self.args[0] if self.args else None
 
@@ -78,7 +78,7 @@ class Node:
         """Return the inferred types of the results."""
         return self.op.infer(*(a.type if a else None for a in self.args))
 
-    def operand(self, index: int = 0) -> Value:
+    def get_operand(self, index: int = 0) -> Value:
         """Return a required operand."""
         value = self.args[index]
         assert value is not None, f"operand {index + 1} of {self.op.name} is given"
@@ -93,21 +93,21 @@ class Parameter:
 
     name: str
     type: Type
-    initial: str
+    initializer: str
     span: Span | None = field(default=None, compare=False)
-    made_by: str = field(default="", compare=False)
+    declared_by: str = field(default="", compare=False)
     tied_to: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input; `keep` is the side of padding of a padding mask, `below` the exclusive bound of
-    ids.
+    """An input; `padding_side` is set for a padding mask, `upper_bound` is the exclusive upper
+    bound of ids.
     """
 
     type: Type
-    keep: Literal["", "left", "right", "any"] = ""
-    below: Dim | None = None
+    padding_side: Literal["", "left", "right", "any"] = ""
+    upper_bound: Dim | None = None
     span: Span | None = field(default=None, compare=False)
 
 
@@ -190,14 +190,14 @@ class Builder:
     nodes_by_free_length: dict[str, dict[Node, None]] = field(default_factory=dict)
     """For lengths that occur only in expert bodies, the value they were computed from."""
 
-    def input(self, name: str, facts: Input) -> Value:
+    def add_input(self, name: str, facts: Input) -> Value:
         """Add an input."""
         assert name not in self.inputs, f"two inputs are called {name}"
         self.input_facts[name] = facts
         self.inputs[name] = Value(facts.type)
         return self.inputs[name]
 
-    def parameter(self, facts: Parameter) -> Value:
+    def add_parameter(self, facts: Parameter) -> Value:
         """Add a parameter, or return the existing one of the same name and type."""
         if facts.name not in self.parameters:
             self.parameter_facts[facts.name] = facts
@@ -206,7 +206,7 @@ class Builder:
         assert value.type == facts.type, f"{facts.name} is {value.type} and {facts.type}"
         return value
 
-    def add(
+    def add_node(
         self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
     ) -> NodeResults:
         """Add `op` and return its results, checked by its shape rule. Raises ShapeError."""
@@ -220,9 +220,11 @@ class Builder:
             self._record_origin(node, scope, span)
         return results
 
-    def one(self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None) -> Value:
+    def add_op(
+        self, op: Op, *args: Value | None, scope: str = "", span: Span | None = None
+    ) -> Value:
         """Add `op` and return its first result."""
-        return self.add(op, *args, scope=scope, span=span)[0]
+        return self.add_node(op, *args, scope=scope, span=span)[0]
 
     def _record_origin(self, node: Node, scope: str, span: Span | None) -> None:
         old = self.node_origins.get(node, NodeOrigin())
@@ -235,27 +237,30 @@ class Builder:
         seen.update((scope, span))
         self.origin_parts[node] = now, seen
 
-    def copy_ports(self, graph: Graph) -> dict[Value, Value]:
+    def copy_inputs_and_parameters(self, graph: Graph) -> dict[Value, Value]:
         """Add the inputs and parameters of `graph`; the new value of each."""
-        new_values = {v: self.input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
+        new_values = {v: self.add_input(n, graph.input_facts[n]) for n, v in graph.inputs.items()}
         for name, value in graph.parameters.items():
-            new_values[value] = self.parameter(graph.parameter_facts[name])
+            new_values[value] = self.add_parameter(graph.parameter_facts[name])
         return new_values
 
     def copy_node(
         self, graph: Graph, node: Node, new_values: Mapping[Value, Value], op: Op | None = None
     ) -> NodeResults:
         """Add a node of `graph`, or `op` in its place, with operands mapped by `new_values`."""
-        results = self.add(op or node.op, *(a and new_values[a] for a in node.args))
+        results = self.add_node(op or node.op, *(a and new_values[a] for a in node.args))
         self.copy_origin(graph, node, results)
         return results
 
     def copy_nodes(
-        self, graph: Graph, new_values: dict[Value, Value], only: Container[Node] | None = None
+        self,
+        graph: Graph,
+        new_values: dict[Value, Value],
+        only_nodes: Container[Node] | None = None,
     ) -> None:
-        """Add all nodes of `graph`, or `only` some, and their results to `new_values`."""
+        """Add all nodes of `graph`, or `only_nodes` some, and their results to `new_values`."""
         for node, results in graph.nodes:
-            if only is None or node in only:
+            if only_nodes is None or node in only_nodes:
                 new_values.update(
                     zip(results, self.copy_node(graph, node, new_values), strict=True)
                 )
@@ -277,11 +282,11 @@ class Builder:
         if outputs is None:
             outputs = {n: new_values[v] for n, v in graph.outputs.items()}
         facts = graph.length_equations
-        return self.finish(
+        return self.build_graph(
             graph.name, outputs, min_lengths=graph.min_lengths, length_equations=facts
         )
 
-    def finish(
+    def build_graph(
         self,
         name: str,
         outputs: Mapping[str, Value],
@@ -356,7 +361,7 @@ def substitute_graph_symbols(graph: Graph, lengths: Mapping[str, Dim]) -> Graph:
         length_equations={n: d.substitute(lengths) for n, d in equations if n not in lengths},
     )
     b = Builder()
-    new_values = b.copy_ports(graph)
+    new_values = b.copy_inputs_and_parameters(graph)
     for node, results in graph.nodes:
         results_now = b.copy_node(graph, node, new_values, substitute_op(node.op, lengths))
         new_values.update(zip(results, results_now, strict=True))
@@ -376,5 +381,5 @@ def substitute_op(op: Op, lengths: Mapping[str, Dim]) -> Op:
         return attribute
 
     # most ops have no length among their attributes, and stay the same op
-    may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.attributes().values())
+    may_change = any(isinstance(v, Dim | tuple | Graph) for v in op.get_attributes().values())
     return op.map_attributes(substitute_attribute) if may_change else op

@@ -51,7 +51,7 @@ def parse_ir(text: str, name: str = "<ir>") -> dict[str, Graph]:
             helps=["compile the model again with this version of specc"],
         )
     lines.column = len(IR_HEADER)
-    lines.advance()
+    lines.advance_line()
     graphs: dict[str, Graph] = {}
     while lines.line:
         graph = _GraphParser(lines, 0).parse_graph()
@@ -83,29 +83,29 @@ class _GraphParser:
         # Nested bodies are parsed without recursion limits imposed by the text.
         if self.depth > MAX_BODY_NESTING:
             lines.raise_error_here(f"bodies are nested more than {MAX_BODY_NESTING} deep")
-        lines.expect("graph ")
+        lines.expect_word("graph ")
         name = lines.read_string()
-        lines.advance()
+        lines.advance_line()
         # In canonical order: parsing a text and printing it gives the same text.
         for word, reader in (
-            ("least ", self.read_least),
-            ("fact ", self.read_fact),
+            ("least ", self.read_min_length),
+            ("fact ", self.read_length_equation),
             ("input ", self.read_input),
             ("parameter ", self.read_parameter),
         ):
-            while lines.skip(word):
+            while lines.skip_word(word):
                 reader()
-                lines.advance()
-        while lines.peek("%"):
+                lines.advance_line()
+        while lines.is_at_word("%"):
             self.read_node()
         for word, table in (("name ", self.b.names), ("output ", self.outputs)):
-            while lines.skip(word):
+            while lines.skip_word(word):
                 made = self.read_unique_name(table)
-                lines.expect(" ")
+                lines.expect_word(" ")
                 table[made] = self.read_known_value()
-                lines.advance()
-        lines.expect("end")
-        lines.advance()
+                lines.advance_line()
+        lines.expect_word("end")
+        lines.advance_line()
         b = self.b
         return Graph(
             name=name,
@@ -121,38 +121,40 @@ class _GraphParser:
             length_equations=self.facts,
         )
 
-    def read_least(self) -> None:
+    def read_min_length(self) -> None:
         """Parse `least seq 1`."""
-        name = self.lines.match(NAME_PATTERN, "a name").group()
-        self.lines.expect(" ")
+        name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
+        self.lines.expect_word(" ")
         bound = self.lines.read_number()
         if isinstance(bound, float) or name in self.least:
             self.lines.raise_error_here(f"expected one integer for `{name}`")
         self.least[name] = bound
 
-    def read_fact(self) -> None:
+    def read_length_equation(self) -> None:
         """Parse `fact size = 4*half`."""
-        name = self.lines.match(NAME_PATTERN, "a name").group()
-        self.lines.expect(" = ")
+        name = self.lines.match_pattern(NAME_PATTERN, "a name").group()
+        self.lines.expect_word(" = ")
         if name in self.facts:
             self.lines.raise_error_here(f"`{name}` is duplicated")
         self.facts[name] = self.parse_length()
 
     def parse_length(self) -> Dim:
         """Parse a length up to the end of the line."""
-        return self.lines.parse_dim(self.lines.match(REST_OF_LINE_PATTERN, "a length").group())
+        return self.lines.parse_dim(
+            self.lines.match_pattern(REST_OF_LINE_PATTERN, "a length").group()
+        )
 
     def read_input(self) -> None:
         """Parse `input "ids" %0: i64[batch, seq] below=vocab`."""
         lines = self.lines
         name = self.read_unique_name(self.b.inputs)
-        lines.expect(" ")
+        lines.expect_word(" ")
         type = self.parse_definition()
-        keep = lines.read_string() if lines.skip(" keep=") else ""
-        below = self.parse_length() if lines.skip(" below=") else None
+        keep = lines.read_string() if lines.skip_word(" keep=") else ""
+        below = self.parse_length() if lines.skip_word(" below=") else None
         match keep:
             case "" | "left" | "right" | "any":
-                self.values.append(self.b.input(name, Input(type, keep, below)))
+                self.values.append(self.b.add_input(name, Input(type, keep, below)))
             case _:
                 lines.raise_error_here(f"`{keep}` is not a padding side")
 
@@ -160,13 +162,15 @@ class _GraphParser:
         """Parse `parameter "norm.weight" %1: f32[768] initial="ones" made_by=""`."""
         lines = self.lines
         name = self.read_unique_name(self.b.parameters)
-        lines.expect(" ")
+        lines.expect_word(" ")
         type = self.parse_definition()
-        lines.expect(" initial=")
+        lines.expect_word(" initial=")
         initial = lines.read_string()
-        lines.expect(" made_by=")
-        facts = Parameter(name=name, type=type, initial=initial, made_by=lines.read_string())
-        self.values.append(self.b.parameter(facts))
+        lines.expect_word(" made_by=")
+        facts = Parameter(
+            name=name, type=type, initializer=initial, declared_by=lines.read_string()
+        )
+        self.values.append(self.b.add_parameter(facts))
 
     def read_node(self) -> None:
         """Parse `%2: f32[n] = add(%0, %1) {…} @ "scope"`, with a body if it ends in `body`."""
@@ -176,9 +180,9 @@ class _GraphParser:
             lines.raise_error_here(f"more than {MAX_IR_NODES} nodes")
         span = lines.get_rest_span()
         recorded_types = [self.parse_result(0)]
-        while lines.skip(", "):
+        while lines.skip_word(", "):
             recorded_types.append(self.parse_result(len(recorded_types)))
-        lines.expect(" = ")
+        lines.expect_word(" = ")
         node, types, scopes = self.parse_node(span)
         # The text states each type, and the op infers it again, so that damage is located.
         if [str(t) for t in types] != recorded_types:
@@ -195,12 +199,12 @@ class _GraphParser:
     def parse_node(self, span: Span) -> tuple[Node, tuple[Type, ...], tuple[str, ...]]:
         """Parse the node after the `=`; return it, its inferred types and its scopes."""
         lines = self.lines
-        name = lines.match(KEYWORD_PATTERN, "the name of an op").group()
+        name = lines.match_pattern(KEYWORD_PATTERN, "the name of an op").group()
         args = self.parse_arguments()
-        attributes = self.parse_attributes() if lines.skip(" {") else {}
-        scopes = self.parse_scopes() if lines.skip(" @ ") else ()
-        has_body = lines.skip(" body")
-        lines.advance()
+        attributes = self.parse_attributes() if lines.skip_word(" {") else {}
+        scopes = self.parse_scopes() if lines.skip_word(" @ ") else ()
+        has_body = lines.skip_word(" body")
+        lines.advance_line()
         body = _GraphParser(lines, self.depth + 1).parse_graph() if has_body else None
         try:
             node = Node(build_op(name, attributes, body), args)
@@ -211,10 +215,10 @@ class _GraphParser:
             lines.raise_error_here(reason if str(error) else unsaid, span)
         return node, types, scopes
 
-    def read_unique_name(self, taken: dict[str, Value]) -> str:
-        """Read a quoted name that is not in `taken`."""
+    def read_unique_name(self, values_by_name: dict[str, Value]) -> str:
+        """Read a quoted name that is not in `values_by_name`."""
         name = self.lines.read_string()
-        if name in taken:
+        if name in values_by_name:
             self.lines.raise_error_here(f"duplicate `{name}`")
         return name
 
@@ -226,68 +230,68 @@ class _GraphParser:
     def parse_result(self, n: int) -> str:
         """Parse `%4: f32[n]` for result `n` of a node and return the type's text."""
         self.expect_number(len(self.values) + n)
-        return self.lines.match(TYPE_PATTERN, "a type").group()
+        return self.lines.match_pattern(TYPE_PATTERN, "a type").group()
 
     def expect_number(self, expected: int) -> None:
         """Step over `%n: `."""
-        if int(self.lines.match(VALUE_PATTERN, "a value").group(1)) != expected:
+        if int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1)) != expected:
             self.lines.raise_error_here(f"the next value is %{expected}")
-        self.lines.expect(": ")
+        self.lines.expect_word(": ")
 
     def read_known_value(self) -> Value:
         """Read a value that is already defined."""
-        number = int(self.lines.match(VALUE_PATTERN, "a value").group(1))
+        number = int(self.lines.match_pattern(VALUE_PATTERN, "a value").group(1))
         if number >= len(self.values):
             self.lines.raise_error_here(f"%{number} is used before it is defined")
         return self.values[number]
 
     def parse_arguments(self) -> tuple[Value | None, ...]:
         """Parse `(%0, _, %3)`."""
-        self.lines.expect("(")
+        self.lines.expect_word("(")
         args: list[Value | None] = []
-        while not self.lines.skip(")"):
+        while not self.lines.skip_word(")"):
             if args:
-                self.lines.expect(", ")
-            args.append(None if self.lines.skip("_") else self.read_known_value())
+                self.lines.expect_word(", ")
+            args.append(None if self.lines.skip_word("_") else self.read_known_value())
         return tuple(args)
 
     def parse_attributes(self) -> dict[str, object]:
         """Parse `axis=1, fn="sum"}`."""
         found: dict[str, object] = {}
         while True:
-            name = self.lines.match(KEYWORD_PATTERN, "the name of an attribute").group()
-            self.lines.expect("=")
+            name = self.lines.match_pattern(KEYWORD_PATTERN, "the name of an attribute").group()
+            self.lines.expect_word("=")
             if name in found:
                 self.lines.raise_error_here(f"duplicate `{name}`")
             found[name] = self.parse_attribute(0)
-            if self.lines.skip("}"):
+            if self.lines.skip_word("}"):
                 return found
-            self.lines.expect(", ")
+            self.lines.expect_word(", ")
 
     def parse_attribute(self, depth: int) -> object:
         """Parse a number, a string, `true`, `false`, `<length>` or a tuple of these."""
         lines = self.lines
-        if lines.skip("true"):
+        if lines.skip_word("true"):
             return True
-        if lines.skip("false"):
+        if lines.skip_word("false"):
             return False
-        if lines.peek('"'):
+        if lines.is_at_word('"'):
             return lines.read_string()
-        if lines.peek("<"):
-            return lines.parse_dim(lines.match(DIM_PATTERN, "a length").group(1))
-        if depth or not lines.skip("("):
+        if lines.is_at_word("<"):
+            return lines.parse_dim(lines.match_pattern(DIM_PATTERN, "a length").group(1))
+        if depth or not lines.skip_word("("):
             return lines.read_number()
         items: list[object] = []
-        while not lines.skip(")"):
+        while not lines.skip_word(")"):
             if items:
-                lines.expect(", ")
+                lines.expect_word(", ")
             items.append(self.parse_attribute(depth + 1))
         return tuple(items)
 
     def parse_scopes(self) -> tuple[str, ...]:
         """Parse `"layers.0", "layers.1"`."""
         found = [self.lines.read_string()]
-        while self.lines.skip(", "):
+        while self.lines.skip_word(", "):
             found.append(self.lines.read_string())
         return tuple(found)
 
@@ -310,14 +314,14 @@ def build_op(name: str, attributes: dict[str, object], body: Graph | None = None
     return kind(**given)
 
 
-def _check_attribute(field: Field[object], given: Mapping[str, object]) -> None:
+def _check_attribute(field: Field[object], attributes: Mapping[str, object]) -> None:
     """Raise ShapeError if an attribute is missing or has another type."""
-    if field.name not in given:
+    if field.name not in attributes:
         # A text from before an attribute was added does not contain it.
         if field.default is MISSING:
             raise ShapeError(f"the attribute `{field.name}` is missing")
-    elif not _has_type(given[field.name], field.type):
-        raise ShapeError(f"the attribute `{field.name}` cannot be {given[field.name]!r:.40}")
+    elif not _has_type(attributes[field.name], field.type):
+        raise ShapeError(f"the attribute `{field.name}` cannot be {attributes[field.name]!r:.40}")
 
 
 def _has_type(value: object, type: object) -> bool:

@@ -62,16 +62,17 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
         yield f"{indent}input {quote_string(name)} {number_value(value)}{facts}"
     for name, value in graph.parameters.items():
         parameter = graph.parameter_facts[name]
-        said = (
-            f"initial={quote_string(parameter.initial)} made_by={quote_string(parameter.made_by)}"
+        facts_text = (
+            f"initial={quote_string(parameter.initializer)} "
+            f"made_by={quote_string(parameter.declared_by)}"
         )
-        yield f"{indent}parameter {quote_string(name)} {number_value(value)} {said}"
+        yield f"{indent}parameter {quote_string(name)} {number_value(value)} {facts_text}"
     for node, results in graph.nodes:
         args = ", ".join(numbers[a] if a else "_" for a in node.args)
-        made = ", ".join(map(number_value, results))
+        results_text = ", ".join(map(number_value, results))
         yield from _format_node(
             node,
-            f"{indent}{made} = {node.op.name}({args})",
+            f"{indent}{results_text} = {node.op.name}({args})",
             graph.node_origins.get(node, NodeOrigin()),
             depth,
         )
@@ -83,22 +84,22 @@ def _format_graph(graph: Graph, depth: int) -> Iterator[str]:
 
 
 def _format_input_facts(facts: Input) -> str:
-    keep = f" keep={quote_string(facts.keep)}" if facts.keep else ""
-    below = "" if facts.below is None else f" below={facts.below}"
+    keep = f" keep={quote_string(facts.padding_side)}" if facts.padding_side else ""
+    below = "" if facts.upper_bound is None else f" below={facts.upper_bound}"
     return f"{keep}{below}"
 
 
-def _format_node(node: Node, start: str, made: NodeOrigin, depth: int) -> Iterator[str]:
+def _format_node(node: Node, node_text: str, origin: NodeOrigin, depth: int) -> Iterator[str]:
     plain, bodies = [], []
-    for name, value in node.op.attributes().items():
+    for name, value in node.op.get_attributes().items():
         if isinstance(value, Graph):
             bodies.append(value)
         else:
             plain.append(f"{name}={_format_attribute(value)}")
     assert len(bodies) <= 1, f"{node.op.name} has two bodies"
     attributes = f" {{{', '.join(plain)}}}" if plain else ""
-    scopes = f" @ {', '.join(map(quote_string, made.scopes))}" if made.scopes else ""
-    yield f"{start}{attributes}{scopes}{' body' if bodies else ''}"
+    scopes = f" @ {', '.join(map(quote_string, origin.scopes))}" if origin.scopes else ""
+    yield f"{node_text}{attributes}{scopes}{' body' if bodies else ''}"
     for body in bodies:
         yield from _format_graph(body, depth + 1)
 
@@ -155,27 +156,27 @@ class _DimParser:
         self.tokens = tokens
         self.position = 0
 
-    def peek(self) -> str:
+    def peek_token(self) -> str:
         """Return the current token, or "" at the end."""
         return self.tokens[self.position] if self.position < len(self.tokens) else ""
 
-    def take(self, *expected: str) -> str:
+    def take_token(self, *expected: str) -> str:
         """Consume and return one of `expected`; "" if the current token is none."""
-        token = self.peek()
+        token = self.peek_token()
         if token not in expected or not token:
             return ""
         self.position += 1
         return token
 
-    def expect(self, token: str) -> None:
+    def expect_token(self, token: str) -> None:
         """Consume `token`. DimError if it is missing."""
-        if not self.take(token):
-            raise DimError(f"expected `{token}` in a length, got `{self.peek()}`")
+        if not self.take_token(token):
+            raise DimError(f"expected `{token}` in a length, got `{self.peek_token()}`")
 
     def parse_sum(self, depth: int) -> Dim:
         """Parse `[-] term { (+ | -) term }`."""
-        total = -self.parse_product(depth) if self.take("-") else self.parse_product(depth)
-        while sign := self.take("+", "-"):
+        total = -self.parse_product(depth) if self.take_token("-") else self.parse_product(depth)
+        while sign := self.take_token("+", "-"):
             term = self.parse_product(depth)
             total = total + term if sign == "+" else total - term
         return total
@@ -183,14 +184,14 @@ class _DimParser:
     def parse_product(self, depth: int) -> Dim:
         """Parse `power { * power }`."""
         result = self.parse_power(depth)
-        while self.take("*"):
+        while self.take_token("*"):
             result = result * self.parse_power(depth)
         return result
 
     def parse_power(self, depth: int) -> Dim:
         """Parse `atom [^ number]`."""
         base = self.parse_atom(depth)
-        if not self.take("^"):
+        if not self.take_token("^"):
             return base
         power = self.parse_integer()
         if power > MAX_EXPONENT:
@@ -199,7 +200,7 @@ class _DimParser:
 
     def parse_integer(self) -> int:
         """Parse an integer."""
-        token = self.peek()
+        token = self.peek_token()
         if not token.isdecimal() or len(token) > 16 or int(token) >= MAX_DIM_INTEGER:
             raise DimError(f"`{token[:20]}` is not a number below 2^53")
         self.position += 1
@@ -211,28 +212,28 @@ class _DimParser:
         """
         if depth > MAX_DIM_NESTING:
             raise DimError(f"a length nested more than {MAX_DIM_NESTING} deep")
-        if self.take("("):
+        if self.take_token("("):
             inside = self.parse_sum(depth + 1)
-            if fn := self.take("/", "//", "%"):
+            if fn := self.take_token("/", "//", "%"):
                 inside = DIM_FUNCTIONS[fn](inside, self.parse_sum(depth + 1))
-            self.expect(")")
+            self.expect_token(")")
             return inside
-        token = self.peek()
+        token = self.peek_token()
         if token.isdecimal():
             return Dim.of(self.parse_integer())
         if not re.match(r"[A-Za-z_]", token):
             raise DimError(f"expected a number or a name in a length, got `{token}`")
         self.position += 1
-        if token in ("min", "max") and self.take("("):
-            return self.parse_pair(DIM_FUNCTIONS[token], depth)
+        if token in ("min", "max") and self.take_token("("):
+            return self.parse_binary_call(DIM_FUNCTIONS[token], depth)
         return Dim.symbol(token)
 
-    def parse_pair(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
+    def parse_binary_call(self, fn: Callable[[Dim, Dim], Dim], depth: int) -> Dim:
         """Parse the two arguments of `fn` and the closing bracket."""
         left = self.parse_sum(depth + 1)
-        self.expect(",")
+        self.expect_token(",")
         right = self.parse_sum(depth + 1)
-        self.expect(")")
+        self.expect_token(")")
         return fn(left, right)
 
 
@@ -266,7 +267,7 @@ class IrLineReader:
         whole = self.source.text[self.offset : end]
         self.line, self.column = whole, len(whole) - len(whole.lstrip(" "))
 
-    def advance(self) -> None:
+    def advance_line(self) -> None:
         """Go to the next line; the current one must be consumed."""
         if self.column != len(self.line):
             self.raise_error_here("unexpected token")
@@ -277,38 +278,40 @@ class IrLineReader:
         """Return the rest of the current line."""
         return Span(self.source, self.start + self.column, self.start + len(self.line))
 
-    def raise_error_here(self, what: str, span: Span | None = None) -> NoReturn:
+    def raise_error_here(self, expected: str, span: Span | None = None) -> NoReturn:
         """Raise E0928 at the current position, or at `span`."""
         span = span or self.get_rest_span()
-        raise_error("E0928", f"invalid graph text: {what}", span, helps=["compile the model again"])
+        raise_error(
+            "E0928", f"invalid graph text: {expected}", span, helps=["compile the model again"]
+        )
 
-    def peek(self, word: str) -> bool:
+    def is_at_word(self, word: str) -> bool:
         """Return whether `word` is next."""
         return self.line.startswith(word, self.column)
 
-    def skip(self, word: str) -> bool:
+    def skip_word(self, word: str) -> bool:
         """Consume `word` if it is next; return whether it was."""
-        if not self.peek(word):
+        if not self.is_at_word(word):
             return False
         self.column += len(word)
         return True
 
-    def expect(self, word: str) -> None:
+    def expect_word(self, word: str) -> None:
         """Consume `word`; E0928 if it is not next."""
-        if not self.skip(word):
+        if not self.skip_word(word):
             self.raise_error_here(f"`{word}` is expected")
 
-    def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+    def match_pattern(self, pattern: re.Pattern[str], description: str) -> re.Match[str]:
         """Step over what `pattern` matches here."""
         found = pattern.match(self.line, self.column)
         if not found:
-            self.raise_error_here(f"{what} is expected")
+            self.raise_error_here(f"{description} is expected")
         self.column = found.end()
         return found
 
     def read_string(self) -> str:
         """Read a quoted string."""
-        raw = self.match(STRING_PATTERN, "a quoted string").group()
+        raw = self.match_pattern(STRING_PATTERN, "a quoted string").group()
         try:
             value = json.loads(raw)
         except ValueError:
@@ -325,7 +328,7 @@ class IrLineReader:
 
     def read_number(self) -> int | float:
         """Read an int, or a float if it has a point or an exponent."""
-        raw = self.match(NUMBER_PATTERN, "a number").group()
+        raw = self.match_pattern(NUMBER_PATTERN, "a number").group()
         try:
             if raw.lstrip("-").isdecimal():
                 if len(raw) > 17:
@@ -337,7 +340,7 @@ class IrLineReader:
 
     def read_type(self) -> Type:
         """Read an element type and a shape."""
-        dtype, inside = self.match(TYPE_PATTERN, "a type").groups()
+        dtype, inside = self.match_pattern(TYPE_PATTERN, "a type").groups()
         if dtype not in ALL_DTYPES:
             self.raise_error_here(f"unknown element type `{dtype}`")
         dims = tuple(self.parse_dim(d) for d in _split_at_commas(inside))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from specc.ir.dim import DimError
 from specc.ir.graph import Graph, Node, NodeResults, Value
-from specc.ir.ops import Extent, Range, Route, Scan, Size
+from specc.ir.ops import Extent, MixtureOfExperts, Range, Scan, Size
 from specc.ir.types import ShapeError, Type
 
 
@@ -35,24 +35,26 @@ def _iterate_errors(graph: Graph) -> Iterator[str]:
             yield f"provenance of a node that is not in the graph: {node.op.name}"
 
 
-def _iterate_undefined(what: str, values: Mapping[str, Value], known: set[Value]) -> Iterator[str]:
+def _iterate_undefined(
+    value_kind: str, values: Mapping[str, Value], defined_values: set[Value]
+) -> Iterator[str]:
     for name, value in values.items():
-        if value not in known:
-            yield f"the {what} `{name}` is not defined in the graph"
+        if value not in defined_values:
+            yield f"the {value_kind} `{name}` is not defined in the graph"
 
 
 def _iterate_input_errors(
-    what: str, values: Mapping[str, Value], types: Mapping[str, Type]
+    input_kind: str, values: Mapping[str, Value], types: Mapping[str, Type]
 ) -> Iterator[str]:
     """Yield errors of inputs or parameters whose declared types are `types`."""
     if values.keys() != types.keys():
         differ = sorted(values.keys() ^ types.keys())
-        yield f"the {what}s and their declarations differ: {differ}"
+        yield f"the {input_kind}s and their declarations differ: {differ}"
     for name, value in values.items():
         if value.node:
-            yield f"{what} `{name}` is the result of a node"
+            yield f"{input_kind} `{name}` is the result of a node"
         if name in types and types[name] != value.type:
-            yield f"{what} `{name}` is {value.type} and {types[name]}"
+            yield f"{input_kind} `{name}` is {value.type} and {types[name]}"
 
 
 def is_length_dependent(node: Node) -> bool:
@@ -65,12 +67,14 @@ def is_length_dependent(node: Node) -> bool:
     return False
 
 
-def _iterate_node_errors(node: Node, results: NodeResults, known: set[Value]) -> Iterator[str]:
+def _iterate_node_errors(
+    node: Node, results: NodeResults, defined_values: set[Value]
+) -> Iterator[str]:
     for n, a in enumerate(node.args):
-        if a and a not in known:
+        if a and a not in defined_values:
             yield f"operand {n + 1} is used before it is defined"
     yield from _iterate_result_errors(node, results)
-    if isinstance(node.op, Scan | Route):
+    if isinstance(node.op, Scan | MixtureOfExperts):
         yield from _iterate_body_errors(node.op.body)
 
 

@@ -45,21 +45,21 @@ def find_table_limit(node: Node) -> TableLimit | None:
             return _make_table_limit(node, ids, table.shape[0].number, table)
         case Node(ops.Gather(axis), (Value() as rows, Value() as ids)):
             table = rows
-            while isinstance(table.op, ops.Slice) and table.node and table.node.first:
-                table = table.node.first
+            while isinstance(table.op, ops.Slice) and table.node and table.node.first_operand:
+                table = table.node.first_operand
             return _make_table_limit(node, ids, rows.shape[axis].number, table)
-        case Node(ops.RopeAngles(most=most), (Value() as ids, *_)) if most:
+        case Node(ops.RopeAngles(max_positions=most), (Value() as ids, *_)) if most:
             return _make_table_limit(node, ids, most, None)
     return None
 
 
 def _make_table_limit(
-    node: Node, ids: Value, most: int | None, table: Value | None
+    node: Node, ids: Value, max_positions: int | None, table: Value | None
 ) -> TableLimit | None:
     maximum = _find_largest_index(ids)
-    if most is None or maximum is None:
+    if max_positions is None or maximum is None:
         return None
-    return TableLimit(node, maximum + 1, most, table)
+    return TableLimit(node, maximum + 1, max_positions, table)
 
 
 def _find_largest_index(value: Value) -> Dim | None:
@@ -91,9 +91,9 @@ def _find_largest_index(value: Value) -> Dim | None:
             return None
 
 
-def _shift_largest_index(fn: str, maximum: Dim | None, by: Value) -> Dim | None:
+def _shift_largest_index(fn: str, maximum: Dim | None, offset: Value) -> Dim | None:
     """Return the largest index after adding a constant or a length, as in a step."""
-    match by.node:
+    match offset.node:
         case _ if maximum is None:
             return None
         case Node(ops.Constant(c)):
@@ -128,16 +128,20 @@ class LengthConstraint:
 
 def find_valid_lengths(
     graph: Graph,
-    wanted: Mapping[str, int],
+    preferred_lengths: Mapping[str, int],
     max_lengths: Mapping[str, int] | None = None,
     excluded: Collection[int] = (),
 ) -> dict[str, int] | None:
     """Return lengths near the wanted ones that meet all constraints, within `max_lengths` and the
     graph's bounds and not moved to a number in `excluded`; None if none are found.
     """
-    open_ = [d for d in collect_length_constraints(graph) if d.length.symbols() <= wanted.keys()]
-    if all(d.is_satisfied(wanted) for d in open_):
-        return dict(wanted)
+    open_ = [
+        d
+        for d in collect_length_constraints(graph)
+        if d.length.symbols() <= preferred_lengths.keys()
+    ]
+    if all(d.is_satisfied(preferred_lengths) for d in open_):
+        return dict(preferred_lengths)
     moved = {s for d in open_ for s in d.length.symbols()}
     symbols = sorted(moved, key=lambda s: (_is_coupled(s, open_), s))
     # Near lengths first, for all symbols: a far one of the first symbol would be found before a
@@ -145,17 +149,21 @@ def find_valid_lengths(
     for reach in SEARCH_RADII:
         tries = dict[str, list[int]]()
         for s in symbols:
-            largest = (max_lengths or {}).get(s, wanted[s] + reach)
-            near = _iterate_nearby_lengths(wanted[s], reach, graph.min_lengths.get(s, 1), largest)
-            tries[s] = _exclude_lengths(near, wanted[s], excluded)
+            largest = (max_lengths or {}).get(s, preferred_lengths[s] + reach)
+            near = _iterate_nearby_lengths(
+                preferred_lengths[s], reach, graph.min_lengths.get(s, 1), largest
+            )
+            tries[s] = _exclude_lengths(near, preferred_lengths[s], excluded)
         if found := _search_lengths(symbols, tries, open_):
-            return {**wanted, **found}
+            return {**preferred_lengths, **found}
     return None
 
 
-def _exclude_lengths(lengths: Iterable[int], wanted: int, excluded: Collection[int]) -> list[int]:
+def _exclude_lengths(
+    lengths: Iterable[int], preferred_length: int, excluded: Collection[int]
+) -> list[int]:
     """Return the lengths that are not excluded; the wanted one never is."""
-    return [n for n in lengths if n == wanted or n not in excluded]
+    return [n for n in lengths if n == preferred_length or n not in excluded]
 
 
 def find_total_strides(graph: Graph) -> dict[str, int]:
@@ -224,7 +232,7 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
             return start, shape[axis] - stop
         case ops.Slice(axis, start, stop):
             return start, stop - start, shape[axis] - stop
-        case ops.Stride(axis, start, stop, step):
+        case ops.StridedSlice(axis, start, stop, step):
             return start, stop - start, shape[axis] - stop, step - 1
         case ops.TopK(axis, k):
             return k, shape[axis] - k
@@ -236,7 +244,7 @@ def list_nonnegative_dims(node: Node) -> tuple[Dim, ...]:
             return tuple(d - 1 for d in shape[2:])
         case ops.Conv() | ops.MaxPool() | ops.AveragePool() as op:
             return _list_spare_lengths(op, shape)
-        case ops.KeepRows() as op:
+        case ops.DownsamplePaddingMask() as op:
             length = shape[1]
             return (op.compute_length(length) - min_dims(length, 1),)
     return ()
@@ -252,32 +260,36 @@ def _list_spare_lengths(
     return tuple(op.compute_spare_length(moved[n], n) for n in range(len(op.kernel)))
 
 
-def _is_coupled(symbol: str, open_: Iterable[LengthConstraint]) -> bool:
+def _is_coupled(symbol: str, open_constraints: Iterable[LengthConstraint]) -> bool:
     """Return whether a constraint combines this symbol with others: it is chosen after independent
     ones.
     """
-    read = [d.length.symbols() for d in open_]
+    read = [d.length.symbols() for d in open_constraints]
     return any(symbol in symbols and len(symbols) > 1 for symbols in read)
 
 
-def _iterate_nearby_lengths(wanted: int, reach: int, least: int, most: int) -> Iterator[int]:
+def _iterate_nearby_lengths(
+    preferred_length: int, radius: int, min_length: int, max_length: int
+) -> Iterator[int]:
     """Yield the number itself, then larger, then smaller ones."""
-    yield from range(wanted, min(wanted + reach, most) + 1)
-    yield from range(wanted - 1, max(wanted - reach, least) - 1, -1)
+    yield from range(preferred_length, min(preferred_length + radius, max_length) + 1)
+    yield from range(preferred_length - 1, max(preferred_length - radius, min_length) - 1, -1)
 
 
 def _search_lengths(
-    symbols: list[str], tries: Mapping[str, list[int]], open_: Iterable[LengthConstraint]
+    symbols: list[str],
+    candidate_lengths: Mapping[str, list[int]],
+    open_constraints: Iterable[LengthConstraint],
 ) -> dict[str, int] | None:
     """Return the first choice that meets all demands; None after too many tries."""
     # A constraint is checked as soon as its last symbol has a value, so that rejected values are
     # not combined with every value of later symbols.
     place = {s: n for n, s in enumerate(symbols)}
     due: list[list[LengthConstraint]] = [[] for _ in symbols]
-    for demand in open_:
+    for demand in open_constraints:
         due[max(place[s] for s in demand.length.symbols())].append(demand)
     sizes: dict[str, int] = {}
-    stack, left = [iter(tries[symbols[0]])], MAX_TRIES
+    stack, left = [iter(candidate_lengths[symbols[0]])], MAX_TRIES
     while stack and left:
         left -= 1
         at = len(stack) - 1
@@ -289,7 +301,7 @@ def _search_lengths(
         if all(d.is_satisfied(sizes) for d in due[at]):
             if at + 1 == len(symbols):
                 return sizes
-            stack.append(iter(tries[symbols[at + 1]]))
+            stack.append(iter(candidate_lengths[symbols[at + 1]]))
     return None
 
 
@@ -312,25 +324,25 @@ def is_never_negative(length: Dim, min_lengths: Mapping[str, int] | None = None)
     return False
 
 
-def _find_lower_bound(length: Dim, least: Mapping[str, int]) -> int | None:
+def _find_lower_bound(length: Dim, min_lengths: Mapping[str, int]) -> int | None:
     """Return a lower bound that is known to be 0 or more, else None."""
     total = 0
     for monomial, c in length.terms:
         if monomial and c < 0:
             return None
         for atom, power in monomial:
-            if (least_of := _find_factor_bound(atom, least)) is None:
+            if (least_of := _find_factor_bound(atom, min_lengths)) is None:
                 return None
             c *= least_of**power
         total += c
     return total if total >= 0 else None
 
 
-def _find_factor_bound(atom: Atom, least: Mapping[str, int]) -> int | None:
+def _find_factor_bound(atom: Atom, min_lengths: Mapping[str, int]) -> int | None:
     """Return a lower bound of a factor that is known to be 0 or more, else None."""
     if isinstance(atom, str):
-        return max(least.get(atom, 0), 0)
-    a, b = (_find_lower_bound(d, least) for d in atom.args)
+        return max(min_lengths.get(atom, 0), 0)
+    a, b = (_find_lower_bound(d, min_lengths) for d in atom.args)
     match atom.fn:
         case "max":
             return max((n for n in (a, b) if n is not None), default=None)
@@ -354,17 +366,17 @@ def _iterate_relaxed_lengths(length: Dim) -> Iterator[Dim]:
                     yield length + (bound - Dim({monomial: 1})) * c
 
 
-def _bound_function(part: DimFunction, count: int) -> tuple[Dim, ...]:
+def _bound_function(function: DimFunction, count: int) -> tuple[Dim, ...]:
     """Return a bound of a part: lower where it is added, upper where it is subtracted."""
-    a, b = part.args
+    a, b = function.args
     if count > 0:
-        return (a, b) if part.fn == "max" else ()
-    match part.fn:
+        return (a, b) if function.fn == "max" else ()
+    match function.fn:
         case "min":
             return a, b
         # For a quotient or remainder only if both operands are valid lengths.
         case "//" | "%" if is_never_negative(a) and is_never_negative(b - 1):
-            return (a,) if part.fn == "//" else (a, b - 1)
+            return (a,) if function.fn == "//" else (a, b - 1)
     return ()
 
 

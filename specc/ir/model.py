@@ -19,29 +19,42 @@ spec has it."""
 
 @dataclass(frozen=True)
 class GenerateSection:
-    """The `generate` section: input `growing`, output `source` with the logits, and `settings` such
-    as `start`, `stop` and `strategy` as plain data.
+    """The `generate` section: input `sequence_input`, output `logits_output` with the logits, and
+    `settings` such as `start`, `stop` and `strategy` as plain data.
     """
 
     name: str
-    growing: str
-    source: str
+    sequence_input: str
+    logits_output: str
     settings: Mapping[str, object] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """Return the section as plain data, with the keys of the metadata format."""
+        return {
+            "name": self.name,
+            "growing": self.sequence_input,
+            "source": self.logits_output,
+            "settings": self.settings,
+        }
 
 
 @dataclass(frozen=True)
 class StreamSection:
     """The `stream` section: the streamed input, and the outputs computed from it."""
 
-    growing: str
-    sources: tuple[str, ...]
+    sequence_input: str
+    streamed_outputs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the section as plain data, with the keys of the metadata format."""
+        return {"growing": self.sequence_input, "sources": list(self.streamed_outputs)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
-    """A model: `graph` computes the outputs, `defaults` absent inputs. `reading`, `showing` and
-    `config` are plain data for the manifest; `shared_scopes` maps each scope whose weights several
-    calls may use to whether several do.
+    """A model: `graph` computes the outputs, `defaults` absent inputs. `input_readings`,
+    `result_displays` and `config` are plain data for the manifest; `shared_scopes` maps each scope
+    whose weights several calls may use to whether several do.
     """
 
     name: str
@@ -50,8 +63,8 @@ class ModelDefinition:
     defaults: Graph | None = None
     generation: GenerateSection | None = None
     streaming: StreamSection | None = None
-    reading: Mapping[str, object] = field(default_factory=dict)
-    showing: Mapping[str, object] = field(default_factory=dict)
+    input_readings: Mapping[str, object] = field(default_factory=dict)
+    result_displays: Mapping[str, object] = field(default_factory=dict)
     config: Mapping[str, object] = field(default_factory=dict)
     shared_scopes: Mapping[str, bool] = field(default_factory=dict)
     warnings: tuple[Diagnostic, ...] = ()
@@ -86,8 +99,8 @@ class DecodeState:
 @dataclass(frozen=True, kw_only=True)
 class DerivedGraphs:
     """A generative graph split along the time axis. `encode` is computed once, if at all. `step`
-    takes new positions of `growing`, the `static_inputs` (outputs of `encode`, or inputs of the
-    spec), inputs along the time axis (`full_length_inputs` with earlier positions), and the
+    takes new positions of `sequence_input`, the `static_inputs` (outputs of `encode`, or inputs of
+    the spec), inputs along the time axis (`full_length_inputs` with earlier positions), and the
     states. `initial_logits_output` names the output of `encode` with the logits of an empty
     sequence, `[batch, vocabulary]` or `[batch, 1, vocabulary]`; "" if a sequence begins with a
     token.
@@ -98,7 +111,7 @@ class DerivedGraphs:
     states: tuple[DecodeState, ...]
     static_inputs: tuple[str, ...]
     full_length_inputs: tuple[str, ...]
-    growing: str
+    sequence_input: str
     initial_logits_output: str = ""
 
 
@@ -199,14 +212,16 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
     builder, new_values = Builder(), dict[Value, Value]()
     for name, facts in defaults.input_facts.items():
         if name not in absent:
-            new_values[defaults.inputs[name]] = builder.input(name, facts)
+            new_values[defaults.inputs[name]] = builder.add_input(name, facts)
     waiting = [n for n in defaults.outputs if n in absent]
     outputs: dict[str, Value] = {}
     while waiting:
         name = _choose_next_default(defaults, waiting)
         waiting.remove(name)
         for other in find_default_sources(defaults, name) - {*builder.inputs} - {*outputs}:
-            new_values[defaults.inputs[other]] = builder.input(other, defaults.input_facts[other])
+            new_values[defaults.inputs[other]] = builder.add_input(
+                other, defaults.input_facts[other]
+            )
         value = defaults.outputs[name]
         builder.copy_nodes(defaults, new_values, collect_needed_nodes([value]))
         outputs[name] = new_values[value]
@@ -214,15 +229,15 @@ def resolve_absent_inputs(defaults: Graph, absent: Collection[str]) -> Graph:
         if name in defaults.inputs:
             new_values.setdefault(defaults.inputs[name], outputs[name])
     ordered = {n: outputs[n] for n in defaults.outputs if n in outputs}
-    return builder.finish(defaults.name, ordered, min_lengths=defaults.min_lengths)
+    return builder.build_graph(defaults.name, ordered, min_lengths=defaults.min_lengths)
 
 
-def _choose_next_default(defaults: Graph, waiting: Sequence[str]) -> str:
+def _choose_next_default(defaults: Graph, pending_names: Sequence[str]) -> str:
     """Return a default that reads none of the waiting ones. In a cycle there is no such: the first
     is taken, and what it reads becomes an input.
     """
-    ready = (n for n in waiting if not find_default_sources(defaults, n) & {*waiting})
-    return next(ready, waiting[0])
+    ready = (n for n in pending_names if not find_default_sources(defaults, n) & {*pending_names})
+    return next(ready, pending_names[0])
 
 
 def find_default_sources(defaults: Graph, name: str) -> set[str]:
@@ -239,14 +254,14 @@ TOKENWISE_OPS = (
 """Elementwise ops."""
 
 
-def extract_tokenwise_default(defaults: Graph, name: str, growing: str) -> Graph | None:
+def extract_tokenwise_default(defaults: Graph, name: str, sequence_input: str) -> Graph | None:
     """Return the default of `name` if it is token-wise (each position depends only on its own
     token).
     """
     value = defaults.outputs[name]
-    if find_default_sources(defaults, name) != {growing}:
+    if find_default_sources(defaults, name) != {sequence_input}:
         return None
-    if value.shape != defaults.inputs[growing].shape:
+    if value.shape != defaults.inputs[sequence_input].shape:
         return None
     if not all(isinstance(node.op, TOKENWISE_OPS) for node in collect_needed_nodes([value])):
         return None
@@ -267,17 +282,17 @@ def inline_defaults(graph: Graph, defaults: Graph) -> Graph:
     builder = Builder()
     for name, facts in graph.input_facts.items():
         if name not in defaults.outputs:
-            builder.input(name, facts)
+            builder.add_input(name, facts)
     for parameter in graph.parameter_facts.values():
-        builder.parameter(parameter)
-    default_values = _list_kept_inputs(defaults, builder)
+        builder.add_parameter(parameter)
+    default_values = _copy_remaining_inputs(defaults, builder)
     builder.copy_nodes(defaults, default_values)
-    new_values = _list_kept_inputs(graph, builder)
+    new_values = _copy_remaining_inputs(graph, builder)
     new_values |= {
         graph.inputs[n]: default_values[v] for n, v in defaults.outputs.items() if n in graph.inputs
     }
     for name in defaults.outputs:
-        if name in graph.inputs and graph.input_facts[name].keep:
+        if name in graph.inputs and graph.input_facts[name].padding_side:
             _zero_padding_ids(builder, graph, new_values, graph.inputs[name])
     new_values |= {v: builder.parameters[n] for n, v in graph.parameters.items()}
     builder.copy_nodes(graph, new_values)
@@ -290,13 +305,13 @@ def _zero_padding_ids(
     """Replace negative ids at padded positions by 0."""
     for name, facts in graph.input_facts.items():
         ids = graph.inputs[name]
-        if facts.below is None or ids not in new_values or ids.shape != keep.shape:
+        if facts.upper_bound is None or ids not in new_values or ids.shape != keep.shape:
             continue
-        zero = builder.one(ops.Constant(0, ids.dtype))
-        below = builder.one(ops.Compare("lt"), new_values[ids], zero)
-        unread = builder.one(ops.And(), builder.one(ops.Not(), new_values[keep]), below)
-        new_values[ids] = builder.one(ops.Where(), unread, zero, new_values[ids])
+        zero = builder.add_op(ops.Constant(0, ids.dtype))
+        below = builder.add_op(ops.Compare("lt"), new_values[ids], zero)
+        unread = builder.add_op(ops.And(), builder.add_op(ops.Not(), new_values[keep]), below)
+        new_values[ids] = builder.add_op(ops.Where(), unread, zero, new_values[ids])
 
 
-def _list_kept_inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:
+def _copy_remaining_inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:
     return {v: builder.inputs[n] for n, v in graph.inputs.items() if n in builder.inputs}

@@ -68,20 +68,20 @@ class Op:
     def bind_result_axes(self, axes: AxisBindings) -> None:
         """Bind the result axes the rule leaves open; check what it cannot say."""
 
-    def attributes(self) -> dict[str, object]:
+    def get_attributes(self) -> dict[str, object]:
         """Return the compile-time attributes by name, in order."""
         return {f.name: self.__dict__[f.name] for f in fields(self)}  # type: ignore[arg-type]
 
     def iterate_lengths(self) -> Iterator[Dim]:
         """Yield the lengths among the attributes, those in tuples included."""
-        for value in self.attributes().values():
+        for value in self.get_attributes().values():
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Dim):
                     yield part
 
-    def map_attributes(self, change: Callable[[object], object]) -> "Op":
-        """Return the op with `change` applied to every attribute."""
-        made: Op = type(self)(**{k: change(v) for k, v in self.attributes().items()})
+    def map_attributes(self, transform: Callable[[object], object]) -> "Op":
+        """Return the op with `transform` applied to every attribute."""
+        made: Op = type(self)(**{k: transform(v) for k, v in self.get_attributes().items()})
         return made
 
 
@@ -123,7 +123,7 @@ class Operand:
 
     def __call__(self, node: "Node") -> "Value":
         """Return the value."""
-        return node.operand(self.index)
+        return node.get_operand(self.index)
 
     def select(self, per_operand: Sequence[T]) -> T:
         """Return the entry for this operand of a per-operand list."""

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from specc.ir.op import Op, Operand, OptionalOperand
-from specc.ir.ops import Attend, Einsum, Extent, Hard, MaskedSoftmax, MatMul, Share, Weigh
+from specc.ir.ops import (
+    Attend,
+    Einsum,
+    Extent,
+    MaskedHardmax,
+    MaskedNormalization,
+    MaskedSoftmax,
+    MatMul,
+    WeightedSum,
+)
 from specc.ir.signature import SignatureAxis, assign_axis_marks, assign_result_axes
 from specc.ir.types import (
     EMPTY_INTERVAL,
@@ -27,12 +36,12 @@ DependenceKind = Literal["same", "window", "strided", "band", "newest", "extent"
 @dataclass(frozen=True, slots=True)
 class DependenceGate:
     """A condition: positions are read only where `operand` may be true or nonzero, by its axes
-    `query` and `key`, of which `query` becomes `result_axis`.
+    `query_axis` and `key_axis`, of which `query_axis` becomes `result_axis`.
     """
 
     operand: int
-    query: int
-    key: int
+    query_axis: int
+    key_axis: int
     result_axis: int
 
 
@@ -43,8 +52,8 @@ class Dependence:
     `same`: position by position. `window`: positions `t - hi` to `t - lo` of `result_axis`.
     `strided`: positions `t · stride - hi` to `t · stride - lo`, and the result has another length.
     `band`: through any of `gates`, all of which hold; without a gate, all positions. `newest`: the
-    last position (`hi` > 0: also those before it), and `result_axis` is None. `extent`: only the
-    length. `all`: all positions.
+    last position (`max_offset` > 0: also those before it), and `result_axis` is None. `extent`:
+    only the length. `all`: all positions.
     """
 
     operand: int
@@ -52,41 +61,46 @@ class Dependence:
     result: int
     result_axis: int | None
     kind: DependenceKind
-    reach: Interval = FULL_INTERVAL
+    offsets: Interval = FULL_INTERVAL
     gates: tuple[DependenceGate, ...] = ()
     stride: int = 1
 
     @property
-    def lo(self) -> float:
+    def min_offset(self) -> float:
         """The minimum of `t_result - t_operand`; negative if later positions are read."""
-        return self.reach.lo
+        return self.offsets.low
 
     @property
-    def hi(self) -> float:
+    def max_offset(self) -> float:
         """The maximum of `t_result - t_operand`: the lookback."""
-        return self.reach.hi
+        return self.offsets.high
 
 
 def make_dependence(
     operand: int,
-    axis: int,
+    operand_axis: int,
     result: int,
-    to: int | None,
+    result_axis: int | None,
     kind: DependenceKind,
-    reach: Interval = FULL_INTERVAL,
+    offsets: Interval = FULL_INTERVAL,
 ) -> Dependence:
     """Make a dependence without gates."""
     return Dependence(
-        operand=operand, operand_axis=axis, result=result, result_axis=to, kind=kind, reach=reach
+        operand=operand,
+        operand_axis=operand_axis,
+        result=result,
+        result_axis=result_axis,
+        kind=kind,
+        offsets=offsets,
     )
 
 
 GATE_OPERANDS: Mapping[type[Op], Operand | OptionalOperand] = {
     Attend: Attend.mask,
     MaskedSoftmax: MaskedSoftmax.mask,
-    Hard: Hard.mask,
-    Share: Share.mask,
-    Weigh: Weigh.weights,
+    MaskedHardmax: MaskedHardmax.mask,
+    MaskedNormalization: MaskedNormalization.mask,
+    WeightedSum: WeightedSum.weights,
     MatMul: MatMul.left,
 }
 """The operand that gates which keys a query reads: a mask, or weights that are zero where
@@ -179,13 +193,13 @@ class _OperandAxis:
 
     def make_dependence(
         self,
-        to: int | None,
+        result_axis: int | None,
         kind: DependenceKind,
-        reach: Interval = FULL_INTERVAL,
+        offsets: Interval = FULL_INTERVAL,
         gates: tuple[DependenceGate, ...] = (),
     ) -> Dependence:
-        """Make a dependence from this axis to the result axis `to`."""
-        made = make_dependence(self.operand, self.axis, self.result, to, kind, reach)
+        """Make a dependence from this axis to the result axis `result_axis`."""
+        made = make_dependence(self.operand, self.axis, self.result, result_axis, kind, offsets)
         return replace(made, gates=gates) if gates else made
 
 
@@ -210,7 +224,7 @@ def _build_dependence(operand_axis: _OperandAxis, arg: Type, result: Type) -> De
     return operand_axis.make_dependence(None, "all")
 
 
-def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
+def _interpret_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
     """Interpret a mark of the rule."""
     mark = operand_axis.mark.mark
     match mark[0]:
@@ -223,10 +237,10 @@ def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
         case ">":
             # Positions up to this one; if the result has no such axis, up to the newest.
             return operand_axis.make_dependence(
-                to, "newest" if to is None else "window", PAST_POSITIONS
+                result_axis, "newest" if result_axis is None else "window", PAST_POSITIONS
             )
         case "[":
-            return _interpret_window_mark(operand_axis, to)
+            return _interpret_window_mark(operand_axis, result_axis)
     assert mark[0] == "|", f"no such mark: {mark}"
     query = mark[1:]
     gates = _find_gates(
@@ -241,12 +255,12 @@ def _interpret_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
     )
 
 
-def _interpret_window_mark(operand_axis: _OperandAxis, to: int | None) -> Dependence:
+def _interpret_window_mark(operand_axis: _OperandAxis, result_axis: int | None) -> Dependence:
     """Interpret the mark `[low:high]` or `[low:high:stride:axis]`."""
     low, high, *moved = operand_axis.mark.mark[1:-1].split(":")
     reach = Interval(_evaluate_bound(operand_axis.op, low), _evaluate_bound(operand_axis.op, high))
     if not moved:
-        return operand_axis.make_dependence(to, "window", reach)
+        return operand_axis.make_dependence(result_axis, "window", reach)
     stride, made = moved
     link = operand_axis.make_dependence(
         _find_axis(operand_axis.result_axes, made), "strided", reach

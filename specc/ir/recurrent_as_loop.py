@@ -20,7 +20,7 @@ def expand_to_scan(
 ) -> tuple[Value, ...]:
     """Add the nodes of `op` to `b` and return its results."""
     from_x = op.sequence.select(args), op.weights.select(args), op.bias.select(args)
-    rows = b.one(ops.Linear(), *from_x, scope=scope)
+    rows = b.add_op(ops.Linear(), *from_x, scope=scope)
     # The first result is all positions; the final states follow.
     kinds = op.infer(*(a.type if a else None for a in args))[1:]
     firsts = [state.select(args) for state in op.initial_states]
@@ -32,7 +32,7 @@ def expand_to_scan(
     keep = op.keep.select(args)
     scan = ops.Scan(body, 1, len(starts), 1, op.reverse, keep is not None)
     kept = [keep] if keep else []
-    made = b.add(scan, *kept, rows, *starts, *captures.values(), scope=scope)
+    made = b.add_node(scan, *kept, rows, *starts, *captures.values(), scope=scope)
     # A loop returns its states first and the outputs last; the layers the other way round.
     return (made[-1], *made[:-1])
 
@@ -58,44 +58,46 @@ class CellBuilder:
 
     def add_op(self, fn: str, *args: Value) -> Value:
         """Add `add`, `mul`, `sub` of two values, or a unary function."""
-        return self.b.one(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
+        return self.b.add_op(ops.Arith(fn) if len(args) == 2 else ops.Pointwise(fn), *args)
 
     def add_linear(self, x: Value, w: Value, bias: Value | None = None) -> Value:
         """Add `x @ w.T + bias`."""
-        return self.b.one(ops.Linear(), x, w, bias)
+        return self.b.add_op(ops.Linear(), x, w, bias)
 
     def split_last_axis(self, x: Value, count: int) -> list[Value]:
         """Split the last axis in equal parts; the ops' rules ensure divisibility."""
         axis = x.rank - 1
         size = divide_dims_exactly(x.shape[axis], count)
-        return [self.b.one(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
+        return [self.b.add_op(ops.Slice(axis, size * n, size * (n + 1)), x) for n in range(count)]
 
 
 def _build_body(
-    op: RecurrentOp, rows: Value, starts: Sequence[Value], captures: CellCaptures
+    op: RecurrentOp, sequence: Value, initial_states: Sequence[Value], captures: CellCaptures
 ) -> Graph:
     inner = Builder()
-    row = inner.input("row", Input(remove_axis(rows.type, 1)))
-    carries = [inner.input(f"state {n}", Input(s.type)) for n, s in enumerate(starts)]
-    outer = {name: inner.input(name, Input(v.type)) for name, v in captures.items()}
+    row = inner.add_input("row", Input(remove_axis(sequence.type, 1)))
+    carries = [inner.add_input(f"state {n}", Input(s.type)) for n, s in enumerate(initial_states)]
+    outer = {name: inner.add_input(name, Input(v.type)) for name, v in captures.items()}
     after = compute_cell(CellBuilder(inner), op, row, carries, outer)
-    return inner.finish("step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]})
+    return inner.build_graph(
+        "step", {**{f"next {n}": s for n, s in enumerate(after)}, "out": after[0]}
+    )
 
 
 def compute_cell(
-    f: CellBuilder, op: RecurrentOp, row: Value, states: Sequence[Value], w: CellCaptures
+    f: CellBuilder, op: RecurrentOp, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
-    """Return the next states of a cell; `row` is the input projection of one position."""
+    """Return the next states of a cell; `input` is the input projection of one position."""
     match op:
         case ops.Rnn(activation):
             from_h = f.add_linear(states[0], w["u"], w.get("c"))
-            return [f.add_op(activation, f.add_op("add", row, from_h))]
+            return [f.add_op(activation, f.add_op("add", input, from_h))]
         case ops.Gru():
-            z, new = compute_gru_gates(f, op, row, states[0], w)
+            z, new = compute_gru_gates(f, op, input, states[0], w)
             # z kept + (1 - z) other, with one product fewer
             kept, other = (states[0], new) if op.update == "old" else (new, states[0])
             return [f.add_op("add", other, f.add_op("mul", z, f.add_op("sub", kept, other)))]
-    return _compute_lstm_cell(f, row, states, w)
+    return _compute_lstm_cell(f, input, states, w)
 
 
 def _split_gru_weights(
@@ -107,16 +109,16 @@ def _split_gru_weights(
     made: dict[str, Value | None] = {}
     for name, value in (("u", u), ("c", c)):
         if value:
-            made[name] = b.one(ops.Slice(0, Dim.of(0), h * 2), value)
-            made[f"{name} new"] = b.one(ops.Slice(0, h * 2, h * 3), value)
+            made[name] = b.add_op(ops.Slice(0, Dim.of(0), h * 2), value)
+            made[f"{name} new"] = b.add_op(ops.Slice(0, h * 2, h * 3), value)
     return made
 
 
 def compute_gru_gates(
-    f: CellBuilder, op: ops.Gru, row: Value, h: Value, w: CellCaptures
+    f: CellBuilder, op: ops.Gru, input: Value, h: Value, w: CellCaptures
 ) -> tuple[Value, Value]:
     """Return the update gate and the new state of a GRU."""
-    r_x, z_x, n_x = f.split_last_axis(row, 3)
+    r_x, z_x, n_x = f.split_last_axis(input, 3)
     # The new state's part of the product exists only if the reset gate applies after it.
     count = 3 if op.reset == "after" else 2
     from_h = f.split_last_axis(f.add_linear(h, w["u"], w.get("c")), count)
@@ -130,11 +132,11 @@ def compute_gru_gates(
 
 
 def _compute_lstm_cell(
-    f: CellBuilder, row: Value, states: Sequence[Value], w: CellCaptures
+    f: CellBuilder, input: Value, states: Sequence[Value], w: CellCaptures
 ) -> Sequence[Value]:
     h, c = states
     from_h = f.add_linear(h, w["u"], w.get("c"))
-    i, forget, new, o = f.split_last_axis(f.add_op("add", row, from_h), 4)
+    i, forget, new, o = f.split_last_axis(f.add_op("add", input, from_h), 4)
     if "peep" in w:
         from_i, from_f, from_o = f.split_last_axis(w["peep"], 3)
         i = f.add_op("add", i, f.add_op("mul", from_i, c))
@@ -150,7 +152,7 @@ def _compute_lstm_cell(
 
 
 def _add_zeros(b: Builder, shape: Sequence[Dim], dtype: str) -> Value:
-    made = b.one(ops.Constant(0.0, dtype))
+    made = b.add_op(ops.Constant(0.0, dtype))
     for axis, length in enumerate(shape):
-        made = b.one(ops.Expand(axis, length), b.one(ops.Insert(axis), made))
+        made = b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), made))
     return made

@@ -40,29 +40,31 @@ def bind_symbols(
     source: dict[str, _ShapeEquation] = {}
     length_equations = length_equations or {}
     # One equation may determine what another needs: repeated until nothing new is found.
-    while _apply_facts(length_equations, env) or _apply_equations(equations, env, source):
+    while _apply_length_equations(length_equations, env) or _apply_equations(
+        equations, env, source
+    ):
         pass
     for equation in equations:
         _check_equation(equation, env, source)
-    _check_facts(length_equations, env)
+    _check_length_equations(length_equations, env)
     _check_lower_bounds(min_lengths or {}, env, source)
     return env
 
 
 def _check_lower_bounds(
-    least: Mapping[str, int], env: Mapping[str, int], source: Mapping[str, "_ShapeEquation"]
+    min_lengths: Mapping[str, int], env: Mapping[str, int], source: Mapping[str, "_ShapeEquation"]
 ) -> None:
-    for symbol, bound in least.items():
+    for symbol, bound in min_lengths.items():
         if env.get(symbol, bound) < bound:
             title = f"`{symbol}` is {env[symbol]}, the model needs at least {bound}"
             reason = [str(source[symbol])] if symbol in source else []
             raise_error("E0912", title, notes=reason)
 
 
-def _apply_facts(facts: Mapping[str, Dim], env: dict[str, int]) -> bool:
+def _apply_length_equations(length_equations: Mapping[str, Dim], env: dict[str, int]) -> bool:
     """Solve symbols by the graph's facts; return whether one was solved."""
     before = len(env)
-    for symbol, dim in facts.items():
+    for symbol, dim in length_equations.items():
         if symbol not in env and (number := _evaluate_dim(dim, env)) is not None:
             env[symbol] = number
     return len(env) > before
@@ -82,8 +84,8 @@ def _apply_equations(
     return len(env) > before
 
 
-def _check_facts(facts: Mapping[str, Dim], env: Mapping[str, int]) -> None:
-    for symbol, dim in facts.items():
+def _check_length_equations(length_equations: Mapping[str, Dim], env: Mapping[str, int]) -> None:
+    for symbol, dim in length_equations.items():
         number = _evaluate_dim(dim, env)
         if number is not None and env.get(symbol, number) != number:
             raise_error(
@@ -168,7 +170,7 @@ class AxisSource:
     input: str
     axis: int
     factor: int
-    rest: Dim
+    offset: Dim
 
 
 LengthSource: TypeAlias = AxisSource | Dim
@@ -178,13 +180,13 @@ LengthSource: TypeAlias = AxisSource | Dim
 def find_length_sources(
     inputs: Mapping[str, Type],
     length_equations: Mapping[str, Dim] | None = None,
-    known: Collection[str] = (),
+    known_symbols: Collection[str] = (),
 ) -> dict[str, LengthSource]:
     """Return a source for every symbol that has one. A symbol that is an axis by itself
     is read off the first such axis; others follow from `facts`, then from what remains of
-    an axis such as `past + new` when the rest is known. `known` symbols need no input.
+    an axis such as `past + new` when the rest is known. `known_symbols` symbols need no input.
     """
-    found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known}
+    found: dict[str, LengthSource] = {s: Dim.symbol(s) for s in known_symbols}
     axes = [(n, a, d) for n, t in inputs.items() for a, d in enumerate(t.shape)]
     for name, axis, length in axes:
         if length.name is not None:
@@ -195,15 +197,17 @@ def find_length_sources(
 
 
 def _find_next_source(
-    axes: list[tuple[str, int, Dim]], facts: Mapping[str, Dim], found: Mapping[str, LengthSource]
+    axes: list[tuple[str, int, Dim]],
+    length_equations: Mapping[str, Dim],
+    known_sources: Mapping[str, LengthSource],
 ) -> tuple[str, LengthSource] | None:
     """Return one more symbol that follows from those found, with its source."""
-    for symbol, length in facts.items():
-        if symbol not in found and length.symbols() <= found.keys():
+    for symbol, length in length_equations.items():
+        if symbol not in known_sources and length.symbols() <= known_sources.keys():
             return symbol, length
     for name, axis, length in axes:
         for symbol, factor, rest in _iterate_linear_terms(length):
-            if symbol not in found and rest.symbols() <= found.keys():
+            if symbol not in known_sources and rest.symbols() <= known_sources.keys():
                 return symbol, AxisSource(name, axis, factor, rest)
     return None
 

@@ -152,7 +152,7 @@ class AxisBindings:
             if fixed := self.dims.get(name):
                 # A mark without `#` determines the axes.
                 start = [(d, fixed[1]) for d in fixed[0]]
-                _broadcast_spread(name, found, start, fixed=True)
+                _broadcast_spread(name, found, start, is_rank_fixed=True)
                 continue
             # Among marks with it the longest determines them, and shorter ones are padded on the
             # left, as in NumPy's broadcasting.
@@ -163,43 +163,48 @@ class AxisBindings:
 
 def _broadcast_spread(
     name: str,
-    found: Sequence[tuple[tuple[Dim, ...], int]],
-    joined: list[tuple[Dim, int]],
+    operand_lengths: Sequence[tuple[tuple[Dim, ...], int]],
+    broadcast_lengths: list[tuple[Dim, int]],
     *,
-    fixed: bool = False,
+    is_rank_fixed: bool = False,
 ) -> list[tuple[Dim, int]]:
     """Broadcast the axes of each operand; return each length with its operand."""
-    rank = len(joined)
-    for dims, operand in found:
+    rank = len(broadcast_lengths)
+    for dims, operand in operand_lengths:
         if len(dims) > rank:
             title = f"operand {operand + 1} has {len(dims)} axes, at most {rank} fit"
             raise ShapeError(title, (operand,), name=name)
         for n, dim in enumerate(dims, start=rank - len(dims)):
-            if dim not in (1, joined[n][0]):
-                _broadcast_length(name, joined, n, (dim, operand), fixed)
-    return joined
+            if dim not in (1, broadcast_lengths[n][0]):
+                _broadcast_length(name, broadcast_lengths, n, (dim, operand), is_rank_fixed)
+    return broadcast_lengths
 
 
 def _broadcast_length(
     name: str,
-    joined: list[tuple[Dim, int]],
+    broadcast_lengths: list[tuple[Dim, int]],
     index: int,
     length_and_operand: tuple[Dim, int],
-    fixed: bool,
+    is_rank_fixed: bool,
 ) -> None:
     """Broadcast an operand's length: a 1 is replaced by any length once; two other lengths clash,
     as do any two if the axes are fixed.
     """
-    known, first = joined[index]
-    if known != 1 or fixed:
+    known, first = broadcast_lengths[index]
+    if known != 1 or is_rank_fixed:
         raise make_length_mismatch(name, known, first, *length_and_operand)
-    joined[index] = length_and_operand
+    broadcast_lengths[index] = length_and_operand
 
 
-def make_length_mismatch(name: str, a: Dim, first: int, b: Dim, second: int) -> ShapeError:
+def make_length_mismatch(
+    name: str, a: Dim, first_operand: int, b: Dim, second_operand: int
+) -> ShapeError:
     """Make the error for two lengths that must be equal."""
-    title = f"axis `{name}` is {a} in operand {first + 1} but {b} in operand {second + 1}"
-    return ShapeError(title, (first, second), (a, b), name)
+    title = (
+        f"axis `{name}` is {a} in operand {first_operand + 1} but {b} in operand "
+        f"{second_operand + 1}"
+    )
+    return ShapeError(title, (first_operand, second_operand), (a, b), name)
 
 
 @dataclass(frozen=True)
@@ -300,20 +305,22 @@ def assign_result_axes(
     return axes
 
 
-def _bind_dtype(axes: AxisBindings, term: SignatureTerm, arg: Type, n: int) -> None:
-    if arg.dtype not in DTYPES_BY_KIND[term.kind]:
+def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, operand: int) -> None:
+    if operand_type.dtype not in DTYPES_BY_KIND[term.kind]:
         words = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
-        title = f"operand {n + 1} is {arg.dtype}, expected {words.get(term.kind, 'values')}"
-        raise ShapeError(title, (n,), hint=CAST_HINT if term.kind == "f" else "")
-    if (known := axes.dtypes.setdefault(term.kind, arg.dtype)) != arg.dtype:
-        raise ShapeError(f"operand {n + 1} is {arg.dtype}, an earlier one is {known}", (n,))
+        title = f"operand {operand + 1} is {operand_type.dtype}, expected {words.get(term.kind, 'values')}"
+        raise ShapeError(title, (operand,), hint=CAST_HINT if term.kind == "f" else "")
+    if (known := axes.dtypes.setdefault(term.kind, operand_type.dtype)) != operand_type.dtype:
+        raise ShapeError(f"operand {operand + 1} is {operand_type.dtype}, an earlier one is {known}", (operand,))
 
 
-def _bind_axis(axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], n: int) -> None:
+def _bind_axis(
+    axes: AxisBindings, mark: SignatureAxis, dims: tuple[Dim, ...], operand: int
+) -> None:
     if mark.is_broadcastable:
-        axes.broadcastable.setdefault(mark.name, []).append((dims, n))
+        axes.broadcastable.setdefault(mark.name, []).append((dims, operand))
     else:
-        axes.bind_name(mark.name, dims, n)
+        axes.bind_name(mark.name, dims, operand)
 
 
 def _build_type(term: SignatureTerm, axes: AxisBindings) -> Type:

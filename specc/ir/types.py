@@ -79,53 +79,53 @@ CAST_HINT = "`cast(x, to=float)` converts integers"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`lo` to `hi`; empty if `lo > hi`."""
+    """`low` to `high`; empty if `low > hi`."""
 
-    lo: float
-    hi: float
+    low: float
+    high: float
 
     @property
     def is_empty(self) -> bool:
         """Return whether it is empty."""
-        return self.lo > self.hi
+        return self.low > self.high
 
     def __add__(self, other: "Interval") -> "Interval":
         if self.is_empty or other.is_empty:
             return EMPTY_INTERVAL
-        return Interval(self.lo + other.lo, self.hi + other.hi)
+        return Interval(self.low + other.low, self.high + other.high)
 
     def shift(self, offset: int) -> "Interval":
         """Return the interval shifted by `offset`."""
-        return Interval(self.lo + offset, self.hi + offset)
+        return Interval(self.low + offset, self.high + offset)
 
     def scale(self, factor: int) -> "Interval":
         """Return the interval scaled by `factor`."""
-        return Interval(self.lo * factor, self.hi * factor)
+        return Interval(self.low * factor, self.high * factor)
 
     def __or__(self, other: "Interval") -> "Interval":
         """Return the smallest interval containing both."""
         if self.is_empty or other.is_empty:
             return self if other.is_empty else other
-        return Interval(min(self.lo, other.lo), max(self.hi, other.hi))
+        return Interval(min(self.low, other.low), max(self.high, other.high))
 
     def __and__(self, other: "Interval") -> "Interval":
         """Return the intersection."""
-        both = Interval(max(self.lo, other.lo), min(self.hi, other.hi))
+        both = Interval(max(self.low, other.low), min(self.high, other.high))
         return EMPTY_INTERVAL if both.is_empty else both
 
     def __contains__(self, number: float) -> bool:
-        return self.lo <= number <= self.hi
+        return self.low <= number <= self.high
 
     def __str__(self) -> str:
         return (
             "nothing"
             if self.is_empty
-            else f"[{_format_endpoint(self.lo)}, {_format_endpoint(self.hi)}]"
+            else f"[{_format_endpoint(self.low)}, {_format_endpoint(self.high)}]"
         )
 
 
-def _format_endpoint(number: float) -> str:
-    return {inf: "∞", -inf: "-∞"}.get(number) or str(int(number))
+def _format_endpoint(endpoint: float) -> str:
+    return {inf: "∞", -inf: "-∞"}.get(endpoint) or str(int(endpoint))
 
 
 EMPTY_INTERVAL = Interval(inf, -inf)

@@ -12,7 +12,7 @@ from specc.diagnostics.source import Source, Span
 from specc.diagnostics.suggest import suggest_similar_name
 from specc.frontend.config_json import JsonObject, decode_config_source, parse_config_json
 from specc.frontend.context import Context, Env, SpecModule
-from specc.frontend.hf_config import read_published_field
+from specc.frontend.hf_config import read_hf_config_field
 from specc.frontend.spec_modules import build_module
 from specc.io import safe_read
 from specc.io.safe_read import UnreadableFile, escape_text, read_regular_file, resolve_links
@@ -263,9 +263,9 @@ class SpecLibrary:
             )
         return self.load_module(resolved, path, span)
 
-    def read_published_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
+    def read_hf_config_field(self, context: Context, entry: ast.Field, env: Env) -> Any:
         """Return the value of a field in a published config file."""
-        return read_published_field(context, entry, env)
+        return read_hf_config_field(context, entry, env)
 
 
 def list_error_pages() -> dict[str, Path]:

@@ -172,16 +172,18 @@ def _add_graph(analysis: DocumentAnalysis, spec: OpenedSpec, graph: str) -> Docu
     )
 
 
-def _list_graph_diagnostics(found: CheckedSpec) -> Iterator[Diagnostic]:
+def _list_graph_diagnostics(checked_spec: CheckedSpec) -> Iterator[Diagnostic]:
     """Yield the warnings of a valid graph, and the errors of the analyses."""
-    model = found.model or found.trials[0].model
+    model = checked_spec.model or checked_spec.trials[0].model
     generation = model.generation
     report = (
-        analyze_graph(model.graph, generation.growing, generation.source, model.defaults)
+        analyze_graph(
+            model.graph, generation.sequence_input, generation.logits_output, model.defaults
+        )
         if generation
         else analyze_graph(model.graph)
     )
-    yield from found.warnings
+    yield from checked_spec.warnings
     yield from report.warnings
     yield from report.errors
 

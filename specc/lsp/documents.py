@@ -67,13 +67,13 @@ class OpenDocuments:
             )
             self._analyze_again(uri)
 
-    def remove(self, uri: str) -> None:
+    def remove_document(self, uri: str) -> None:
         """Remove a closed document."""
         with self._condition:
             self._documents.pop(uri, None)
             self._queue.pop(uri, None)
 
-    def get(self, uri: str) -> OpenDocument | None:
+    def get_document(self, uri: str) -> OpenDocument | None:
         """Return an open document; None if it is not open."""
         with self._condition:
             return self._documents.get(uri)
@@ -85,7 +85,9 @@ class OpenDocuments:
                 if other != uri:
                     self._analyze_again(other)
 
-    def wait(self, uri: str, version: int, seconds: float, *, is_complete: bool) -> None:
+    def wait_for_analysis(
+        self, uri: str, version: int, seconds: float, *, is_complete: bool
+    ) -> None:
         """Wait up to `seconds` for the first analysis of a version; if `is_complete`, for all
         analyses.
         """
@@ -126,28 +128,28 @@ class OpenDocuments:
                     document.is_complete = True
                 self._condition.notify_all()
 
-    def _analyze_document(self, document: OpenDocument, others: dict[Path, str]) -> None:
+    def _analyze_document(self, document: OpenDocument, unsaved_texts: dict[Path, str]) -> None:
         """Analyze a document graph by graph; stop if a newer version arrives."""
-        for found in analyze_incrementally(document.path, document.text, others):
+        for found in analyze_incrementally(document.path, document.text, unsaved_texts):
             if not self._store_analysis(document, found):
                 return
         analysis = document.analysis
         for diagnostic in analysis.diagnostics[:MAX_FIXED_MESSAGES] if analysis else ():
-            edits = tuple(find_quick_fixes(analysis, diagnostic, others)) if analysis else ()
+            edits = tuple(find_quick_fixes(analysis, diagnostic, unsaved_texts)) if analysis else ()
             with self._condition:
                 if not self._is_newest(document):
                     return
                 document.quick_fixes.append((diagnostic, edits))
 
-    def _store_analysis(self, document: OpenDocument, found: DocumentAnalysis) -> bool:
+    def _store_analysis(self, document: OpenDocument, analysis: DocumentAnalysis) -> bool:
         """Store an analysis. Return False if a newer version is queued."""
         with self._condition:
             newest = self._is_newest(document)
             if newest:
-                document.analysis = found
+                document.analysis = analysis
                 document.quick_fixes = []
-                if found.module is not None:
-                    document.last_parsed = found
+                if analysis.module is not None:
+                    document.last_parsed = analysis
                 self._condition.notify_all()
         if newest:
             self.on_results(document.uri, document.version)

@@ -10,7 +10,7 @@ from specc.frontend.builtins import BUILTINS
 from specc.frontend.context import SpecModule
 from specc.frontend.declared_types import STATIC_KINDS, TENSOR_DTYPES
 from specc.frontend.name_lookup import NAMED_CONSTANTS
-from specc.frontend.parameter_kinds import list_choice_words
+from specc.frontend.parameter_kinds import list_choice_values
 from specc.library.spec_reader import list_builtin_specs
 from specc.lsp.document_analysis import (
     DocumentAnalysis,
@@ -166,7 +166,7 @@ def _complete_option_words(tokens: Sequence[Token]) -> Iterator[CompletionItem]:
     for slot in word.parameters if word else ():
         if slot.name == option:
             yield from (
-                CompletionItem(w, "constant", option) for w in list_choice_words(slot.kinds)
+                CompletionItem(w, "constant", option) for w in list_choice_values(slot.kinds)
             )
 
 

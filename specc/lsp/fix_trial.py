@@ -43,7 +43,9 @@ class FixTrial:
         # the suggested code may contain names that this document does not define; new errors
         # elsewhere were only hidden by the removed one
         return not any(
-            d.severity == "error" and (d.code, d.title) not in before and _touches(result, d, edit)
+            d.severity == "error"
+            and (d.code, d.title) not in before
+            and _is_in_inserted_text(result, d, edit)
             for d in result.diagnostics
         )
 
@@ -66,7 +68,7 @@ class FixTrial:
         return 0
 
 
-def _touches(result: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
+def _is_in_inserted_text(result: DocumentAnalysis, diagnostic: Diagnostic, edit: FixEdit) -> bool:
     """Return whether a diagnostic is located in the text that an edit inserted."""
     span = diagnostic.primary.span if diagnostic.primary else None
     if span is None or not result.is_in_document(span):

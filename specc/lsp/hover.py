@@ -68,27 +68,29 @@ def find_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
     nodes = find_nodes_at(analysis.file, offset) if analysis.file else []
     # the innermost node with documentation
     for depth in range(len(nodes), 0, -1):
-        found = _describe_node(analysis, nodes[:depth], offset)
+        found = _find_node_meaning(analysis, nodes[:depth], offset)
         if found is not None:
             return found
-    return _find_keyword(analysis, offset)
+    return _find_keyword_meaning(analysis, offset)
 
 
-def _describe_node(
+def _find_node_meaning(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], offset: int
 ) -> NameMeaning | None:
     """Return the meaning of the innermost of nested nodes at an offset."""
     node = nodes[-1]
     match node:
         case ast.Name(span=span) if span is not None:
-            return _find_name(analysis, nodes, node, offset)
+            return _find_name_meaning(analysis, nodes, node, offset)
         case ast.Option(name_span=span) if span and span.start <= offset <= span.end:
-            return _set_location(_find_option(analysis, nodes, span), span.start, span.end)
+            return _set_location(_find_option_meaning(analysis, nodes, span), span.start, span.end)
         case ast.File(extends_span=span) if span and span.start <= offset <= span.end:
-            return _set_location(_find_spec(analysis.extended_module), span.start, span.end)
+            return _set_location(_make_spec_meaning(analysis.extended_module), span.start, span.end)
         case ast.Use(span=span) if span and analysis.module:
             return _set_location(
-                _find_spec(resolve_used_file(analysis, analysis.module, node)), span.start, span.end
+                _make_spec_meaning(resolve_used_file(analysis, analysis.module, node)),
+                span.start,
+                span.end,
             )
         case (
             ast.Target(name=name, span=span)
@@ -99,34 +101,34 @@ def _describe_node(
             | ast.DimName(name=name, span=span)
         ) if name and span and span.start <= offset <= span.start + len(name):
             return _set_location(
-                _describe_declaration(analysis, node, span), span.start, span.start + len(name)
+                _find_declaration_meaning(analysis, node, span), span.start, span.start + len(name)
             )
         case _:
             return None
 
 
-def _set_location(found: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
-    return replace(found, start=start, end=end) if found else None
+def _set_location(meaning: NameMeaning | None, start: int, end: int) -> NameMeaning | None:
+    return replace(meaning, start=start, end=end) if meaning else None
 
 
-def _describe_declaration(
+def _find_declaration_meaning(
     analysis: DocumentAnalysis, node: ast.Node, span: Span
 ) -> NameMeaning | None:
     """Return the meaning of a name where it is declared."""
     match node:
         case ast.Field():
-            return _find_field(node)
+            return _make_field_meaning(node)
         case ast.Assign():
-            return _describe_config_path(analysis, node.name)
+            return _find_config_path_meaning(analysis, node.name)
         case ast.DimName():
-            return _find_length(analysis, node.name)
+            return _find_length_meaning(analysis, node.name)
         case ast.Target() | ast.BlockParameter() | ast.DefinitionParameter():
             typed = f": {print_type(node.type)}" if node.type else ""
-            return _describe_binding(analysis, node.name + typed, span)
+            return _make_binding_meaning(analysis, node.name + typed, span)
     return None
 
 
-def _describe_binding(analysis: DocumentAnalysis, code: str, span: Span) -> NameMeaning:
+def _make_binding_meaning(analysis: DocumentAnalysis, code: str, span: Span) -> NameMeaning:
     at = span.start, span.end
     return NameMeaning(
         code=code,
@@ -136,43 +138,47 @@ def _describe_binding(analysis: DocumentAnalysis, code: str, span: Span) -> Name
     )
 
 
-def _find_field(field: ast.Field) -> NameMeaning:
+def _make_field_meaning(field: ast.Field) -> NameMeaning:
     undocumented = replace(field, doc="", comments=ast.NO_COMMENTS)
     code = " ".join(line.strip() for line in print_statement(undocumented, 0))
     return NameMeaning(code=code, doc=field.doc, definition=field.span)
 
 
-def _find_option(
+def _find_option_meaning(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], span: Span
 ) -> NameMeaning | None:
     """Return the meaning of an option of a call, or of a config value in a record."""
     calls = [n for n in nodes if isinstance(n, ast.Call)]
     if calls:
-        return resolve_dotted_name(analysis, calls[-1].function.path, span.start, called=True)
-    return _find_record_key(analysis, nodes)
+        return find_dotted_name_meaning(analysis, calls[-1].function.path, span.start, called=True)
+    return _find_record_key_meaning(analysis, nodes)
 
 
-def _find_record_key(analysis: DocumentAnalysis, nodes: Sequence[ast.Node]) -> NameMeaning | None:
+def _find_record_key_meaning(
+    analysis: DocumentAnalysis, nodes: Sequence[ast.Node]
+) -> NameMeaning | None:
     """Return the meaning of a key of `text: { layers: 2 }` of an instance, a config value."""
     names = [n.name for n in nodes if isinstance(n, ast.Assign | ast.Option)]
     is_record = any(isinstance(n, ast.RecordLiteral) for n in nodes)
-    return _describe_config_path(analysis, ".".join(names)) if is_record else None
+    return _find_config_path_meaning(analysis, ".".join(names)) if is_record else None
 
 
-def _describe_config_path(analysis: DocumentAnalysis, path: str) -> NameMeaning | None:
-    return _find_field(analysis.config_paths[path]) if path in analysis.config_paths else None
+def _find_config_path_meaning(analysis: DocumentAnalysis, path: str) -> NameMeaning | None:
+    return (
+        _make_field_meaning(analysis.config_paths[path]) if path in analysis.config_paths else None
+    )
 
 
-def _find_name(
+def _find_name_meaning(
     analysis: DocumentAnalysis, nodes: Sequence[ast.Node], node: ast.Name, offset: int
 ) -> NameMeaning | None:
     """Return the meaning of a dotted name up to the part that contains the offset."""
     span = node.span
     assert span is not None  # as the caller checked
     called = _is_called(nodes, node)
-    path = _cut_path(node.path, offset - span.start)
-    here = _describe_binding(analysis, path, span)
-    found = resolve_dotted_name(analysis, path, span.start, called=called)
+    path = _truncate_path(node.path, offset - span.start)
+    here = _make_binding_meaning(analysis, path, span)
+    found = find_dotted_name_meaning(analysis, path, span.start, called=called)
     if found is None and not here.symbolic_types:
         return None
     found = found or replace(here, definition=None)
@@ -188,7 +194,7 @@ def _is_called(nodes: Sequence[ast.Node], node: ast.Name) -> bool:
     return len(nodes) > 1 and isinstance(nodes[-2], ast.Call) and nodes[-2].function is node
 
 
-def _cut_path(path: str, offset: int) -> str:
+def _truncate_path(path: str, offset: int) -> str:
     """Return a dotted name up to the part at an offset: with the cursor on `v` of `v.encode`, the
     used file.
     """
@@ -196,29 +202,33 @@ def _cut_path(path: str, offset: int) -> str:
     return path if dot < 0 else path[:dot]
 
 
-def resolve_dotted_name(
+def find_dotted_name_meaning(
     analysis: DocumentAnalysis, path: str, offset: int, *, called: bool = False
 ) -> NameMeaning | None:
     """Return the meaning of a dotted name at a character: the innermost scope wins."""
     head, _, rest = path.partition(".")
     if rest:
-        return _resolve_member(analysis, head, rest)
-    values = (_find_local, _describe_config_value)
-    look_ups = (_find_item, *values) if called else (*values, _find_item)
+        return _find_member_meaning(analysis, head, rest)
+    values = (_find_local_meaning, _find_config_value_meaning)
+    look_ups = (_find_item_meaning, *values) if called else (*values, _find_item_meaning)
     found = (look_up(analysis, head, offset) for look_up in look_ups)
     constant = NameMeaning(code=head) if head in NAMED_CONSTANTS else None
-    return next(filter(None, found), None) or _find_length(analysis, head) or constant
+    return next(filter(None, found), None) or _find_length_meaning(analysis, head) or constant
 
 
-def _resolve_member(analysis: DocumentAnalysis, head: str, rest: str) -> NameMeaning | None:
-    """Return the meaning of `head.rest`: an item of a used file, or a config value."""
-    used = analysis.find_used_module(head)
-    if used is not None and rest in used.items:
-        return describe_item(used.items[rest])
-    return _describe_config_path(analysis, f"{head}.{rest}".removeprefix("config."))
+def _find_member_meaning(
+    analysis: DocumentAnalysis, first_name: str, member_path: str
+) -> NameMeaning | None:
+    """Return the meaning of `first_name.rest`: an item of a used file, or a config value."""
+    used = analysis.find_used_module(first_name)
+    if used is not None and member_path in used.items:
+        return make_item_meaning(used.items[member_path])
+    return _find_config_path_meaning(
+        analysis, f"{first_name}.{member_path}".removeprefix("config.")
+    )
 
 
-def _find_local(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
+def _find_local_meaning(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeaning | None:
     """Return the last binding of a name in the enclosing block or definition."""
     item = find_enclosing_item(analysis.items, offset)
     found = [b for b in list_bindings_at(item, offset) if b.name == name] if item else []
@@ -227,37 +237,38 @@ def _find_local(analysis: DocumentAnalysis, name: str, offset: int) -> NameMeani
     last = max(found, key=lambda b: b.span.start)
     kind = last.node.type if isinstance(last.node, ast.BlockParameter) else None
     code = f"{name}: {print_type(kind)}" if kind else f"{name}  # {last.kind}"
-    return _describe_binding(analysis, code, last.span)
+    return _make_binding_meaning(analysis, code, last.span)
 
 
-def _describe_config_value(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+def _find_config_value_meaning(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     if analysis.spec is not None:
-        return _describe_config_path(analysis, name)
+        return _find_config_path_meaning(analysis, name)
     return next(
-        (_find_field(f) for f in iterate_config_fields(analysis.items) if f.name == name), None
+        (_make_field_meaning(f) for f in iterate_config_fields(analysis.items) if f.name == name),
+        None,
     )
 
 
-def _find_item(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
+def _find_item_meaning(analysis: DocumentAnalysis, name: str, _: int) -> NameMeaning | None:
     """Return the meaning of a block, a definition or a built-in function."""
     found = analysis.find_item(name)
     # std's definition applies where a normalizer is expected, elsewhere the built-in function
     if found is not None and not (found[1].is_standard and name in BUILTINS):
-        return describe_item(found[0])
+        return make_item_meaning(found[0])
     if name not in BUILTINS:
         return None
     word = BUILTINS[name]
     return NameMeaning(code=word.format_signature(), doc=word.doc)
 
 
-def describe_item(item: ast.Block | ast.Definition) -> NameMeaning:
+def make_item_meaning(item: ast.Block | ast.Definition) -> NameMeaning:
     """Return the meaning of a block or a definition."""
     pieces = layout_header(item) if isinstance(item, ast.Block) else layout_leaf(item)
     place = item.name_span or item.span
     return NameMeaning(code=join_pieces(pieces), doc=item.doc, definition=place)
 
 
-def _find_length(analysis: DocumentAnalysis, name: str) -> NameMeaning | None:
+def _find_length_meaning(analysis: DocumentAnalysis, name: str) -> NameMeaning | None:
     """Return the meaning of a length that `dims` declares, in this file or in an extended file."""
     module: SpecModule | None = analysis.module
     while module is not None:
@@ -274,14 +285,14 @@ def _iterate_dims(module: SpecModule, name: str) -> Iterator[ast.DimName]:
     return (one for item in dims for one in item.names if one.name == name)
 
 
-def _find_spec(module: SpecModule | None) -> NameMeaning | None:
+def _make_spec_meaning(module: SpecModule | None) -> NameMeaning | None:
     if module is None:
         return None
     file = module.file
     return NameMeaning(code=f"model {file.model}", doc=file.doc, definition=file.span)
 
 
-def _find_keyword(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
+def _find_keyword_meaning(analysis: DocumentAnalysis, offset: int) -> NameMeaning | None:
     """Return the documentation of a keyword."""
     text = analysis.source.text
     start = text.rfind("\n", 0, offset) + 1
@@ -311,7 +322,7 @@ def format_meaning(meaning: NameMeaning) -> str:
     if meaning.code:
         parts.append(fence_code(meaning.code))
     if meaning.doc:
-        parts.append(escape_spec_text(meaning.doc))
+        parts.append(escape_markdown(meaning.doc))
     if meaning.symbolic_types:
         parts.append("here: " + _join_alternatives(meaning.symbolic_types))
     # numbers add no information if no length is a config value
@@ -333,7 +344,7 @@ def fence_code(code: str) -> str:
     return f"{fence}specc\n{lines}\n{fence}"
 
 
-def escape_spec_text(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape the Markdown of a spec's text: no links, images or HTML."""
     lines = (escape_control_characters(line) for line in text.split("\n"))
     return "\n".join(MARKDOWN_CHARACTERS.sub(r"\\\1", line) for line in lines)

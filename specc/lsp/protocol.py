@@ -38,39 +38,39 @@ class DocumentLines:
         self.encoding, self.unit = ENCODING_UNITS.get(encoding, ENCODING_UNITS["utf-16"])
 
     @cached_property
-    def _find_ends(self) -> list[re.Match[str]]:
+    def _line_ends(self) -> list[re.Match[str]]:
         return list(LINE_END.finditer(self.text))
 
     @cached_property
-    def _find_starts(self) -> list[int]:
-        return [0, *(end.end() for end in self._find_ends)]
+    def _line_starts(self) -> list[int]:
+        return [0, *(end.end() for end in self._line_ends)]
 
-    def place(self, offset: int) -> DocumentPosition:
+    def get_position(self, offset: int) -> DocumentPosition:
         """Return the line and column of an offset, clipped to the end of the text."""
         offset = max(0, min(offset, len(self.text)))
-        line = bisect_right(self._find_starts, offset) - 1
+        line = bisect_right(self._line_starts, offset) - 1
         return DocumentPosition(
-            line, self._count_units(self.text[self._find_starts[line] : offset])
+            line, self._count_units(self.text[self._line_starts[line] : offset])
         )
 
-    def offset(self, line: int, column: int) -> int:
+    def get_offset(self, line: int, column: int) -> int:
         """Return the offset of a line and column, clipped to the line."""
         if line < 0:
             return 0
-        if line >= len(self._find_starts):
+        if line >= len(self._line_starts):
             return len(self.text)
-        start = self._find_starts[line]
-        end = self._find_ends[line].start() if line < len(self._find_ends) else len(self.text)
+        start = self._line_starts[line]
+        end = self._line_ends[line].start() if line < len(self._line_ends) else len(self.text)
         for offset in range(start, end):
             if column <= 0:
                 return offset
             column -= self._count_units(self.text[offset])
         return end
 
-    def offsets(self, text_range: lsp.Range) -> tuple[int, int]:
+    def get_offsets(self, text_range: lsp.Range) -> tuple[int, int]:
         """Return the offsets of the start and the end of a range."""
         ends = ((at.line, at.character) for at in (text_range.start, text_range.end))
-        start, end = (self.offset(*at) for at in ends)
+        start, end = (self.get_offset(*at) for at in ends)
         return start, end
 
     def _count_units(self, text: str) -> int:
@@ -109,7 +109,7 @@ SYMBOL_KINDS = {
 
 def to_range(lines: DocumentLines, start: int, end: int) -> lsp.Range:
     """Convert a span to a range."""
-    first, last = lines.place(start), lines.place(max(start, end))
+    first, last = lines.get_position(start), lines.get_position(max(start, end))
     return lsp.Range(lsp.Position(*first), lsp.Position(*last))
 
 
@@ -212,7 +212,7 @@ def to_document_symbols(
 ) -> Iterator[lsp.DocumentSymbol]:
     """Yield the items of a spec that have a name."""
     for item in analysis.items:
-        described = _describe_symbol(item)
+        described = _get_symbol_fields(item)
         if described is not None and item.span is not None:
             name, kind, detail = described
             yield lsp.DocumentSymbol(
@@ -224,7 +224,7 @@ def to_document_symbols(
             )
 
 
-def _describe_symbol(item: ast.Item) -> tuple[str, str, str] | None:
+def _get_symbol_fields(item: ast.Item) -> tuple[str, str, str] | None:
     """Return the name, the kind and the description of an item; None without a name."""
     match item:
         case ast.Block() | ast.Definition():
@@ -258,14 +258,14 @@ def to_inlay_hints(
     """Yield the shapes of the names that a range binds without a type. The hint is after the name;
     in YAML, where a key has its own colon, at the end of the line.
     """
-    start, end = lines.offset(visible_range.start.line, 0), lines.offsets(visible_range)[1]
+    start, end = lines.get_offset(visible_range.start.line, 0), lines.get_offsets(visible_range)[1]
     for node in walk_tree(analysis.file) if analysis.file else ():
         match node:
             case ast.Target(type=None, span=Span() as span) if start <= span.start <= end:
-                yield from _inlay_hint(analysis, lines, span)
+                yield from _iterate_span_hints(analysis, lines, span)
 
 
-def _inlay_hint(
+def _iterate_span_hints(
     analysis: DocumentAnalysis, lines: DocumentLines, span: Span
 ) -> Iterator[lsp.InlayHint]:
     types = analysis.shapes.get((span.start, span.end), ())
@@ -275,5 +275,5 @@ def _inlay_hint(
     if analysis.syntax == "yaml":
         mark, offset = "  ", (analysis.source.text + "\n").find("\n", span.start)
     if shapes:
-        at = lsp.Position(*lines.place(offset))
+        at = lsp.Position(*lines.get_position(offset))
         yield lsp.InlayHint(at, mark + " or ".join(shapes), lsp.InlayHintKind.Type)

@@ -29,30 +29,30 @@ def replace_span(span: Span, text: str) -> FixEdit:
 
 
 def propose_placements(
-    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str, *, is_addition: bool
+    analysis: DocumentAnalysis, spans: Sequence[Span], code: str, *, is_addition: bool
 ) -> Iterator[FixEdit]:
     """Yield possible edits for a suggested piece of code, the most likely first; `spans[0]` is the
     span of the error.
     """
     # `… @ name` appends a name to existing code; other ellipses have no known content
-    piece = piece.removeprefix("… ")
-    if "…" in piece or "..." in piece:
+    code = code.removeprefix("… ")
+    if "…" in code or "..." in code:
         return
-    yield from _option_edits(analysis, spans, piece)
-    yield from _declaration_edits(analysis, piece)
-    yield from _item_edits(analysis, spans, piece)
-    yield from _mask_edits(analysis, spans, piece)
-    yield from _call_edits(analysis, spans, piece)
+    yield from _propose_option_edits(analysis, spans, code)
+    yield from _propose_declaration_edits(analysis, code)
+    yield from _propose_item_edits(analysis, spans, code)
+    yield from _propose_mask_edits(analysis, spans, code)
+    yield from _propose_call_edits(analysis, spans, code)
     for span in spans:
-        yield from _insertion_edits(span, piece, is_addition=is_addition)
-    yield from _placeholder_edits(analysis, spans, piece)
+        yield from _propose_insertion_edits(span, code, is_addition=is_addition)
+    yield from _propose_placeholder_edits(analysis, spans, code)
     for span in spans:
-        yield from _word_edits(span, piece)
+        yield from _propose_word_edits(span, code)
     if analysis.file is None and spans:  # a syntax error: replace the line
         start, end = _find_line(analysis.source.text, spans[0].start)
         line = analysis.source.text[start:end]
         indent = line[: len(line) - len(line.lstrip())]
-        yield FixEdit(f"write `{piece}`", start, end, f"{indent}{piece}\n")
+        yield FixEdit(f"write `{code}`", start, end, f"{indent}{code}\n")
 
 
 def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
@@ -73,26 +73,26 @@ def propose_removals(spans: Sequence[Span]) -> Iterator[FixEdit]:
         yield FixEdit(title, first, last, "")
 
 
-def _option_edits(
-    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str
+def _propose_option_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
     """Yield edits that set or add an option such as `mask=causal` in calls near the error."""
-    option = OPTION_TEXT.fullmatch(piece)
+    option = OPTION_TEXT.fullmatch(code)
     if option is None:
         return
     for call in _find_calls(analysis, spans):
         option_spans = [o.span for o in call.options if o.name == option[1] and o.span]
-        yield from (replace_span(span, piece) for span in option_spans)
+        yield from (replace_span(span, code) for span in option_spans)
         if not option_spans:
-            yield from _append_option(call, piece)
+            yield from _append_option(call, code)
 
 
-def _append_option(call: ast.Call, piece: str) -> Iterator[FixEdit]:
+def _append_option(call: ast.Call, code: str) -> Iterator[FixEdit]:
     """Yield the edit that appends an option to a call; none if the call has no parentheses."""
-    closer = _end_of_inputs(call)
+    closer = _find_end_of_inputs(call)
     if closer is not None:
         comma = ", " if call.args or call.options else ""
-        yield FixEdit(f"add `{piece}`", closer, closer, f"{comma}{piece}")
+        yield FixEdit(f"add `{code}`", closer, closer, f"{comma}{code}")
 
 
 def _find_calls(analysis: DocumentAnalysis, spans: Sequence[Span]) -> Iterator[ast.Call]:
@@ -114,7 +114,7 @@ def _list_nodes_near(file: ast.File, offset: int) -> list[ast.Node]:
     return [*reversed(nodes), *inside]
 
 
-def _end_of_inputs(call: ast.Call) -> int | None:
+def _find_end_of_inputs(call: ast.Call) -> int | None:
     """Return the offset at which to insert another option of a call; None for a call without
     parentheses.
     """
@@ -127,65 +127,67 @@ def _end_of_inputs(call: ast.Call) -> int | None:
     return start + closer if closer >= 0 else None
 
 
-def _declaration_edits(analysis: DocumentAnalysis, piece: str) -> Iterator[FixEdit]:
+def _propose_declaration_edits(analysis: DocumentAnalysis, code: str) -> Iterator[FixEdit]:
     """Yield edits that declare an input or a config value, such as `keep: keep[b, n] right`."""
-    declared = DECLARATION_TEXT.fullmatch(piece)
+    declared = DECLARATION_TEXT.fullmatch(code)
     if declared is None or analysis.file is None:
         return
-    title = f"declare `{piece}`"
+    title = f"declare `{code}`"
     for node in walk_tree(analysis.file):
         if isinstance(node, ast.BlockParameter | ast.Field) and node.name == declared[1]:
-            yield from _redeclaration_edits(node, piece, title)
-    yield from _insert_into_configs(analysis, piece, title)
-    yield from _insert_above(analysis, f"config {{ {piece} }}", title)
+            yield from _propose_redeclaration_edits(node, code, title)
+    yield from _insert_into_configs(analysis, code, title)
+    yield from _insert_above(analysis, f"config {{ {code} }}", title)
 
 
-def _insert_into_configs(analysis: DocumentAnalysis, piece: str, title: str) -> Iterator[FixEdit]:
+def _insert_into_configs(analysis: DocumentAnalysis, code: str, title: str) -> Iterator[FixEdit]:
     """Yield edits that add a declaration at the end of a config."""
     for item in analysis.items:
         if isinstance(item, ast.Config) and item.span:
             closer = item.span.end - 1
-            yield FixEdit(title, closer, closer, f"  {piece} ")
+            yield FixEdit(title, closer, closer, f"  {code} ")
 
 
-def _redeclaration_edits(
-    node: ast.BlockParameter | ast.Field, piece: str, title: str
+def _propose_redeclaration_edits(
+    node: ast.BlockParameter | ast.Field, code: str, title: str
 ) -> Iterator[FixEdit]:
     """Yield the edit that replaces the name and type of a declaration and keeps its default."""
     if node.span and node.type.span:
-        yield FixEdit(title, node.span.start, node.type.span.end, piece)
+        yield FixEdit(title, node.span.start, node.type.span.end, code)
 
 
-def _item_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _propose_item_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], code: str
+) -> Iterator[FixEdit]:
     """Yield edits that add an item, a `where` in a graph's header, or a `return` in a block."""
-    title = f"add `{piece}`"
+    title = f"add `{code}`"
     if analysis.file is None or not spans:
         return
-    if ITEM_TEXT.match(piece):
-        yield from _insert_item(analysis, piece, title)
+    if ITEM_TEXT.match(code):
+        yield from _insert_item(analysis, code, title)
     block = find_enclosing_item(analysis.items, spans[0].start)
     if isinstance(block, ast.Block) and block.span is not None:
-        yield from _block_edits(block.span, piece, title)
+        yield from _propose_block_edits(block.span, code, title)
 
 
-def _insert_item(analysis: DocumentAnalysis, piece: str, title: str) -> Iterator[FixEdit]:
+def _insert_item(analysis: DocumentAnalysis, code: str, title: str) -> Iterator[FixEdit]:
     """Yield edits that add an item to the document."""
     if analysis.syntax == "yaml":
         # YAML keys are unordered
         end = len(analysis.source.text)
-        yield FixEdit(title, end, end, f"{piece}\n")
+        yield FixEdit(title, end, end, f"{code}\n")
     else:
-        yield from _insert_above(analysis, piece, title)
+        yield from _insert_above(analysis, code, title)
 
 
-def _block_edits(span: Span, piece: str, title: str) -> Iterator[FixEdit]:
+def _propose_block_edits(span: Span, code: str, title: str) -> Iterator[FixEdit]:
     """Yield edits that add a `where` before the body of a block, or a `return` at its end."""
     start, text = span.start, span.text
-    if piece.startswith("where ") and "{" in text:
+    if code.startswith("where ") and "{" in text:
         at = start + text.index("{")
-        yield FixEdit(title, at, at, f"{piece} ")
-    if piece.startswith("return ") and text.endswith("}"):
-        yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {piece}\n")
+        yield FixEdit(title, at, at, f"{code} ")
+    if code.startswith("return ") and text.endswith("}"):
+        yield FixEdit(title, start + len(text) - 1, start + len(text) - 1, f"  {code}\n")
 
 
 def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator[FixEdit]:
@@ -197,47 +199,51 @@ def _insert_above(analysis: DocumentAnalysis, line: str, title: str) -> Iterator
             return
 
 
-def _mask_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _propose_mask_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], code: str
+) -> Iterator[FixEdit]:
     """Yield edits that append `& causal` to the mask of a call."""
-    for call in _find_calls(analysis, spans) if piece.startswith("& ") else ():
+    for call in _find_calls(analysis, spans) if code.startswith("& ") else ():
         for option in call.options:
             value = option.value.span
             if option.name == "mask" and value is not None:
                 # `|` has lower precedence than the added operator
                 text = f"({value.text})" if "|" in value.text else value.text
-                yield replace_span(value, f"{text} {piece}")
+                yield replace_span(value, f"{text} {code}")
 
 
-def _insertion_edits(span: Span, piece: str, *, is_addition: bool) -> Iterator[FixEdit]:
+def _propose_insertion_edits(span: Span, code: str, *, is_addition: bool) -> Iterator[FixEdit]:
     """Yield edits at the label of a diagnostic: replace its text, append to it, insert a line above
     it.
     """
-    if not is_addition and not piece.startswith("@ "):
-        yield replace_span(span, piece)
+    if not is_addition and not code.startswith("@ "):
+        yield replace_span(span, code)
     else:
-        title = f"add `{piece}`"
-        blank = " " if piece[0].isalnum() or piece[0] == "@" else ""
-        yield FixEdit(title, span.end, span.end, blank + piece)
-        yield FixEdit(title, span.start, span.start, f"{piece}\n")
+        title = f"add `{code}`"
+        blank = " " if code[0].isalnum() or code[0] == "@" else ""
+        yield FixEdit(title, span.end, span.end, blank + code)
+        yield FixEdit(title, span.start, span.start, f"{code}\n")
 
 
-def _call_edits(analysis: DocumentAnalysis, spans: Sequence[Span], piece: str) -> Iterator[FixEdit]:
+def _propose_call_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], code: str
+) -> Iterator[FixEdit]:
     """Yield edits that replace a call of the same function, such as `tokenizer("a.json")`."""
-    name = CALLED_NAME.match(piece)
+    name = CALLED_NAME.match(code)
     for call in _find_calls(analysis, spans) if name else ():
         if name and call.function.path == name[1] and call.span is not None:
-            yield replace_span(call.span, piece)
+            yield replace_span(call.span, code)
 
 
-def _placeholder_edits(
-    analysis: DocumentAnalysis, spans: Sequence[Span], piece: str
+def _propose_placeholder_edits(
+    analysis: DocumentAnalysis, spans: Sequence[Span], code: str
 ) -> Iterator[FixEdit]:
     """Yield edits such as `last(x)`, with `x` replaced by the text at the error or its argument."""
-    if not spans or not PLACEHOLDER_NAME.search(piece):
+    if not spans or not PLACEHOLDER_NAME.search(code):
         return
 
     def make_edit(target: Span, replacement: Span) -> FixEdit:
-        return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, piece))
+        return replace_span(target, PLACEHOLDER_NAME.sub(lambda _: replacement.text, code))
 
     error_span = spans[0]
     for call in _find_calls(analysis, spans[:1]):
@@ -253,20 +259,20 @@ def _list_argument_spans(call: ast.Call, error_span: Span) -> list[Span]:
     return [a.span for a in call.args if inside and a.span]
 
 
-def _word_edits(span: Span, piece: str) -> Iterator[FixEdit]:
+def _propose_word_edits(span: Span, code: str) -> Iterator[FixEdit]:
     """Yield edits that replace a name in the text, e.g. `x` by `insert(x, axis=1)`."""
-    words = dict.fromkeys(PLAIN_WORD.findall(piece))
+    words = dict.fromkeys(PLAIN_WORD.findall(code))
     for word in [*words][:MAX_WORDS]:
         for found in re.finditer(rf"(?<![\w.]){re.escape(word)}(?![\w(=])", span.text):
             if found.group() != span.text:
                 start = span.start + found.start()
-                yield FixEdit(f"write `{piece}`", start, start + len(word), piece)
+                yield FixEdit(f"write `{code}`", start, start + len(word), code)
 
 
-def _find_line(text: str, at: int) -> tuple[int, int]:
+def _find_line(text: str, offset: int) -> tuple[int, int]:
     """Return the offsets of the starts of a line and of the next line."""
-    start = text.rfind("\n", 0, at) + 1
-    end = text.find("\n", at)
+    start = text.rfind("\n", 0, offset) + 1
+    end = text.find("\n", offset)
     return start, len(text) if end < 0 else end + 1
 
 

@@ -46,13 +46,17 @@ class RequestHandlers:
         """Return an open document after its first analysis, or if `is_complete`, after all of
         them.
         """
-        document = self.documents.get(uri)
+        document = self.documents.get_document(uri)
         if document is None:
             return None
         await asyncio.to_thread(
-            self.documents.wait, uri, document.version, REQUEST_TIMEOUT, is_complete=is_complete
+            self.documents.wait_for_analysis,
+            uri,
+            document.version,
+            REQUEST_TIMEOUT,
+            is_complete=is_complete,
         )
-        document = self.documents.get(uri)
+        document = self.documents.get_document(uri)
         if document is None or document.analysis is None:
             return None
         return document, document.analysis, self.split_lines(document.text)
@@ -64,7 +68,7 @@ class RequestHandlers:
         if read is None:
             return None
         _, analysis, lines = read
-        offset = lines.offset(params.position.line, params.position.character)
+        offset = lines.get_offset(params.position.line, params.position.character)
         found = find_meaning(analysis, offset)
         return (found, analysis, lines) if found else None
 
@@ -87,7 +91,7 @@ class RequestHandlers:
 
     async def complete(self, params: lsp.CompletionParams) -> lsp.CompletionList:
         """Return the completions at a position."""
-        document = self.documents.get(params.text_document.uri)
+        document = self.documents.get_document(params.text_document.uri)
         # a document that is too large only gets that error
         if document is None or len(document.text) > lexer.MAX_SPEC_BYTES:
             return lsp.CompletionList(False, [])
@@ -98,7 +102,7 @@ class RequestHandlers:
         if analysis is None:
             return lsp.CompletionList(False, [])
         lines = self.split_lines(document.text)
-        offset = lines.offset(params.position.line, params.position.character)
+        offset = lines.get_offset(params.position.line, params.position.character)
         word = WORD_END.search(document.text[:offset])
         start = word.start() if word else offset
         complete = (
@@ -112,7 +116,7 @@ class RequestHandlers:
 
     async def format(self, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
         """Return the edit to the canonical form; None for a text that does not parse."""
-        document = self.documents.get(params.text_document.uri)
+        document = self.documents.get_document(params.text_document.uri)
         if document is None:
             return None
         try:
@@ -141,7 +145,7 @@ class RequestHandlers:
         if read is None:
             return []
         document, analysis, lines = read
-        start, end = lines.offsets(params.range)
+        start, end = lines.get_offsets(params.range)
         actions: list[lsp.CodeAction] = []
         for diagnostic, edits in document.quick_fixes:
             at = protocol.find_diagnostic_span(analysis, diagnostic)
@@ -195,7 +199,7 @@ class SpeccLanguageServer:
         self.editor = LanguageServer(
             "specc", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Full
         )
-        self.documents = OpenDocuments(self._publish_found, self._report_crash)
+        self.documents = OpenDocuments(self._publish_results, self._report_crash)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.stopped = False
         handlers = RequestHandlers(self.documents, self._get_lines)
@@ -255,7 +259,7 @@ class SpeccLanguageServer:
         document = self.editor.workspace.get_text_document(uri)
         path = path_from_uri(uri, document.language_id or "")
         if path is None or not _is_spec(path, document.source):
-            self.documents.remove(uri)
+            self.documents.remove_document(uri)
             self._publish(uri, [], document.version)
             return
         self.documents.set_text(uri, path, document.source, document.version or 0)
@@ -264,7 +268,7 @@ class SpeccLanguageServer:
         self.documents.reanalyze_others(params.text_document.uri)
 
     def _on_close(self, params: lsp.DidCloseTextDocumentParams) -> None:
-        self.documents.remove(params.text_document.uri)
+        self.documents.remove_document(params.text_document.uri)
         self._publish(params.text_document.uri, [], None)
 
     def _get_lines(self, text: str) -> DocumentLines:
@@ -275,14 +279,14 @@ class SpeccLanguageServer:
 
     # --- notifications ----------------------------------------------------------------
 
-    def _publish_found(self, uri: str, version: int) -> None:
+    def _publish_results(self, uri: str, version: int) -> None:
         """Publish the diagnostics of an analysis. Runs in the analysis thread."""
         if self.loop is not None:
             self.loop.call_soon_threadsafe(self._publish_current, uri, version)
 
     def _publish_current(self, uri: str, version: int) -> None:
         """Publish the diagnostics of a version unless a newer one exists."""
-        document = self.documents.get(uri)
+        document = self.documents.get_document(uri)
         if document is None or document.version != version or document.analysis is None:
             return
         lines = self._get_lines(document.text)
@@ -311,9 +315,9 @@ class SpeccLanguageServer:
         )
         self._publish(uri, [lsp_diagnostic], version)
 
-    def _publish(self, uri: str, found: list[lsp.Diagnostic], version: int | None) -> None:
+    def _publish(self, uri: str, diagnostics: list[lsp.Diagnostic], version: int | None) -> None:
         self.editor.text_document_publish_diagnostics(
-            lsp.PublishDiagnosticsParams(uri=uri, diagnostics=found, version=version)
+            lsp.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
         )
 
 

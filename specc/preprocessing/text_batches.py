@@ -114,7 +114,7 @@ def batch_sequences(
 def is_left_padded(graph: Graph, name: str, generated_input: str) -> bool:
     """Return whether an input is padded on the left: as the spec says, else if it is generated."""
     keep = find_mask_input(graph, name)
-    side = graph.input_facts[keep].keep if keep else ""
+    side = graph.input_facts[keep].padding_side if keep else ""
     return side == "left" or (side == "any" and name == generated_input)
 
 
@@ -123,7 +123,11 @@ def find_mask_input(graph: Graph, name: str) -> str:
     shape = graph.inputs[name].type.shape
     inputs = graph.inputs.items()
     return next(
-        (n for n, v in inputs if graph.input_facts[n].keep and v.type.shape == shape and n != name),
+        (
+            n
+            for n, v in inputs
+            if graph.input_facts[n].padding_side and v.type.shape == shape and n != name
+        ),
         "",
     )
 

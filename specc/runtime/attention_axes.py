@@ -132,7 +132,7 @@ class AttendedInputs:
             if isinstance(record, Waveform | LogMel) and count:
                 duration = _compute_duration(array, record)
                 labels = tuple(f"{n * duration / count:.2f} s" for n in range(count))
-                return MapAxis(role="audio", labels=labels, seconds=duration)
+                return MapAxis(role="audio", labels=labels, duration_seconds=duration)
         return None
 
     def _find_patches(self, count: int) -> MapAxis | None:

@@ -88,7 +88,7 @@ def _select_heads(attention: AttentionMap, heads: Sequence[int]) -> AttentionMap
     """Return the attention with only these heads."""
     rows = [n for n, head in enumerate(attention.heads) if head in heads]
     return attention.with_heads(
-        attention.weights[rows], attention.masked[rows], tuple(attention.heads[n] for n in rows)
+        attention.weights[rows], attention.is_masked[rows], tuple(attention.heads[n] for n in rows)
     )
 
 
@@ -181,7 +181,7 @@ def _select_first(maps: tuple[AttentionMap, ...]) -> tuple[AttentionMap, ...]:
         heads = len(attention_map.heads)
         clipped = attention_map.with_heads(
             attention_map.weights[:remaining],
-            attention_map.masked[:remaining],
+            attention_map.is_masked[:remaining],
             attention_map.heads[:remaining],
         )
         selected.append(clipped)
@@ -281,7 +281,7 @@ def _make_attention_maps(
             AttentionMap(
                 scope=name,
                 weights=values,
-                masked=masked,
+                is_masked=masked,
                 heads=tuple(range(len(values))),
                 queries=queries,
                 keys=keys,
@@ -304,7 +304,7 @@ def _read_alignment(attended: AttendedInputs, weights: Array) -> AttentionMap:
     return AttentionMap(
         scope=ALIGNMENT_OUTPUT,
         weights=first,
-        masked=np.zeros(first.shape, np.bool_),
+        is_masked=np.zeros(first.shape, np.bool_),
         heads=tuple(range(len(first))),
         queries=queries,
         keys=keys,

@@ -45,12 +45,12 @@ def _get_weights_and_mask(
     """Return the weights and the mask of an attention, as far as it has them."""
     if isinstance(node.op, ops.Attend):
         return results[1], node.op.mask(node)
-    if not isinstance(node.op, ops.Weigh):
+    if not isinstance(node.op, ops.WeightedSum):
         return None, None
-    softmax = node.first.node if node.first else None
+    softmax = node.first_operand.node if node.first_operand else None
     if softmax is None or not isinstance(softmax.op, ops.MaskedWeights):
-        return node.first, None
-    return node.first, softmax.op.mask(softmax)
+        return node.first_operand, None
+    return node.first_operand, softmax.op.mask(softmax)
 
 
 def _iterate_locations(
@@ -179,7 +179,7 @@ def _is_returned(
 def _add_outputs(graph: Graph, wanted: NestedValues) -> tuple[Graph, dict[str, Value]]:
     """Return a copy of the graph whose loops output the wanted values, and these values in it."""
     builder = Builder()
-    copied = builder.copy_ports(graph)
+    copied = builder.copy_inputs_and_parameters(graph)
     taps: dict[str, Value] = {}
     for node, results in graph.nodes:
         inner = {
@@ -204,7 +204,7 @@ def _add_loop_outputs(op: Op, inner: NestedValues) -> tuple[Op, tuple[str, ...]]
     return replace(
         op,
         body=replace(body, outputs={**outputs, **{f"weights of {n}": v for n, v in taps.items()}}),
-        until=-1,
+        end_condition_index=-1,
     ), tuple(taps)
 
 

@@ -222,7 +222,7 @@ class ContinuousBatch(Generic[T]):
         """Count the source tokens fed, padding included."""
         facts, padding_mask = stream.model.input_signature.graph.input_facts, stream.padding_mask
         for name, value in stream.prepared_inputs.items():
-            if facts[name].keep and value is not padding_mask:
+            if facts[name].padding_side and value is not padding_mask:
                 self.fed_tokens += value.size
                 self.used_tokens += int(value.sum())
 

@@ -42,10 +42,10 @@ def find_text_tokenizer(
     reading: PreprocessingConfig, generation: GenerateSection
 ) -> TextReading | None:
     """Return the tokenizer of the generated text: that of the output, else of the input."""
-    record = dict(reading.outputs).get(generation.source)
+    record = dict(reading.outputs).get(generation.logits_output)
     if isinstance(record, TextOutput):
         return record.vocabulary
-    found = reading.get_input_reading(generation.growing)
+    found = reading.get_input_reading(generation.sequence_input)
     return found if isinstance(found, TEXT_READINGS) else None
 
 
@@ -81,7 +81,9 @@ class GenerativeModel:
     @property
     def vocabulary_sizes(self) -> VocabularySizes:
         """Vocabulary sizes of the input and of the logits."""
-        below = self.input_signature.graph.input_facts[self.input_signature.sequence_input].below
+        below = self.input_signature.graph.input_facts[
+            self.input_signature.sequence_input
+        ].upper_bound
         return VocabularySizes(
             below.number if below is not None else None, self.sampled_vocabulary_size
         )

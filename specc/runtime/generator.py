@@ -51,7 +51,8 @@ class Generator(GenerativeModel):
     def __repr__(self) -> str:
         generation = self.generation
         return format_repr(
-            f"writer of {generation.name}: {generation.growing} from {generation.source}"
+            f"generator {generation.name}: {generation.sequence_input} from "
+            f"{generation.logits_output}"
         )
 
     def generate(self, *values: object, **settings: object) -> GenerationStream:
@@ -155,17 +156,19 @@ def make_generator(model: LoadedModel) -> Generator | None:
     generation, graph = model.manifest.generate_section, model.manifest.graph
     if generation is None:
         return None
-    sequence_value = graph.inputs.get(generation.growing)
+    sequence_value = graph.inputs.get(generation.sequence_input)
     if sequence_value is None or sequence_value.type.rank != 2:
         return None
     if model.manifest.decoding is not None:
         return _make_standalone_generator(model, generation, model.manifest.decoding)
-    source = graph.outputs.get(generation.source)
+    source = graph.outputs.get(generation.logits_output)
     if source is None or source.type.rank not in (2, 3):
         return None
 
     def make_stepper(prepared: Arrays) -> FullForwardStepper:
-        return FullForwardStepper(model.session, model.input_signature, generation.source, prepared)
+        return FullForwardStepper(
+            model.session, model.input_signature, generation.logits_output, prepared
+        )
 
     bound = model.input_signature.length_bounds.get(
         sequence_value.type.shape[1].name or "", LengthBound()
@@ -188,7 +191,7 @@ def _make_standalone_generator(
     """Return the generator of a standalone file, whose lengths and vocabulary are metadata."""
     manifest, session, input_signature = model.manifest, model.runtime, model.input_signature
     defaults = manifest.defaults.outputs if manifest.defaults else ()
-    read = {generation.growing, *session.inputs, *session.optional_inputs, *defaults}
+    read = {generation.sequence_input, *session.inputs, *session.optional_inputs, *defaults}
     return Generator(
         input_signature=replace(
             input_signature,
@@ -213,8 +216,8 @@ def _make_standalone_generator(
 
 def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
     """Return whether the full forward gives logits before any token."""
-    time_symbol = graph.inputs[generation.growing].type.shape[1].name
-    logits_type = graph.outputs[generation.source].type
+    time_symbol = graph.inputs[generation.sequence_input].type.shape[1].name
+    logits_type = graph.outputs[generation.logits_output].type
     # Inputs that require positions are not run with none.
     if time_symbol is None or graph.min_lengths.get(time_symbol) or logits_type.rank != 3:
         return False
@@ -223,7 +226,7 @@ def _can_sample_first_token(graph: Graph, generation: GenerateSection) -> bool:
 
 def get_sampled_vocabulary_size(graph: Graph, generation: GenerateSection) -> int | None:
     """Return the size of the logits' vocabulary axis."""
-    return graph.outputs[generation.source].type.shape[-1].number
+    return graph.outputs[generation.logits_output].type.shape[-1].number
 
 
 def _fail_no_step_graph(prepared: Arrays) -> FullForwardStepper:
@@ -287,7 +290,7 @@ def _parse_strides(data: object) -> dict[str, int]:
 
 def _build_step_inputs(facts: GenerationFacts, step: Graph, package: ModelPackage) -> ModelInputs:
     """Return the inputs of the spec that `encode` or the step read."""
-    signature, sequence_input = facts.signature, facts.generation.growing
+    signature, sequence_input = facts.signature, facts.generation.sequence_input
     encode = package.read_manifest("encode").graph if "encode" in package.roles else None
     read_names = {sequence_input, *step.inputs, *(encode.inputs if encode else ())}
     known_names = read_names & signature.inputs.keys()

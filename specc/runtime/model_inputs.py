@@ -74,7 +74,7 @@ class ModelInputs:
         for name, value in self.graph.inputs.items():
             facts = self.graph.input_facts.get(name)
             dims = tuple(d.number if d.number is not None else str(d) for d in value.type.shape)
-            below = facts.below.number if facts and facts.below is not None else None
+            below = facts.upper_bound.number if facts and facts.upper_bound is not None else None
             specs.append(InputSpec(name, value.type.dtype, dims, below, name in optional_names))
         return tuple(specs)
 
@@ -222,7 +222,7 @@ class PerTokenInputs:
         long = {n for n, v in inputs.items() if length in v.type.shape} - {growing}
         names = [name for name in inputs if name in long & prepared.keys()]
         facts = input_signature.graph.input_facts
-        for name in (n for n in names if facts[n].keep == "right"):
+        for name in (n for n in names if facts[n].padding_side == "right"):
             if not np.all(prepared[name]):
                 _fail_right_padding(name, growing)
         given = {n: prepared[n] for n in names}
@@ -282,7 +282,7 @@ class PerTokenInputs:
         defaults, growing = (self.input_signature.defaults, self.input_signature.sequence_input)
         found: dict[str, Graph | None] = {}
         for name in self.arrays:
-            keep = self.input_signature.graph.input_facts[name].keep
+            keep = self.input_signature.graph.input_facts[name].padding_side
             if defaults is not None and name in defaults.outputs:
                 if keep in ("", "any"):
                     found[name] = extract_tokenwise_default(defaults, name, growing)

@@ -119,13 +119,13 @@ def make_random_inputs(
     for name, value in graph.inputs.items():
         shape = tuple(d.evaluate(env) for d in value.type.shape)
         facts = graph.input_facts[name]
-        if facts.keep:
-            made[name] = _sample_mask(shape, facts.keep, rng, density)
+        if facts.padding_side:
+            made[name] = _sample_mask(shape, facts.padding_side, rng, density)
         elif value.type.dtype == "bool":
             made[name] = rng.random(shape) < density
         elif value.type.dtype in ("i64", "i32"):
             special = compared.get(value, ())
-            ids = _sample_ids(shape, facts.below, looked_up.get(value), special, rng, density)
+            ids = _sample_ids(shape, facts.upper_bound, looked_up.get(value), special, rng, density)
             made[name] = ids.astype("i8" if value.type.dtype == "i64" else "i4")
         else:
             made[name] = rng.normal(size=shape).astype("f4")
@@ -298,7 +298,7 @@ class StepInputSampler:
 
     def _find_new_symbol(self, step: Graph) -> str:
         """Return the symbol of the new positions (or chunks) of a step."""
-        length = step.inputs[self.facts.generation.growing].type.shape[1]
+        length = step.inputs[self.facts.generation.sequence_input].type.shape[1]
         return next(iter(length.symbols()))
 
     def _find_past_symbol(self, step: Graph, new: str) -> str:
@@ -318,7 +318,7 @@ class StepInputSampler:
         given = make_random_inputs(self.encode, {**dict.fromkeys(symbols, 1), **sizes}, rng)
         given |= {n: made[n] for n in self.encode.inputs if n in self.facts.static_inputs}
         # Only its lengths are read: no position exists when `encode` runs.
-        growing = self.facts.generation.growing
+        growing = self.facts.generation.sequence_input
         if growing in given:
             given[growing] = given[growing][:, :0]
         results = backend.load_reference().evaluate_graph(

@@ -148,7 +148,7 @@ def _check_computed(
 def _fail_computed(name: str, input_signature: ModelInputs) -> NoReturn:
     """Raise E0912 for a caller's input that differs from the one the graph computes."""
     package = "use a package: compile with `--graphs step`"
-    if not input_signature.graph.input_facts[name].keep:
+    if not input_signature.graph.input_facts[name].padding_side:
         title = f"this model computes `{name}` itself, with a different result"
         raise_error("E0912", title, helps=[package])
     note = f"it computes `{name}`"

@@ -151,7 +151,7 @@ class KVCacheStepper:
         chunk_size = 0 if self.buffers and len(tokens) > 1 else self.chunk_size
         for chunk in split_new_positions(self.inputs, chunk_size):
             self._run_chunk(chunk)
-        logits = _select_newest(self.results[self.facts.generation.source])
+        logits = _select_newest(self.results[self.facts.generation.logits_output])
         return (
             logits if first is None else _choose_prompt_logits(logits, first, self.inputs.is_empty)
         )
@@ -319,7 +319,7 @@ class BufferedStep:
         """Return the outputs; several time steps of several sequences run one after another."""
         states = {s.name: inputs[s.name] for s in self.facts.states}
         past = states[self.facts.in_place_states[0]].shape[2]
-        batch_size, count = inputs[self.facts.generation.growing].shape
+        batch_size, count = inputs[self.facts.generation.sequence_input].shape
         # The kernel takes several positions of several sequences only at the start.
         call_length = 1 if past and batch_size > 1 else max(count, 1)
         other_inputs = {n: v for n, v in inputs.items() if n not in states}
@@ -361,5 +361,5 @@ class BufferedStep:
 
     def _get_new_axis(self, shape: tuple[Dim, ...]) -> int | None:
         """Return the axis of the new positions."""
-        new = self.graph.inputs[self.facts.generation.growing].type.shape[1]
+        new = self.graph.inputs[self.facts.generation.sequence_input].type.shape[1]
         return next((n for n, d in enumerate(shape) if d == new), None)

@@ -143,7 +143,7 @@ class InputStream:
     def __repr__(self) -> str:
         made, end = self.model.facts.generation, ", ended" if self.has_ended else ""
         return format_repr(
-            f"stream of {made.name}: {self.position_count} rows of {made.growing}{end}"
+            f"stream of {made.name}: {self.position_count} rows of {made.sequence_input}{end}"
         )
 
     def push(self, *, last: bool = False, **pieces: object) -> dict[str, Array]:

@@ -102,7 +102,7 @@ def make_causal_targets(
     """Return inputs and shifted targets of sequences that `graph` learns to generate, as
     `generation` declares.
     """
-    name, settings = generation.growing, merge_settings(generation.settings)
+    name, settings = generation.sequence_input, merge_settings(generation.settings)
     start, stop = list(settings.start), settings.stop
     inputs: list[Array] = []
     wanted: list[Array] = []
@@ -127,7 +127,7 @@ def make_causal_targets(
         inputs.append(np.array(sequence[:-1], np.int64))
         wanted.append(np.array(shifted if start else ids[1:], np.int64))
     mask_input = find_mask_input(graph, name)
-    is_left_padded = bool(mask_input) and graph.input_facts[mask_input].keep == "left"
+    is_left_padded = bool(mask_input) and graph.input_facts[mask_input].padding_side == "left"
     # No earlier position depends on later ones, so right padding teaches nothing wrong even
     # without a mask.
     ids, mask = pad_token_rows(inputs, 0, left=is_left_padded)
@@ -139,7 +139,7 @@ def _encode_target(
     reading: PreprocessingConfig, generation: GenerateSection, value: object
 ) -> Array:
     """Encode a target sequence with the tokenizer of the output, else of the input."""
-    name = generation.growing
+    name = generation.sequence_input
     if not isinstance(value, str):
         return _read_array(name, value).astype(np.int64)
     record = find_text_tokenizer(reading, generation)
@@ -198,7 +198,7 @@ class TrainingBatches:
     @cached_property
     def input_signature(self) -> ModelInputs:
         """The model's inputs with their preprocessing and defaults."""
-        growing = self.generation.growing if self.generation else ""
+        growing = self.generation.sequence_input if self.generation else ""
         return build_model_inputs(self.graph, self.reading, self.defaults, growing)
 
     def make_batch(self, examples: Sequence[TrainingExample]) -> TrainingBatch:
@@ -220,7 +220,7 @@ class TrainingBatches:
         for name in (name for name in names if name in self.graph.inputs):
             inputs_of_name: Mapping[str, object]
             if section := self._find_learned_section(name, names):
-                inputs_of_name, targets[section.source] = make_causal_targets(
+                inputs_of_name, targets[section.logits_output] = make_causal_targets(
                     self.graph, self.reading, section, columns[name]
                 )
             else:
@@ -234,7 +234,9 @@ class TrainingBatches:
         generation = self.generation
         return (
             generation
-            if generation and name == generation.growing and generation.source not in names
+            if generation
+            and name == generation.sequence_input
+            and generation.logits_output not in names
             else None
         )
 
@@ -245,7 +247,9 @@ class TrainingBatches:
             return
         helps = [f"name a result: {', '.join(f'`{name}`' for name in outputs)}"]
         if self.generation is not None:
-            helps = [f"pass whole texts as `{self.generation.growing}`, which the model generates"]
+            helps = [
+                f"pass whole texts as `{self.generation.sequence_input}`, which the model generates"
+            ]
         raise_error("E0946", "examples without targets", helps=helps)
 
     def _read_names(self, examples: Sequence[TrainingExample]) -> list[str]:
@@ -285,9 +289,9 @@ class TrainingBatches:
         names = [
             name
             for name in self.input_signature.required_inputs
-            if not generation or name != generation.growing
+            if not generation or name != generation.sequence_input
         ]
-        target_name = generation.growing if generation else next(iter(self.graph.outputs))
+        target_name = generation.sequence_input if generation else next(iter(self.graph.outputs))
         return ", ".join(f'"{name}": …' for name in (*names, target_name))
 
 

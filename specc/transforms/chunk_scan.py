@@ -60,13 +60,13 @@ def compute_in_chunks(
     nodes = [n for n, _ in op.body.nodes if n in possible]
     vectorize_nodes(b, op, nodes, whole, outside)
     if found.decay in outside:
-        one = b.one(ops.Insert(1), outside[found.decay])
-        whole[found.decay] = b.one(ops.Expand(1, length), one)
+        one = b.add_op(ops.Insert(1), outside[found.decay])
+        whole[found.decay] = b.add_op(ops.Expand(1, length), one)
     rows = _ChunkRows(b, found, given.keep, length, rank).split(whole)
     start = _transpose_state(b, found, given.initial_carries[0])
     masks = _add_masks(b, found.read_key is not None)
     body = _ChunkBody(Builder(), rank).build(rows, start, masks)
-    final, *collected = b.add(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
+    final, *collected = b.add_node(ops.Scan(body, len(rows), 1, 1), *rows.values(), start, *masks)
     joined = [_join_chunks(b, y, given.keep, length) for y in collected]
     return (_transpose_state(b, found, final), *joined)
 
@@ -78,7 +78,7 @@ def _transpose_state(b: Builder, found: LinearRecurrence, state: Value) -> Value
 
 def _transpose_matrix(b: Builder, x: Value) -> Value:
     rank = x.rank
-    return b.one(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
+    return b.add_op(ops.Transpose((*range(rank - 2), rank - 1, rank - 2)), x)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class _ChunkRows:
         }
         if found.decay is not None:
             decay = self._vectors(whole, found.decay, -1)
-            updates["log decay"] = self.b.one(ops.Pointwise("log"), decay)
+            updates["log decay"] = self.b.add_op(ops.Pointwise("log"), decay)
         if found.read_key is not None:
             updates["read key"] = self._vectors(whole, found.read_key, along_keys)
         if found.rate is not None:
@@ -123,17 +123,19 @@ class _ChunkRows:
         x = whole[value]
         if value.rank < self.rank:
             return x
-        return self.b.one(ops.Squeeze(self.rank + 1 + axis), x)
+        return self.b.add_op(ops.Squeeze(self.rank + 1 + axis), x)
 
     def _chunks(self, x: Value) -> Value:
         count = floor_divide_dims(self.length + CHUNK_LENGTH - 1, CHUNK_LENGTH)
-        filled = self.b.one(ops.Pad(1, Dim.of(0), count * CHUNK_LENGTH - self.length, value=0.0), x)
-        return self.b.one(ops.Split(1, (count, CHUNK)), filled)
+        filled = self.b.add_op(
+            ops.Pad(1, Dim.of(0), count * CHUNK_LENGTH - self.length, value=0.0), x
+        )
+        return self.b.add_op(ops.Split(1, (count, CHUNK)), filled)
 
 
 def _join_chunks(b: Builder, x: Value, keep: Value | None, length: Dim) -> Value:
     """Return [b, n, …] for [b, chunks, 64, …]."""
-    joined = b.one(ops.Slice(1, Dim.of(0), length), b.one(ops.Merge(1, 2), x))
+    joined = b.add_op(ops.Slice(1, Dim.of(0), length), b.add_op(ops.Merge(1, 2), x))
     return mask_positions(b, joined, keep)
 
 
@@ -141,25 +143,25 @@ def _add_masks(b: Builder, solves: bool) -> list[Value]:
     """Return [64, 64] masks of the columns up to the row, and below it; to solve a triangular
     system also the identity and, for blocks of 1, 2, 4, … rows, the block left of every second one.
     """
-    place = b.one(ops.Range(CHUNK))
-    row, column = b.one(ops.Insert(1), place), b.one(ops.Insert(0), place)
-    masks = [b.one(ops.Compare(fn), row, column) for fn in ("ge", "gt")]
+    place = b.add_op(ops.Range(CHUNK))
+    row, column = b.add_op(ops.Insert(1), place), b.add_op(ops.Insert(0), place)
+    masks = [b.add_op(ops.Compare(fn), row, column) for fn in ("ge", "gt")]
     if not solves:
         return masks
-    same = b.one(ops.Compare("eq"), row, column)
-    masks.append(b.one(ops.Cast("f32"), same))
+    same = b.add_op(ops.Compare("eq"), row, column)
+    masks.append(b.add_op(ops.Cast("f32"), same))
     size = 1
     while size < CHUNK_LENGTH:
         left = _compare_blocks(b, "eq", row, column, 2 * size)
-        masks.append(b.one(ops.And(), left, _compare_blocks(b, "gt", row, column, size)))
+        masks.append(b.add_op(ops.And(), left, _compare_blocks(b, "gt", row, column, size)))
         size *= 2
     return masks
 
 
 def _compare_blocks(b: Builder, fn: str, row: Value, column: Value, size: int) -> Value:
-    width = b.one(ops.Constant(size, "i64"))
-    blocks = [b.one(ops.Arith("floordiv"), x, width) for x in (row, column)]
-    return b.one(ops.Compare(fn), *blocks)
+    width = b.add_op(ops.Constant(size, "i64"))
+    blocks = [b.add_op(ops.Arith("floordiv"), x, width) for x in (row, column)]
+    return b.add_op(ops.Compare(fn), *blocks)
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,8 @@ class _ChunkBody(CellBuilder):
     def build(self, rows: Mapping[str, Value], start: Value, masks: Sequence[Value]) -> Graph:
         """Return the body for the operands of the loop."""
         inner = {name: self._input(name, x) for name, x in rows.items()}
-        state = self.b.input("state", Input(start.type))
-        lower, *others = (self.b.input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
+        state = self.b.add_input("state", Input(start.type))
+        lower, *others = (self.b.add_input(f"mask {n}", Input(m.type)) for n, m in enumerate(masks))
         decays = _Decays.of(self, inner.get("log decay"), lower, others[0])
         if "read key" in inner:
             inner["value"] = self._solve(inner, decays, state, others)
@@ -183,26 +185,26 @@ class _ChunkBody(CellBuilder):
             inside = self.add_matmul(seen, value)
             before = decays.decay_state(self, self.add_matmul(inner[name], state))
             outputs[f"result of {name}"] = self._to_rows(self.add_op("add", inside, before))
-        return self.b.finish("chunk", outputs)
+        return self.b.build_graph("chunk", outputs)
 
     def add_matmul(self, left: Value, right: Value) -> Value:
         """Add a matrix product."""
-        return self.b.one(ops.MatMul(), left, right)
+        return self.b.add_op(ops.MatMul(), left, right)
 
     def last_row(self, x: Value) -> Value:
         """Return the row of the last position."""
-        return self.b.one(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
+        return self.b.add_op(ops.Slice(self.rank - 2, CHUNK - 1, CHUNK), x)
 
     def _input(self, name: str, x: Value) -> Value:
         """Add the input of a chunk, [b, 64, …, x], and move its positions before the last axis."""
         shape = (x.shape[0], *x.shape[2:])
-        row = self.b.input(name, Input(Type(x.dtype, shape)))
+        row = self.b.add_input(name, Input(Type(x.dtype, shape)))
         order = (0, *range(2, self.rank - 1), 1, self.rank - 1)
-        return self.b.one(ops.Transpose(order), row)
+        return self.b.add_op(ops.Transpose(order), row)
 
     def _to_rows(self, y: Value) -> Value:
         last = self.rank - 1
-        return self.b.one(ops.Transpose((0, last - 1, *range(1, last - 1), last)), y)
+        return self.b.add_op(ops.Transpose((0, last - 1, *range(1, last - 1), last)), y)
 
     def _product(self, left: Value, right: Value) -> Value:
         """Return the product of each row of `left` with each row of `right`, [*lead, 64, 64]."""
@@ -221,10 +223,10 @@ class _ChunkBody(CellBuilder):
     ) -> Value:
         """Return the values that the delta rule writes: the solution of the triangular system."""
         strict, identity, *levels = masks
-        zero = self.b.one(ops.Constant(0.0, "f32"))
+        zero = self.b.add_op(ops.Constant(0.0, "f32"))
         read_key, rate = inner["read key"], inner.get("rate")
         pairs = self.add_op("mul", self._product(read_key, inner["key"]), decays.pairs)
-        system = self.b.one(ops.Where(), strict, pairs, zero)
+        system = self.b.add_op(ops.Where(), strict, pairs, zero)
         before = decays.decay_state(self, self.add_matmul(read_key, state))
         right = self.add_op("sub", inner["value"], before)
         if rate is not None:
@@ -233,7 +235,7 @@ class _ChunkBody(CellBuilder):
         # would cost as much and lose all digits for similar keys.
         inverse = identity
         for level in levels:
-            block = self.b.one(ops.Where(), level, system, zero)
+            block = self.b.add_op(ops.Where(), level, system, zero)
             if inverse is not identity:
                 block = self.add_matmul(inverse, self.add_matmul(block, inverse))
             inverse = self.add_op("sub", inverse, block)
@@ -254,15 +256,15 @@ class _Decays:
         """Compute them from the logarithms of the decays, [*lead, 64, 1]."""
         b, axis = body.b, body.rank - 2
         if logs is None:
-            pairs = b.one(ops.Cast("f32"), lower)
+            pairs = b.add_op(ops.Cast("f32"), lower)
             for _ in range(axis):
-                pairs = b.one(ops.Insert(0), pairs)
+                pairs = b.add_op(ops.Insert(0), pairs)
             return cls(pairs, None)
-        zero = b.one(ops.Constant(0.0, "f32"))
+        zero = b.add_op(ops.Constant(0.0, "f32"))
         # sums of the logarithms in between: differences of cumulative sums would cancel
-        between = b.one(ops.CumSum(axis), b.one(ops.Where(), strict, logs, zero))
-        pairs = b.one(ops.Where(), lower, body.add_op("exp", between), zero)
-        return cls(pairs, body.add_op("exp", b.one(ops.CumSum(axis), logs)))
+        between = b.add_op(ops.CumSum(axis), b.add_op(ops.Where(), strict, logs, zero))
+        pairs = b.add_op(ops.Where(), lower, body.add_op("exp", between), zero)
+        return cls(pairs, body.add_op("exp", b.add_op(ops.CumSum(axis), logs)))
 
     def decay_state(self, body: _ChunkBody, x: Value) -> Value:
         """Decay the state before the chunk to each position."""

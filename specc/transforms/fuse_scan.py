@@ -40,15 +40,15 @@ OPTIONAL_BIASES = ("b", "c", "c new")
 
 def fuse_scan(b: Builder, op: Op, args: NodeOperands) -> NodeResults | None:
     """Rewrite a scan over a known cell to a recurrent layer, or return None."""
-    if not isinstance(op, ops.Scan) or op.axis != 1 or op.until != -1:
+    if not isinstance(op, ops.Scan) or op.axis != 1 or op.end_condition_index != -1:
         return None
     inputs = list(op.body.inputs.values())
-    states = inputs[op.scanned : op.scanned + op.carries]
-    if not 1 <= op.carries <= 2 or any(s.rank != 2 for s in states):
+    states = inputs[op.scanned_count : op.scanned_count + op.carry_count]
+    if not 1 <= op.carry_count <= 2 or any(s.rank != 2 for s in states):
         return None
-    next_states = list(op.body.outputs.values())[: op.carries]
+    next_states = list(op.body.outputs.values())[: op.carry_count]
     # Any of the scanned values may be the cell's input; the others are for other outputs.
-    for row, cell in _iterate_row_patterns(inputs[: op.scanned], states):
+    for row, cell in _iterate_row_patterns(inputs[: op.scanned_count], states):
         bound = _match_cell(cell, row, states, next_states)
         # The first match is the only one: no two cells are the same function.
         if bound is not None:
@@ -84,7 +84,7 @@ class _PatternBuilder(CellBuilder):
 
     def add_input(self, name: str, *shape: Dim) -> Value:
         """Add an input of the pattern."""
-        return self.b.input(name, Input(Type(self.row.dtype, shape)))
+        return self.b.add_input(name, Input(Type(self.row.dtype, shape)))
 
     def add_map(self, weight: str, bias: str, out: Dim, width: Dim) -> dict[str, Value]:
         """Add the weight and the bias of a linear layer."""
@@ -201,8 +201,8 @@ class _FusedLoop:
         self, b: Builder, op: ops.Scan, args: list[Value], cell: _CellPattern, bound: LeafBindings
     ) -> None:
         self.b, self.op, self.cell = b, op, cell
-        self.args = args[1:] if op.masked else args
-        self.keep = args[0] if op.masked else None
+        self.args = args[1:] if op.has_mask else args
+        self.keep = args[0] if op.has_mask else None
         self.inputs = list(op.body.inputs.values())
         self.outer = dict(zip(self.inputs, self.args, strict=True))
         self.leaves = {name: bound[leaf] for name, leaf in cell.leaves.items() if leaf in bound}
@@ -212,16 +212,16 @@ class _FusedLoop:
         b, op = self.b, self.op
         outputs = list(op.body.outputs.values())
         weights = self._map_weights()
-        collected = outputs[op.carries :]
+        collected = outputs[op.carry_count :]
         if None in weights.values() or not self._subtracts_from_one():
             return None
         if not self._free_of_state(collected, outputs[0]):
             return None
         u, c = (self._build_whole(weights.get(n), weights.get(f"{n} new")) for n in ("u", "c"))
-        starts = self.args[op.scanned : op.scanned + op.carries]
+        starts = self.args[op.scanned_count : op.scanned_count + op.carry_count]
         layer = replace(self.cell.layer, reverse=op.reverse)
         try:
-            made = b.add(
+            made = b.add_node(
                 layer, self.outer[row], weights["w"], u, weights.get("b"), c, self.keep, *starts
             )
         except ShapeError:
@@ -255,7 +255,9 @@ class _FusedLoop:
         """Return True if all collected values can be computed from inputs and the new state."""
         ends = [v for v in collected if v is not new]
         live = collect_needed_nodes(ends, lambda node: [a for a in node.operands if a is not new])
-        states = set(self.inputs[self.op.scanned : self.op.scanned + self.op.carries])
+        states = set(
+            self.inputs[self.op.scanned_count : self.op.scanned_count + self.op.carry_count]
+        )
         return states.isdisjoint((*ends, *(a for node in live for a in node.operands)))
 
     def _build_whole(self, first: Value | None, rest: Value | None) -> Value | None:
@@ -270,26 +272,28 @@ class _FusedLoop:
                 # exactly the two parts, contiguous
                 if start == 0 and again == middle and stop == source.shape[0]:
                     return source
-        return self.b.one(ops.Concat(0), first, rest)
+        return self.b.add_op(ops.Concat(0), first, rest)
 
     def _build_rest(self, values: Sequence[Value], new: Value, states: Value) -> NodeResults:
         """Compute the other collected values by a loop over inputs and states without carries."""
         op = self.op
-        rows = self.inputs[: op.scanned]
-        captured = self.inputs[op.scanned + op.carries :]
+        rows = self.inputs[: op.scanned_count]
+        captured = self.inputs[op.scanned_count + op.carry_count :]
         builder = Builder()
-        now = {v: builder.input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
-        now[new] = builder.input("state", Input(new.type))
-        now |= {v: builder.input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
+        now = {v: builder.add_input(f"row {n}", Input(v.type)) for n, v in enumerate(rows)}
+        now[new] = builder.add_input("state", Input(new.type))
+        now |= {v: builder.add_input(f"outer {n}", Input(v.type)) for n, v in enumerate(captured)}
         ends = [v for v in values if v not in now]
         between = collect_needed_nodes(ends, lambda n: [a for a in n.operands if a not in now])
         builder.copy_nodes(op.body, now, between)
-        body: Graph = builder.finish("body", {f"out {n}": now[v] for n, v in enumerate(values)})
-        loop = ops.Scan(body, op.scanned + 1, 0, 1, op.reverse, op.masked)
+        body: Graph = builder.build_graph(
+            "body", {f"out {n}": now[v] for n, v in enumerate(values)}
+        )
+        loop = ops.Scan(body, op.scanned_count + 1, 0, 1, op.reverse, op.has_mask)
         args = [
             *([self.keep] if self.keep else []),
-            *self.args[: op.scanned],
+            *self.args[: op.scanned_count],
             states,
-            *self.args[op.scanned + op.carries :],
+            *self.args[op.scanned_count + op.carry_count :],
         ]
-        return split_scan(self.b, loop, args) or self.b.add(loop, *args)
+        return split_scan(self.b, loop, args) or self.b.add_node(loop, *args)

@@ -18,7 +18,7 @@ RewriteRule: TypeAlias = Callable[[Builder, Op, NodeOperands], NodeResults | Non
 def rewrite_graph(graph: Graph, rules: Sequence[RewriteRule]) -> Graph:
     """Rewrite `graph` in one pass from the inputs on, each node by the first rule that applies."""
     builder = Builder()
-    return rewrite_into_builder(graph, builder, builder.copy_ports(graph), rules)
+    return rewrite_into_builder(graph, builder, builder.copy_inputs_and_parameters(graph), rules)
 
 
 def rewrite_into_builder(
@@ -30,7 +30,7 @@ def rewrite_into_builder(
         count = len(builder.nodes)
         made = _apply_first_rule(rules, builder, node.op, args)
         if made is None:
-            made = builder.add(node.op, *args)
+            made = builder.add_node(node.op, *args)
         for old, new in zip(results, made, strict=True):
             assert old.type == new.type, (
                 f"{node.op.name} of type {old.type} was replaced by {new.type}"

@@ -44,10 +44,10 @@ def transpose_stored_weights(graph: Graph, names: Collection[str]) -> Graph:
         name: replace(f, type=Type(f.type.dtype, f.type.shape[::-1])) if name in names else f
         for name, f in graph.parameter_facts.items()
     }
-    now = made.copy_ports(replace(graph, parameter_facts=facts))
+    now = made.copy_inputs_and_parameters(replace(graph, parameter_facts=facts))
     for name, value in graph.parameters.items():
         if name in names:
-            now[value] = made.one(MATRIX_TRANSPOSE, now[value])
+            now[value] = made.add_op(MATRIX_TRANSPOSE, now[value])
     return rewrite_into_builder(graph, made, now)
 
 
@@ -63,7 +63,7 @@ def restore_transposed_weights(graph: Graph) -> Graph:
         n: replace(facts, type=types.get(n, facts.type))
         for n, facts in graph.parameter_facts.items()
     }
-    now = made.copy_ports(replace(graph, parameter_facts=parameters))
+    now = made.copy_inputs_and_parameters(replace(graph, parameter_facts=parameters))
     back = {now[graph.parameters[name]] for name in types}
 
     def rule(builder: Builder, op: Op, args: NodeOperands) -> NodeResults | None:

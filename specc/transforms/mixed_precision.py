@@ -18,8 +18,8 @@ from specc.ir.model import DecodeState, DerivedGraphs
 from specc.ir.op import Op
 
 ALWAYS_HALF_OPS: tuple[type[Op], ...] = (
-    *(ops.Attend, ops.Conv, ops.Einsum, ops.Embedding, ops.Linear, ops.MatMul, ops.Patches),
-    *(ops.Route, ops.Weigh),
+    *(ops.Attend, ops.Conv, ops.Einsum, ops.Embedding, ops.Linear, ops.MatMul, ops.PatchEmbedding),
+    *(ops.MixtureOfExperts, ops.WeightedSum),
 )
 """Ops that are computed in 16 bits for operands of any type."""
 
@@ -28,7 +28,7 @@ NORM_OPS: tuple[type[Op], ...] = (ops.LayerNorm, ops.RMSNorm)
 
 DATA_MOVEMENT_OPS: tuple[type[Op], ...] = (
     *(ops.Concat, ops.Delay, ops.Expand, ops.Flip, ops.Gather, ops.Index, ops.Insert, ops.Last),
-    *(ops.MaxPool, ops.Merge, ops.Roll, ops.Slice, ops.Split, ops.Squeeze, ops.Stride),
+    *(ops.MaxPool, ops.Merge, ops.Roll, ops.Slice, ops.Split, ops.Squeeze, ops.StridedSlice),
     *(ops.Transpose, ops.Where),
 )
 """Ops that only move elements."""
@@ -114,9 +114,9 @@ def _convert_graph(
     walk = _HalfConverter(made=made, half=half, late=_find_output_products(graph, results))
     for name, value in graph.inputs.items():
         facts = _convert_input(graph.input_facts[name], half, given.get(name))
-        walk.register_value(value, made.input(name, facts))
+        walk.register_value(value, made.add_input(name, facts))
     for name, value in graph.parameters.items():
-        walk.register_value(value, made.parameter(graph.parameter_facts[name]), "neutral")
+        walk.register_value(value, made.add_parameter(graph.parameter_facts[name]), "neutral")
     walk.nodes(graph)
     made.names = {n: walk.get_computed(v) for n, v in graph.names.items()}
     outputs: dict[str, Value] = {}
@@ -130,7 +130,7 @@ def _convert_graph(
             outputs[name] = (
                 walk.convert_to_half(value) if wanted == half else walk.convert_to_original(value)
             )
-    return made.finish(
+    return made.build_graph(
         graph.name, outputs, min_lengths=graph.min_lengths, length_equations=graph.length_equations
     ), found
 
@@ -185,7 +185,7 @@ class _HalfConverter:
     def convert_to_original(self, old: Value) -> Value:
         """Return a value in its original dtype (f32 for floats)."""
         if old not in self.wide_values:
-            self.wide_values[old] = self.made.one(ops.Cast("f32"), self.narrow_values[old])
+            self.wide_values[old] = self.made.add_op(ops.Cast("f32"), self.narrow_values[old])
         return self.wide_values[old]
 
     def convert_to_half(self, old: Value) -> Value:
@@ -198,9 +198,9 @@ class _HalfConverter:
             # A view of a weight stays one: its readers look for the weight.
             if node is not None and neutral and isinstance(node.op, DATA_MOVEMENT_OPS):
                 args = [a and self.convert_to_half(a) for a in node.args]
-                self.narrow_values[old] = self.made.add(node.op, *args)[old.index]
+                self.narrow_values[old] = self.made.add_node(node.op, *args)[old.index]
             else:
-                self.narrow_values[old] = self.made.one(
+                self.narrow_values[old] = self.made.add_op(
                     ops.Cast(self.half), self.convert_to_original(old)
                 )
         return self.narrow_values[old]
@@ -223,11 +223,13 @@ class _HalfConverter:
     def _convert_node(self, node: Node, width: PrecisionClass) -> tuple[Value, ...]:
         """Convert a node, with its operands in its dtype."""
         if width != "thin":
-            return self.made.add(node.op, *(a and self.convert_to_original(a) for a in node.args))
+            return self.made.add_node(
+                node.op, *(a and self.convert_to_original(a) for a in node.args)
+            )
         op: Op = node.op
-        if isinstance(op, ops.Route):
+        if isinstance(op, ops.MixtureOfExperts):
             op = replace(op, body=self._convert_expert(op.body))
-        return self.made.add(op, *(a and self.convert_to_half(a) for a in node.args))
+        return self.made.add_node(op, *(a and self.convert_to_half(a) for a in node.args))
 
     def _convert_expert(self, body: Graph) -> Graph:
         """Convert the body of experts, whose inputs and results are 16-bit."""

@@ -77,10 +77,10 @@ class PassState:
     def get_time_axis_interface(self) -> tuple[str, tuple[str, ...]]:
         """Return the input with the time axis, and the outputs. E0701 if there is none."""
         if self.generation is not None:
-            return self.generation.growing, (self.generation.source,)
+            return self.generation.sequence_input, (self.generation.logits_output,)
         if self.streaming is None:
             _raise_nothing_generated(self.graph)
-        return self.streaming.growing, self.streaming.sources
+        return self.streaming.sequence_input, self.streaming.streamed_outputs
 
     def graphs(self) -> tuple[Graph, ...]:
         """Return the current graphs."""

@@ -1,8 +1,8 @@
 """Replace weights of linear, embedding and recurrent layers, and KV caches, by quantized ones.
 
-    y = linear(x, w, b)        →    y = linear_q(x, w:int8, w:scale, b)
-    e = embedding(ids, t)           e = embedding_q(ids, t:int8, t:scale)
-    h = lstm(x, w, u)               h = lstm_q(x, w:int8, u:int8, w:scale, u:scale)
+    y = linear(x, w, b)        →    y = quantized_linear(x, w:int8, w:scale, b)
+    e = embedding(ids, t)           e = quantized_embedding(ids, t:int8, t:scale)
+    h = lstm(x, w, u)               h = quantized_lstm(x, w:int8, u:int8, w:scale, u:scale)
     k = concat(past, new)           kept = concat(past:i8, quantize(new, scale))
                                     k = dequantize(kept, scale)
 
@@ -102,7 +102,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
     )
     made = Builder()
     for name, given in graph.input_facts.items():
-        made.input(name, given)
+        made.add_input(name, given)
     pairs: dict[Value, QuantizedParameters] = {}
     now = {value: made.inputs[name] for name, value in graph.inputs.items()}
     for name, value in graph.parameters.items():
@@ -110,7 +110,7 @@ def quantize_graph(graph: Graph, plan: QuantizationPlan) -> Graph:
         if name in held:
             pairs[value] = _make_quantized_weight(made, facts, held[name])
         else:
-            now[value] = made.parameter(facts)
+            now[value] = made.add_parameter(facts)
     _WeightQuantizer(made, now, pairs).nodes(graph)
     return made.finish_copy(graph, now)
 
@@ -124,7 +124,7 @@ def _make_quantized_weight(
 
     def add_part(rename: Callable[[str], str], type: Type) -> Value:
         tied = rename(facts.tied_to) if facts.tied_to else ""
-        return made.parameter(replace(facts, name=rename(facts.name), type=type, tied_to=tied))
+        return made.add_parameter(replace(facts, name=rename(facts.name), type=type, tied_to=tied))
 
     codes = add_part(form.format_codes_name, Type.of(form.dtype, *numbers))
     return QuantizedParameters(
@@ -152,7 +152,7 @@ class _WeightQuantizer:
         """Convert a node; return nothing for a view of a weight."""
         read = [a for a in node.operands if a in self.pairs]
         if not read:
-            return self.made.add(node.op, *(a and self.now[a] for a in node.args))
+            return self.made.add_node(node.op, *(a and self.now[a] for a in node.args))
         pair = self.pairs[read[0]]
         match node.op:
             case ops.Transpose():
@@ -160,13 +160,13 @@ class _WeightQuantizer:
                 return ()
             case ops.Cast(to):
                 # computed in 16 bits: so are the scales
-                scales = self.made.one(ops.Cast(to), pair.scales)
+                scales = self.made.add_op(ops.Cast(to), pair.scales)
                 self.pairs[results[0]] = replace(pair, scales=scales)
                 return ()
             case ops.Slice():
                 self.pairs[results[0]] = self._slice_weight(node.op, pair)
                 return ()
-            case ops.Scan() | ops.Route():
+            case ops.Scan() | ops.MixtureOfExperts():
                 return self._loop(node, node.op)
             case ops.Embedding():
                 return self._convert_lookup(node, pair)
@@ -181,7 +181,7 @@ class _WeightQuantizer:
         made, form = self.made, pair.form
         last = form.layout == "columns"
         numbers, scales = (
-            made.one(replace(op, axis=v.rank - 1 if last else 0), v)
+            made.add_op(replace(op, axis=v.rank - 1 if last else 0), v)
             for v in (pair.numbers, pair.scales)
         )
         return replace(pair, numbers=numbers, scales=scales)
@@ -190,12 +190,12 @@ class _WeightQuantizer:
         form = pair.form
         # a layer's weights may be read in a loop of a graph that was split
         rounding: ActivationRoundingMode = "tensor" if form.rounding == "layer" else form.rounding
-        op = ops.LinearQ(form.bits, form.group_size, form.layout, rounding)
+        op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, rounding)
         product = find_matrix_product(node)
         assert product is not None, "the plan has no other consumer"
         x = node.args[product.rows]
         bias = ops.Linear.bias(node) if isinstance(node.op, ops.Linear) else None
-        return self.made.add(
+        return self.made.add_node(
             op, x and self.now[x], pair.numbers, pair.scales, bias and self.now[bias]
         )
 
@@ -204,8 +204,8 @@ class _WeightQuantizer:
         pairs = [self.pairs[v] for v in (op.weights(node), op.state_weights(node))]
         # the omitted operand is the projection, which such a layer lacks
         rest = [*node.args[op.bias.index : op.peepholes.index + 1]]
-        return self.made.add(
-            ops.LstmQ(op.reverse),
+        return self.made.add_node(
+            ops.QuantizedLstm(op.reverse),
             self.now[op.sequence(node)],
             *(pair.numbers for pair in pairs),
             *(pair.scales for pair in pairs),
@@ -216,10 +216,10 @@ class _WeightQuantizer:
         form, ids = pair.form, node.args[0]
         table = node.args[1]
         assert table is not None
-        op = ops.EmbeddingQ(table.shape[1], form.bits, form.group_size, form.layout)
-        return self.made.add(op, ids and self.now[ids], pair.numbers, pair.scales)
+        op = ops.QuantizedEmbedding(table.shape[1], form.bits, form.group_size, form.layout)
+        return self.made.add_node(op, ids and self.now[ids], pair.numbers, pair.scales)
 
-    def _loop(self, node: Node, op: ops.Scan | ops.Route) -> NodeResults:
+    def _loop(self, node: Node, op: ops.Scan | ops.MixtureOfExperts) -> NodeResults:
         """Convert a loop or experts: the body takes integers and scales for each quantized
         weight; stacked weights are split by expert.
         """
@@ -235,14 +235,14 @@ class _WeightQuantizer:
         inner = Builder()
         inside = _WeightQuantizer(inner, {})
         for name, value in inputs[:changing]:
-            inside.now[value] = inner.input(name, op.body.input_facts[name])
+            inside.now[value] = inner.add_input(name, op.body.input_facts[name])
         # A quantized stack is two of them: codes, and scales.
         more = 0
         for place, outer in enumerate(values[outside:]):
             name, value = inputs[changing + place]
             facts = op.body.input_facts[name]
             if outer not in self.pairs:
-                inside.now[value] = inner.input(name, facts)
+                inside.now[value] = inner.add_input(name, facts)
                 args.append(self.now[outer])
                 continue
             pair, first = self.pairs[outer], place < stacked
@@ -251,9 +251,9 @@ class _WeightQuantizer:
             args += pair.numbers, pair.scales
         inside.nodes(op.body)
         body = inner.finish_copy(op.body, inside.now)
-        if isinstance(op, ops.Route):
-            return self.made.add(replace(op, body=body, stacked=stacked + more), *args)
-        return self.made.add(replace(op, body=body), *args)
+        if isinstance(op, ops.MixtureOfExperts):
+            return self.made.add_node(replace(op, body=body, stacked_count=stacked + more), *args)
+        return self.made.add_node(replace(op, body=body), *args)
 
 
 def _make_body_pair(
@@ -262,7 +262,7 @@ def _make_body_pair(
     """Declare the inputs of a body for a quantized weight: its integers and scales."""
     shown = [remove_axis(v.type, 0) if is_stacked else v.type for v in (pair.numbers, pair.scales)]
     numbers, scales = (
-        inner.input(f"{name} {part}", replace(facts, type=type))
+        inner.add_input(f"{name} {part}", replace(facts, type=type))
         for part, type in zip(("numbers", "scales"), shown, strict=True)
     )
     return replace(pair, numbers=numbers, scales=scales)
@@ -279,8 +279,8 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
     joined = {step.outputs[result]: name for name, result in after.items()}
     made = Builder()
     facts = _quantize_input_facts(step, after)
-    now = made.copy_ports(replace(step, input_facts=facts))
-    scales = {name: made.parameter(_make_state_scale(step, name)) for name in after}
+    now = made.copy_inputs_and_parameters(replace(step, input_facts=facts))
+    scales = {name: made.add_parameter(_make_state_scale(step, name)) for name in after}
     kept: dict[Value, Value] = {}
     for node, results in step.nodes:
         whole = results[0]
@@ -290,8 +290,8 @@ def quantize_kv_states(step: Graph, caches: Sequence[KVCache]) -> Graph:
         # past and new positions, as they are cached and as they are read
         past, fresh = (now[a] for a in node.operands)
         scale = scales[joined[whole]]
-        kept[whole] = made.one(node.op, past, made.one(ops.Quantize(), fresh, scale))
-        now[whole] = made.one(ops.Dequantize(), kept[whole], scale)
+        kept[whole] = made.add_op(node.op, past, made.add_op(ops.Quantize(), fresh, scale))
+        now[whole] = made.add_op(ops.Dequantize(), kept[whole], scale)
     return made.finish_copy(step, now, {n: kept.get(v, now[v]) for n, v in step.outputs.items()})
 
 
@@ -307,4 +307,4 @@ def _make_state_scale(step: Graph, name: str) -> Parameter:
     """Return the scales of a state: one per head and feature."""
     _, heads, _, width = step.inputs[name].shape
     shape = Type("f32", (heads, Dim.of(1), width))
-    return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initial="ones")
+    return Parameter(name=name + STATE_SCALE_SUFFIX, type=shape, initializer="ones")

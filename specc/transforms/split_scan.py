@@ -36,7 +36,7 @@ LEADING_AXES_OPS = (ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.O
 """Ops whose first operand is `*s …` and whose other operands are weights."""
 
 SINGLE_AXIS_OPS = (
-    *(ops.Softmax, ops.Slice, ops.Stride, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
+    *(ops.Softmax, ops.Slice, ops.StridedSlice, ops.Roll, ops.Index, ops.Reduce, ops.ArgMax),
     *(ops.Squeeze, ops.Expand, ops.Split, ops.Merge),
 )
 """Ops of one operand with an attribute `axis`."""
@@ -102,16 +102,16 @@ def vectorize_op(
     """Apply `op` to all elements at once; varying operands already have them along `axis`."""
     assert not isinstance(op, ops.Scan)
     if isinstance(op, ops.Concat):
-        return b.one(_shift_op_axis(op), *_expand_parts(b, args, moving, axis, length))
+        return b.add_op(_shift_op_axis(op), *_expand_parts(b, args, moving, axis, length))
     if isinstance(op, ops.Transpose):
         # `can_vectorize_op` has checked that the axes before the time axis stay.
         order = (*range(axis + 1), *(n + 1 for n in op.order[axis:]))
-        return b.one(ops.Transpose(order), *args)
+        return b.add_op(ops.Transpose(order), *args)
     if isinstance(op, (ops.Insert, *SINGLE_AXIS_OPS)):
-        return b.one(_shift_op_axis(op), *args)
+        return b.add_op(_shift_op_axis(op), *args)
     if isinstance(op, LEADING_AXES_OPS):
-        return b.one(op, *args)
-    return b.one(op, *_align_operands(b, args, moving, axis))
+        return b.add_op(op, *args)
+    return b.add_op(op, *_align_operands(b, args, moving, axis))
 
 
 def _expand_parts(
@@ -152,11 +152,11 @@ def _insert_broadcast_axis(b: Builder, fixed: Value, rank: int, axis: int) -> Va
     # With fewer axes than precede the time axis, broadcasting from the right suffices: [o] next to
     # [b, t, o].
     at = axis - (rank - fixed.rank)
-    return b.one(ops.Insert(at), fixed) if at > 0 else fixed
+    return b.add_op(ops.Insert(at), fixed) if at > 0 else fixed
 
 
 def _repeat_operand(b: Builder, fixed: Value, axis: int, length: Dim) -> Value:
-    return b.one(ops.Expand(axis, length), b.one(ops.Insert(axis), fixed))
+    return b.add_op(ops.Expand(axis, length), b.add_op(ops.Insert(axis), fixed))
 
 
 ZERO_BY_KIND: dict[str, float | int | bool] = {"f": 0.0, "i": 0, "b": False}
@@ -192,7 +192,7 @@ class _BodyParts:
         # What the carries are computed from has to stay, with all that it needs.
         staying = early | collect_needed_nodes(next_states)
         # Iterations that are not run leave nothing to continue with after the loop.
-        ends_early = op.until != -1
+        ends_early = op.end_condition_index != -1
         rest = [n for n, _ in body.nodes if n not in staying and not ends_early]
         late = _find_trailing_nodes(body, rest, carries, fixed, op.axis)
         # The order of the graph holds in each of the three, so every operand comes
@@ -257,7 +257,7 @@ class _ScanRebuilder:
         """Return the final carries and the collected values, equal to those of the scan."""
         made = dict(self.op.body.nodes)
         vectorize_nodes(self.b, self.op, self.parts.before, self.whole, self.outside)
-        collected = list(self.op.body.outputs.values())[self.op.carries :]
+        collected = list(self.op.body.outputs.values())[self.op.carry_count :]
         stacked = self._list_stacked_values(made, collected)
         finals = self._build_loop(stacked, made)
         vectorize_nodes(self.b, self.op, self.parts.after, self.whole, self.outside)
@@ -283,11 +283,11 @@ class _ScanRebuilder:
         scanned, captured = self._find_read_values(made, (*self.op.get_next_carries(), *stacked))
         body = self._build_body(stacked, made, scanned, captured)
         carries = len(self.carries)
-        op = replace(self.op, body=body, scanned=len(scanned), carries=carries)
+        op = replace(self.op, body=body, scanned_count=len(scanned), carry_count=carries)
         keep = [self.keep] if self.keep else []
         rows = [self.whole[v] for v in scanned]
         outer = [self.outside[v] for v in captured]
-        results = self.b.add(op, *keep, *rows, *self.starts, *outer)
+        results = self.b.add_node(op, *keep, *rows, *self.starts, *outer)
         self.whole.update(zip(stacked, results[carries:], strict=True))
         return results[:carries]
 
@@ -303,12 +303,12 @@ class _ScanRebuilder:
         given = {"row": scanned, "carry": self.carries, "outer": captured}
         for word, values in given.items():
             for n, v in enumerate(values):
-                now[v] = inner.input(f"{word} {n}", Input(v.type))
+                now[v] = inner.add_input(f"{word} {n}", Input(v.type))
         for node in self.parts.inside:
             now.update(zip(made[node], inner.copy_node(self.op.body, node, now), strict=True))
         outputs = {f"next {n}": now[v] for n, v in enumerate(self.op.get_next_carries())}
         outputs |= {f"out {n}": now[v] for n, v in enumerate(stacked)}
-        return inner.finish("body", outputs)
+        return inner.build_graph("body", outputs)
 
     def _find_read_values(
         self, made: dict[Node, NodeResults], wanted: Sequence[Value]
@@ -327,6 +327,6 @@ def mask_positions(b: Builder, x: Value, keep: Value | None) -> Value:
     if keep is None:
         return x
     for axis in range(2, x.rank):
-        keep = b.one(ops.Insert(axis), keep)
-    zero = b.one(ops.Constant(ZERO_BY_KIND[x.dtype[0]], x.dtype))
-    return b.one(ops.Where(), keep, x, zero)
+        keep = b.add_op(ops.Insert(axis), keep)
+    zero = b.add_op(ops.Constant(ZERO_BY_KIND[x.dtype[0]], x.dtype))
+    return b.add_op(ops.Where(), keep, x, zero)

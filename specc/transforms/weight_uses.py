@@ -70,7 +70,7 @@ def _is_matrix_transposed(rows: list[str], matrix: list[str], result: list[str])
 
 TOKEN_PRESERVING_OPS = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
-    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.Stride),
+    *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll, ops.Concat, ops.StridedSlice),
     *(ops.Delay, ops.Where, ops.Arith, ops.Pad),
 )
 """Ops whose results are token ids if one operand is."""
@@ -140,7 +140,7 @@ def collect_weight_uses(graph: Graph) -> dict[str, WeightUses]:
 
 def _find_token_inputs(graph: Graph) -> set[Value]:
     """Return the inputs with token ids: integers below a vocabulary size."""
-    below = [n for n, facts in graph.input_facts.items() if facts.below is not None]
+    below = [n for n, facts in graph.input_facts.items() if facts.upper_bound is not None]
     return {graph.inputs[n] for n in below if is_integer_value(graph.inputs[n])}
 
 
@@ -165,7 +165,7 @@ class _WeightUseCollector:
             scope = graph.get_scope(node) or around
             if isinstance(node.op, TOKEN_PRESERVING_OPS) and not known.isdisjoint(node.args):
                 known.update(filter(is_integer_value, results))
-            if isinstance(node.op, ops.Scan | ops.Route):
+            if isinstance(node.op, ops.Scan | ops.MixtureOfExperts):
                 self._collect_body(node, node.op, here, known, scope)
                 continue
             for place, value in enumerate(node.args):
@@ -209,7 +209,7 @@ class _WeightUseCollector:
     def _collect_body(
         self,
         node: Node,
-        op: ops.Scan | ops.Route,
+        op: ops.Scan | ops.MixtureOfExperts,
         here: WeightViews,
         tokens: set[Value],
         scope: str,
@@ -226,7 +226,7 @@ class _WeightUseCollector:
                 continue
             if not (value in stacked and here[value].stack):
                 self.found[here[value].name].other.append(format_op_location(op, scope))
-        routed = isinstance(op, ops.Route)
+        routed = isinstance(op, ops.MixtureOfExperts)
         self.depth += not routed
         self.routes += routed
         tokens_in = {inner for inner, a in inside.items() if a in tokens}

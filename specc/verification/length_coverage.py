@@ -57,7 +57,7 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
     """Return the lengths, by symbol, above which an attention is computed in blocks, or a
     recurrence in chunks.
     """
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found: dict[str, set[LengthThreshold]] = {}
 
     def add(length: Dim, number: int) -> None:
@@ -66,24 +66,25 @@ def _find_block_thresholds(graph: Graph) -> dict[str, list[LengthThreshold]]:
 
     for node, _ in graph.nodes:
         if local := plan_local_attention(node, padded):
-            add(node.operand().type.shape[2], local.length_threshold)
+            add(node.get_operand().type.shape[2], local.length_threshold)
         if isinstance(node.op, ops.Scan) and match_linear_recurrence(node.op, node.args):
             add(node.op.get_first_scanned(node).type.shape[node.op.axis], CHUNK_LENGTH)
     return _select_possible_thresholds(found, find_max_lengths(graph))
 
 
 def _select_possible_thresholds(
-    found: Mapping[str, Iterable[LengthThreshold]], most: Mapping[str, int]
+    thresholds_by_symbol: Mapping[str, Iterable[LengthThreshold]], max_lengths: Mapping[str, int]
 ) -> dict[str, list[LengthThreshold]]:
     """Return the thresholds, sorted, that are below the largest lengths."""
     below = {
-        s: [t for t in sorted(f) if t.length < most.get(s, t.length + 1)] for s, f in found.items()
+        s: [t for t in sorted(f) if t.length < max_lengths.get(s, t.length + 1)]
+        for s, f in thresholds_by_symbol.items()
     }
     return {symbol: thresholds for symbol, thresholds in below.items() if thresholds}
 
 
-def long_sizes(
-    graph: Graph, is_affordable: Callable[[Sizes], bool], most: Sizes | None = None
+def iterate_long_lengths(
+    graph: Graph, is_affordable: Callable[[Sizes], bool], max_lengths: Sizes | None = None
 ) -> Iterator[dict[str, int]]:
     """Yield lengths above the constants of masks and caches, with attention computed at once, then
     above the lengths from which it is computed in blocks as well. The other axes are short.
@@ -95,7 +96,7 @@ def long_sizes(
     tried = list[dict[str, int]]()
     for choices in _choose_lengths(constants, blocks):
         for lengths in choices:
-            sizes = sizes_near(graph, lengths, SHORT_AXIS_LENGTH, most)
+            sizes = find_nearby_lengths(graph, lengths, SHORT_AXIS_LENGTH, max_lengths)
             if sizes is None or not is_affordable(sizes):
                 continue
             if sizes not in tried:
@@ -138,11 +139,13 @@ def _limit_thresholds(thresholds: Thresholds) -> Thresholds:
 
 
 def find_skipped_lengths(
-    graph: Graph, compared: Iterable[Sizes], most: Sizes | None = None
+    graph: Graph, compared_sizes: Iterable[Sizes], max_lengths: Sizes | None = None
 ) -> tuple[str, ...]:
-    """Return the lengths above thresholds that a graph takes, and none of the `compared` has."""
+    """Describe the lengths above thresholds that the graph supports, but that no entry of
+    `compared_sizes` reaches.
+    """
     longest: dict[str, int] = {}
-    for sizes in compared:
+    for sizes in compared_sizes:
         for symbol, length in sizes.items():
             longest[symbol] = max(longest.get(symbol, 0), length)
     found = []
@@ -152,27 +155,30 @@ def find_skipped_lengths(
             least = threshold.compute_length_beyond(1)
             if longest[symbol] >= least:
                 continue
-            near = sizes_near(graph, {symbol: least}, SHORT_AXIS_LENGTH, most)
+            near = find_nearby_lengths(graph, {symbol: least}, SHORT_AXIS_LENGTH, max_lengths)
             if near is not None and near[symbol] >= least:
                 found.append(f"{symbol} above {threshold.length}")
                 break
     return tuple(found)
 
 
-def sizes_near(
-    graph: Graph, wanted: Sizes, others: int, most: Sizes | None
+def find_nearby_lengths(
+    graph: Graph, preferred_lengths: Sizes, other_length: int, max_lengths: Sizes | None
 ) -> dict[str, int] | None:
-    """Return valid lengths of the graph, near the wanted ones and `others`."""
-    bounds = find_max_lengths(graph)
-    least, taken = choose_lengths(graph, 0, most), find_min_lengths(graph)
+    """Return valid lengths of the graph, near the wanted ones and `other_length`."""
+    graph_max_lengths = find_max_lengths(graph)
+    default_lengths, graph_min_lengths = (
+        choose_lengths(graph, 0, max_lengths),
+        find_min_lengths(graph),
+    )
     sizes = {}
-    for symbol, fewest in least.items():
-        length = wanted.get(symbol, max(fewest, others))
-        ends = [b[symbol] for b in (bounds, most or {}) if symbol in b]
-        floor = (
-            fewest
-            if wanted.get(symbol) != 0
-            else max(graph.min_lengths.get(symbol, 0), taken.get(symbol, 0))
+    for symbol, default_length in default_lengths.items():
+        length = preferred_lengths.get(symbol, max(default_length, other_length))
+        limits = [b[symbol] for b in (graph_max_lengths, max_lengths or {}) if symbol in b]
+        min_length = (
+            default_length
+            if preferred_lengths.get(symbol) != 0
+            else max(graph.min_lengths.get(symbol, 0), graph_min_lengths.get(symbol, 0))
         )
-        sizes[symbol] = max(floor, min([length, *ends]))
-    return find_valid_lengths(graph, sizes, bounds)
+        sizes[symbol] = max(min_length, min([length, *limits]))
+    return find_valid_lengths(graph, sizes, graph_max_lengths)

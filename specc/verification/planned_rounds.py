@@ -20,24 +20,28 @@ from specc.runtime.random_inputs import (
     find_shortest_tables,
     make_random_inputs,
 )
-from specc.verification.length_coverage import is_affordable, long_sizes, sizes_near
-from specc.verification.rounding_errors import half_format_of
-from specc.verification.subgraph_coverage import Coverage, candidate_sizes
+from specc.verification.length_coverage import (
+    find_nearby_lengths,
+    is_affordable,
+    iterate_long_lengths,
+)
+from specc.verification.rounding_errors import find_half_dtype
+from specc.verification.subgraph_coverage import SubgraphCoverage, iterate_candidate_sizes
 
 MAX_ROUNDS = 200
 """Maximum number of rounds that try to execute further subgraphs."""
-MANY_POSITIONS = (40, 20)
+LONG_AXIS_LENGTHS = (40, 20)
 """Lengths of all axes in rounds for decisions, from the preferred one on: few of many values are
 close enough to a decision to show a difference.
 """
-BOUNDS = (2.0, 64.0)
+CLIPPING_CONSTANT_RANGE = (2.0, 64.0)
 """Constants of this size bound values, as 6 in `relu6`; larger ones are infinite for their use."""
-BEYOND_BOUND = 2.0
+INPUT_SCALE_FACTOR = 2.0
 """The floating-point inputs of a round are this multiple of the largest bound."""
 
 INTEGER_DTYPES = ("i64", "i32")
 SCALING_FUNCTIONS = ("mul", "floordiv", "mod")
-LARGE_BATCH = 200
+LARGE_BATCH_SIZE = 200
 """Batch size for indices computed from several integers: few combinations of small integers make a
 difference, such as two zeros.
 """
@@ -48,93 +52,106 @@ class _PlannedRound:
     """Lengths, the density of booleans and the scale of floating-point inputs."""
 
     sizes: dict[str, int]
-    density: float = DEFAULT_DENSITY
-    scale: float = 1.0
+    true_fraction: float = DEFAULT_DENSITY
+    float_scale: float = 1.0
 
 
-def planned_inputs(
+def iterate_round_inputs(
     model: LoadedModel,
-    coverage: Coverage,
+    coverage: SubgraphCoverage,
     seed: int = 0,
     rounds: int = 3,
-    draw: SampleInputs | None = None,
-    most: Mapping[str, int] | None = None,
+    sample_inputs: SampleInputs | None = None,
+    max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[tuple[dict[str, int], dict[str, Array]]]:
     """Yield lengths and inputs of each round: the planned ones, then those that execute a subgraph
     for the first time.
     """
-    graph, given = model.manifest.graph, draw or make_random_inputs
+    graph, sample = model.manifest.graph, sample_inputs or make_random_inputs
     rng = np.random.default_rng(seed)
-    planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, most)]
-    usual = choose_lengths(graph, rounds - 1, most)
-    planned += _plan_densities(graph, coverage, usual)
-    if draw is None:
-        planned += _plan_decisions(graph, usual, most)
-    for each in planned:
-        inputs = _scale_floats(given(graph, each.sizes, rng, each.density), each.scale)
+    planned = [_PlannedRound(sizes) for sizes in _plan_lengths(graph, rounds, max_lengths)]
+    typical_sizes = choose_lengths(graph, rounds - 1, max_lengths)
+    planned += _plan_densities(graph, coverage, typical_sizes)
+    if sample_inputs is None:
+        planned += _plan_decisions(graph, typical_sizes, max_lengths)
+    for planned_round in planned:
+        inputs = _scale_floats(
+            sample(graph, planned_round.sizes, rng, planned_round.true_fraction),
+            planned_round.float_scale,
+        )
         coverage.run(inputs)
-        yield each.sizes, inputs
-    further = candidate_sizes(graph, coverage.subgraphs.compared_constants, most)
-    affordable = ((s, d) for s, d in further if is_affordable(s, graph))
+        yield planned_round.sizes, inputs
+    candidates = iterate_candidate_sizes(graph, coverage.subgraphs.compared_constants, max_lengths)
+    affordable = ((s, d) for s, d in candidates if is_affordable(s, graph))
     for sizes, density in islice(affordable, MAX_ROUNDS):
-        if coverage.session is None or not coverage.missing:
+        if coverage.session is None or not coverage.unexecuted_subgraphs:
             break
-        inputs = given(graph, sizes, rng, density)
+        inputs = sample(graph, sizes, rng, density)
         if coverage.run(inputs):
             yield sizes, inputs
 
 
 def _plan_densities(
-    graph: Graph, coverage: Coverage, usual: dict[str, int]
+    graph: Graph, coverage: SubgraphCoverage, typical_sizes: dict[str, int]
 ) -> Iterator[_PlannedRound]:
     """Yield a round of each other density of boolean inputs, if these can matter."""
     if coverage.subgraphs.names or _has_boolean_input(graph):
         for density in BOOLEAN_DENSITIES[1:]:
-            yield _PlannedRound(usual, density)
+            yield _PlannedRound(typical_sizes, density)
 
 
 def _plan_lengths(
-    graph: Graph, rounds: int, most: Mapping[str, int] | None
+    graph: Graph, rounds: int, max_lengths: Mapping[str, int] | None
 ) -> Iterator[dict[str, int]]:
     """Yield the lengths of every round; then lengths above the constants of masks, caches and
     blocks, if float64 is fast enough.
     """
-    yield from (choose_lengths(graph, turn, most) for turn in range(rounds))
-    yield from long_sizes(graph, lambda sizes: is_affordable(sizes, graph), most)
+    yield from (choose_lengths(graph, turn, max_lengths) for turn in range(rounds))
+    yield from iterate_long_lengths(graph, lambda sizes: is_affordable(sizes, graph), max_lengths)
 
 
 def _plan_decisions(
-    graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
+    graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> Iterator[_PlannedRound]:
     """Yield a round of many positions if results or inputs other than ids are integers or values
     are selected, one of a large batch if ids are computed from integers, and one of large inputs
     if values are compared with constants or bounded by them.
     """
-    many = _choose_many_positions(graph, usual, most)
-    scaled = _find_scaled_inputs(graph, usual)
-    if scaled or _has_decisions(graph, usual):
-        yield _PlannedRound(many)
-    large = _choose_large_batch(graph, scaled, usual, most)
-    if large and is_affordable(large, graph):
-        yield _PlannedRound(large)
-    if not half_format_of(graph) and (bound := _find_largest_bound(graph)):
-        yield _PlannedRound(many, scale=BEYOND_BOUND * bound)
+    long_sizes = _choose_long_sizes(graph, typical_sizes, max_lengths)
+    scaled = _find_scaled_inputs(graph, typical_sizes)
+    if scaled or _has_decisions(graph, typical_sizes):
+        yield _PlannedRound(long_sizes)
+    large_batch_sizes = _choose_large_batch_sizes(graph, scaled, typical_sizes, max_lengths)
+    if large_batch_sizes and is_affordable(large_batch_sizes, graph):
+        yield _PlannedRound(large_batch_sizes)
+    if not find_half_dtype(graph) and (bound := _find_largest_bound(graph)):
+        yield _PlannedRound(long_sizes, float_scale=INPUT_SCALE_FACTOR * bound)
 
 
-def _choose_many_positions(
-    graph: Graph, usual: dict[str, int], most: Mapping[str, int] | None
+def _choose_long_sizes(
+    graph: Graph, typical_sizes: dict[str, int], max_lengths: Mapping[str, int] | None
 ) -> dict[str, int]:
     """Return affordable lengths of many positions, or the usual ones."""
-    near = (sizes_near(graph, dict.fromkeys(usual, n), n, most) for n in MANY_POSITIONS)
-    return next((sizes for sizes in near if sizes and is_affordable(sizes, graph)), usual)
+    candidates = (
+        find_nearby_lengths(graph, dict.fromkeys(typical_sizes, n), n, max_lengths)
+        for n in LONG_AXIS_LENGTHS
+    )
+    return next(
+        (sizes for sizes in candidates if sizes and is_affordable(sizes, graph)), typical_sizes
+    )
 
 
-def _choose_large_batch(
-    graph: Graph, scaled: Set[Value], usual: dict[str, int], most: Mapping[str, int] | None
+def _choose_large_batch_sizes(
+    graph: Graph,
+    scaled_inputs: Set[Value],
+    typical_sizes: dict[str, int],
+    max_lengths: Mapping[str, int] | None,
 ) -> dict[str, int] | None:
-    """Return lengths with a large batch of the `scaled` inputs, if there are any."""
-    batch = {s: LARGE_BATCH for v in scaled for d in v.type.shape[:1] for s in d.symbols()}
-    return sizes_near(graph, usual | batch, 1, most) if batch else None
+    """Return lengths with a large batch of the `scaled_inputs` inputs, if there are any."""
+    batch = {
+        s: LARGE_BATCH_SIZE for v in scaled_inputs for d in v.type.shape[:1] for s in d.symbols()
+    }
+    return find_nearby_lengths(graph, typical_sizes | batch, 1, max_lengths) if batch else None
 
 
 def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
@@ -143,16 +160,16 @@ def _has_decisions(graph: Graph, sizes: Mapping[str, int]) -> bool:
     """
     if any(isinstance(node.op, ops.TopK | ops.ArgMax) for node, _ in iterate_nested_nodes(graph)):
         return True
-    looked_up = _find_looked_up(graph, sizes)
-    plain = [
+    index_inputs = _find_index_inputs(graph, sizes)
+    other_inputs = [
         value
         for name, value in graph.inputs.items()
-        if value not in looked_up and graph.input_facts[name].below is None
+        if value not in index_inputs and graph.input_facts[name].upper_bound is None
     ]
-    return any(v.type.dtype in INTEGER_DTYPES for v in (*plain, *graph.outputs.values()))
+    return any(v.type.dtype in INTEGER_DTYPES for v in (*other_inputs, *graph.outputs.values()))
 
 
-def _find_looked_up(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
+def _find_index_inputs(graph: Graph, sizes: Mapping[str, int]) -> Set[Value]:
     """Return the integer inputs from which indices of tables are computed."""
     env = {**sizes, **{name: dim.evaluate(sizes) for name, dim in graph.length_equations.items()}}
     return find_shortest_tables(graph, env).keys()
@@ -169,13 +186,13 @@ def _find_scaled_inputs(graph: Graph, sizes: Mapping[str, int]) -> set[Value]:
         if isinstance(node.op, ops.Arith) and node.op.fn in SCALING_FUNCTIONS:
             scaled |= sources
         reached |= {r: sources for r in results if r.type.dtype in INTEGER_DTYPES}
-    return scaled & _find_looked_up(graph, sizes)
+    return scaled & _find_index_inputs(graph, sizes)
 
 
 def _has_boolean_input(graph: Graph) -> bool:
     """Return whether an input is boolean and no padding mask."""
     inputs = graph.inputs.items()
-    return any(v.type.dtype == "bool" and not graph.input_facts[n].keep for n, v in inputs)
+    return any(v.type.dtype == "bool" and not graph.input_facts[n].padding_side for n, v in inputs)
 
 
 def _find_largest_bound(graph: Graph) -> float:
@@ -188,7 +205,9 @@ def _find_largest_bound(graph: Graph) -> float:
             case ops.Compare() | ops.Arith("min" | "max"):
                 for value in node.args:
                     match get_viewed_op(value, ops.Cast):
-                        case ops.Constant(float(number)) if BOUNDS[0] < abs(number) <= BOUNDS[1]:
+                        case ops.Constant(float(number)) if (
+                            CLIPPING_CONSTANT_RANGE[0] < abs(number) <= CLIPPING_CONSTANT_RANGE[1]
+                        ):
                             found = max(found, abs(number))
     return found
 

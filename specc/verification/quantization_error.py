@@ -20,23 +20,23 @@ from specc.verification.tolerance import RELATIVE_TOLERANCE
 After: TypeAlias = Callable[[Value, Array], Array]
 
 
-def reference_cache_values(
-    graph: Graph, got: Mapping[str, Array], weights: Mapping[str, Array]
+def make_cache_value_hook(
+    graph: Graph, results: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> After | None:
     """Return a hook that replaces the reference's quantized KV cache entries by the model's results
-    `got`, where equal up to rounding ties; None for a graph without.
+    `results`, where equal up to rounding ties; None for a graph without.
     """
-    kept = {v: got[name] for v, name in _keep_sample(graph).items()}
-    if not kept:
+    model_codes = {v: results[name] for v, name in _find_quantized_cache_outputs(graph).items()}
+    if not model_codes:
         return None
     names = {value: name for name, value in graph.parameters.items()}
-    before = {v.node.args[0] for v in kept if v.node}
+    unquantized_values = {v.node.args[0] for v in model_codes if v.node}
     exact: dict[Value, Array] = {}
 
     def quantize_array(value: Value, array: Array) -> Array:
-        if value in before:
+        if value in unquantized_values:
             exact[value] = array
-        theirs, node = kept.get(value), value.node
+        theirs, node = model_codes.get(value), value.node
         if theirs is None or node is None:
             return array
         x, scale = node.args
@@ -44,24 +44,28 @@ def reference_cache_values(
         assert scale is not None
         # new positions follow the existing ones
         new = theirs[:, :, theirs.shape[2] - array.shape[2] :]
-        return match_rounding_edge(array, new, exact[x], weights[names[scale]])
+        return select_codes_at_ties(array, new, exact[x], weights[names[scale]])
 
     return quantize_array
 
 
-def match_rounding_edge(ours: Array, theirs: Array, x: Array, scale: Array) -> Array:
+def select_codes_at_ties(
+    reference_codes: Array, model_codes: Array, x: Array, scale: Array
+) -> Array:
     """Return integers of `x / scale`: theirs if adjacent to ours and `x` lies on the rounding edge
     between both within float32 accuracy; otherwise ours.
     """
     units = x / scale.astype(np.float64)
-    to_edge = np.abs(np.abs(units - np.rint(units)) - 0.5)
-    blur = RELATIVE_TOLERANCE * np.abs(x).max(initial=0.0) / scale
-    apart = np.abs(theirs.astype(np.int16) - ours)
-    made: Array = np.where((apart == 1) & (to_edge <= blur), theirs, ours)
-    return made
+    tie_distance = np.abs(np.abs(units - np.rint(units)) - 0.5)
+    tolerance = RELATIVE_TOLERANCE * np.abs(x).max(initial=0.0) / scale
+    code_difference = np.abs(model_codes.astype(np.int16) - reference_codes)
+    codes: Array = np.where(
+        (code_difference == 1) & (tie_distance <= tolerance), model_codes, reference_codes
+    )
+    return codes
 
 
-def _keep_sample(graph: Graph) -> dict[Value, str]:
+def _find_quantized_cache_outputs(graph: Graph) -> dict[Value, str]:
     """Return the results that hold quantized KV caches, keyed by their new entries."""
     found = {}
     for name, value in graph.outputs.items():
@@ -85,122 +89,128 @@ FREE_AXIS_LENGTH = 24
 
 
 @dataclass(kw_only=True)
-class QuantizationLoss:
+class OutputError:
     """Accumulated error of one output over all compared batches."""
 
-    apart: float = 0.0
-    largest: float = 0.0
-    dot: float = 0.0
-    squares: tuple[float, float] = (0.0, 0.0)
-    divergence: float = 0.0
-    changed: int = 0
-    rows: int = 0
+    max_difference: float = 0.0
+    max_magnitude: float = 0.0
+    dot_product: float = 0.0
+    squared_norms: tuple[float, float] = (0.0, 0.0)
+    kl_divergence_sum: float = 0.0
+    top1_change_count: int = 0
+    position_count: int = 0
 
-    def see(self, low: Array, full: Array, drawn: bool) -> None:
-        """Add one result of both models; `drawn`: it is the logits."""
-        a, b = low.astype(np.float64), full.astype(np.float64)
+    def add_result(self, quantized_result: Array, baseline_result: Array, is_logits: bool) -> None:
+        """Add one result of both models; `is_logits`: it is the logits."""
+        a, b = quantized_result.astype(np.float64), baseline_result.astype(np.float64)
         both = np.isfinite(a) & np.isfinite(b)
         a, b = np.where(both, a, 0), np.where(both, b, 0)
-        self.apart = max(self.apart, float(np.abs(a - b).max(initial=0)))
-        self.largest = max(self.largest, float(np.abs(b).max(initial=0)))
-        self.dot += float((a * b).sum())
-        one, other = self.squares
-        self.squares = one + float((a * a).sum()), other + float((b * b).sum())
-        if drawn and a.size:
-            p, q = log_probabilities(b), log_probabilities(a)
-            self.divergence += float((np.exp(p) * (p - q)).sum())
-            self.changed += int((a.argmax(-1) != b.argmax(-1)).sum())
-            self.rows += a[..., 0].size
+        self.max_difference = max(self.max_difference, float(np.abs(a - b).max(initial=0)))
+        self.max_magnitude = max(self.max_magnitude, float(np.abs(b).max(initial=0)))
+        self.dot_product += float((a * b).sum())
+        one, other = self.squared_norms
+        self.squared_norms = one + float((a * a).sum()), other + float((b * b).sum())
+        if is_logits and a.size:
+            p, q = compute_log_softmax(b), compute_log_softmax(a)
+            self.kl_divergence_sum += float((np.exp(p) * (p - q)).sum())
+            self.top1_change_count += int((a.argmax(-1) != b.argmax(-1)).sum())
+            self.position_count += a[..., 0].size
 
     @property
     def measures(self) -> dict[str, float]:
         """Return the error measures of this output."""
-        size = (self.squares[0] * self.squares[1]) ** 0.5
+        size = (self.squared_norms[0] * self.squared_norms[1]) ** 0.5
         found = {
-            "error": self.apart / self.largest if self.largest else self.apart,
-            "cosine_distance": max(0.0, 1 - self.dot / size) if size else 0.0,
+            "error": self.max_difference / self.max_magnitude
+            if self.max_magnitude
+            else self.max_difference,
+            "cosine_distance": max(0.0, 1 - self.dot_product / size) if size else 0.0,
         }
-        if self.rows:
-            found["kl"] = max(0.0, self.divergence / self.rows)
-            found["top1_changed"] = self.changed / self.rows
+        if self.position_count:
+            found["kl"] = max(0.0, self.kl_divergence_sum / self.position_count)
+            found["top1_changed"] = self.top1_change_count / self.position_count
         return found
 
 
-def log_probabilities(x: Array) -> Array:
+def compute_log_softmax(x: Array) -> Array:
     """Compute log-probabilities along the last axis."""
-    moved = x - x.max(-1, keepdims=True)
-    made: Array = moved - np.log(np.exp(moved).sum(-1, keepdims=True))
-    return made
+    shifted = x - x.max(-1, keepdims=True)
+    log_probs: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return log_probs
 
 
 @dataclass
 class QuantizationComparison:
     """The quantization error of a model against a baseline on the same inputs, by output."""
 
-    low: LoadedModel
-    full: LoadedModel
-    losses: dict[str, QuantizationLoss] = field(default_factory=dict)
+    quantized_model: LoadedModel
+    baseline_model: LoadedModel
+    output_errors: dict[str, OutputError] = field(default_factory=dict)
 
-    def run(self, seed: int, rounds: int) -> None:
+    def compare_random_inputs(self, seed: int, rounds: int) -> None:
         """Compare on random inputs. E0857 where the two are not of one spec."""
-        graph = self.low.manifest.graph
-        self._check_pair()
+        graph = self.quantized_model.manifest.graph
+        self._check_same_signature()
         rng = np.random.default_rng(seed)
-        generates = self.low.manifest.generate_section
+        generates = self.quantized_model.manifest.generate_section
         for _ in range(max(rounds, 1)):
-            inputs = make_random_inputs(graph, comparison_sizes(graph), rng)
-            low, full = (m.session.run(inputs) for m in (self.low, self.full))
+            inputs = make_random_inputs(graph, choose_comparison_sizes(graph), rng)
+            low, full = (m.session.run(inputs) for m in (self.quantized_model, self.baseline_model))
             for name, value in low.items():
                 if value.dtype.kind == "f":
-                    drawn = generates is not None and name == generates.source
-                    self.losses.setdefault(name, QuantizationLoss()).see(value, full[name], drawn)
+                    drawn = generates is not None and name == generates.logits_output
+                    self.output_errors.setdefault(name, OutputError()).add_result(
+                        value, full[name], drawn
+                    )
 
     def to_json(self) -> list[dict[str, object]]:
         """Return the error of each output as JSON values."""
-        return [{"result": n, **loss.measures} for n, loss in self.losses.items()]
+        return [{"result": n, **loss.measures} for n, loss in self.output_errors.items()]
 
-    def lines(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         """Format one line per result."""
-        for name, loss in self.losses.items():
-            told = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
-            yield f"`{name}` against the baseline: {told}"
+        for name, loss in self.output_errors.items():
+            measures_text = ", ".join(f"{n} {v:.2e}" for n, v in loss.measures.items())
+            yield f"`{name}` against the baseline: {measures_text}"
 
-    def layers(self, seed: int) -> Iterator[tuple[str, float]]:
+    def iterate_scope_errors(self, seed: int) -> Iterator[tuple[str, float]]:
         """Yield each scope with a quantized weight, in order, with the relative error of its
         results in float64 due to weight quantization alone.
         """
-        graph = self.low.manifest.graph
-        made = _map_scope_results(
-            graph, {n.rpartition(".")[0] for n in self.low.manifest.quantized}
+        graph = self.quantized_model.manifest.graph
+        scope_results = _map_scope_results(
+            graph, {n.rpartition(".")[0] for n in self.quantized_model.manifest.quantized}
         )
-        graph, scopes = replace(graph, names=made), tuple(made)
-        inputs = make_random_inputs(graph, comparison_sizes(graph), np.random.default_rng(seed))
+        graph, scopes = replace(graph, names=scope_results), tuple(scope_results)
+        inputs = make_random_inputs(
+            graph, choose_comparison_sizes(graph), np.random.default_rng(seed)
+        )
         reference = backend.load_reference()
         low, full = (
             reference.evaluate_graph(graph, inputs, model.weights(), value_names=scopes)
-            for model in (self.low, self.full)
+            for model in (self.quantized_model, self.baseline_model)
         )
         for scope in scopes:
             off, size = (np.linalg.norm(x) for x in (low[scope] - full[scope], full[scope]))
             yield scope, float(off / size if size else off)
 
-    def check(self, most: Mapping[str, float]) -> None:
+    def check_limits(self, limits: Mapping[str, float]) -> None:
         """Raise E0856 if a measure of a result exceeds its bound."""
-        for name, loss in self.losses.items():
+        for name, loss in self.output_errors.items():
             for measure, value in loss.measures.items():
-                if value > most.get(measure, np.inf):
+                if value > limits.get(measure, np.inf):
                     raise_error(
                         "E0856",
                         f"`{name}` lost more than it may: {measure} {value:.2e}, at "
-                        f"most {most[measure]:g}",
+                        f"most {limits[measure]:g}",
                         notes=[f"{measure} is {ERROR_MEASURES[measure]}"],
                         helps=["quantize fewer weights: `--quantize-exclude PATTERN`"],
                     )
 
-    def _check_pair(self) -> None:
+    def _check_same_signature(self) -> None:
         one, other = (
             [(n, str(v.type)) for n, v in (*g.inputs.items(), *g.outputs.items())]
-            for g in (self.low.manifest.graph, self.full.manifest.graph)
+            for g in (self.quantized_model.manifest.graph, self.baseline_model.manifest.graph)
         )
         if one != other:
             raise_error(
@@ -211,25 +221,26 @@ class QuantizationComparison:
             )
 
 
-def _map_scope_results(graph: Graph, places: set[str]) -> dict[str, Value]:
+def _map_scope_results(graph: Graph, scope_names: set[str]) -> dict[str, Value]:
     """Return the result of the last op of each of these scopes; loops are not inspected."""
-    made: dict[str, Value] = {}
+    results_by_scope: dict[str, Value] = {}
     for node, results in graph.nodes:
         for scope in graph.get_origin(node).scopes:
-            if scope in places:
-                made[scope] = results[0]
-    return made
+            if scope in scope_names:
+                results_by_scope[scope] = results[0]
+    return results_by_scope
 
 
-def comparison_sizes(graph: Graph) -> dict[str, int]:
+def choose_comparison_sizes(graph: Graph) -> dict[str, int]:
     """Return lengths of about `FREE_AXIS_LENGTH`, within the graph's limits."""
-    above = find_max_lengths(graph)
-    least = find_min_lengths(graph)
-    usual = choose_lengths(graph, 1)
-    wanted = {
+    max_lengths = find_max_lengths(graph)
+    min_lengths = find_min_lengths(graph)
+    typical_sizes = choose_lengths(graph, 1)
+    preferred_lengths = {
         symbol: max(
-            min(FREE_AXIS_LENGTH, above.get(symbol, FREE_AXIS_LENGTH)), least.get(symbol, 1)
+            min(FREE_AXIS_LENGTH, max_lengths.get(symbol, FREE_AXIS_LENGTH)),
+            min_lengths.get(symbol, 1),
         )
-        for symbol in usual
+        for symbol in typical_sizes
     }
-    return find_valid_lengths(graph, wanted, above) or usual
+    return find_valid_lengths(graph, preferred_lengths, max_lengths) or typical_sizes

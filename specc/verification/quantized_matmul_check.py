@@ -9,7 +9,7 @@ from specc.backend import Computation, QuantizedProduct
 from specc.diagnostics.diagnostic import raise_error
 from specc.ir.array import Array
 from specc.runtime.loaded_model import LoadedModel
-from specc.verification.rounding_errors import UNIT_ROUNDOFF, half_format_of
+from specc.verification.rounding_errors import UNIT_ROUNDOFF, find_half_dtype
 from specc.verification.tolerance import RELATIVE_TOLERANCE
 
 UINT8_ZERO_POINT = 128
@@ -28,41 +28,41 @@ class QuantizedProducts:
     products: tuple[QuantizedProduct, ...] = ()
 
     @classmethod
-    def of(cls, model: LoadedModel) -> "QuantizedProducts":
+    def from_model(cls, model: LoadedModel) -> "QuantizedProducts":
         """Build from an open model; empty for 16-bit models, which round each product again."""
-        if not model.manifest.quantized or half_format_of(model.manifest.graph):
+        if not model.manifest.quantized or find_half_dtype(model.manifest.graph):
             return cls()
         return cls(*model.with_products())
 
-    def compare_run(self, inputs: Mapping[str, Array], shown: str) -> str:
+    def compare_and_format(self, inputs: Mapping[str, Array], sizes_text: str) -> str:
         """Compare the products of one run and format the suffix of its line. E0855 if one
         differs.
         """
         if self.session is None or not self.products:
             return ""
         results = self.session.run(inputs)
-        worst = compare_products(self.products, results, shown)
+        worst = compare_products(self.products, results, sizes_text)
         return f"; {len(self.products)} roundings and products too, worst {worst:.1e}"
 
 
 def compare_products(
-    products: Iterable[QuantizedProduct], results: Mapping[str, Array], shown: str
+    products: Iterable[QuantizedProduct], results: Mapping[str, Array], sizes_text: str
 ) -> float:
     """Return the largest relative difference of any product. E0855 if it exceeds the tolerance;
-    `shown` names the lengths.
+    `sizes_text` names the lengths.
     """
     worst = 0.0
     for product in products:
-        given = {role: results[name] for role, name in product.value_names.items()}
-        if not given["y"].size:
+        values_by_role = {role: results[name] for role, name in product.value_names.items()}
+        if not values_by_role["y"].size:
             continue
-        apart = _apart(product, given)
-        worst = max(worst, apart)
-        if not apart <= RELATIVE_TOLERANCE:
+        error = _compute_product_error(product, values_by_role)
+        worst = max(worst, error)
+        if not error <= RELATIVE_TOLERANCE:
             raise_error(
                 "E0855",
-                f"a quantized matrix product differs by {apart:.1e} of its largest value",
-                notes=[f"`{product.value_names['y']}`, a {product.operator}", shown],
+                f"a quantized matrix product differs by {error:.1e} of its largest value",
+                notes=[f"`{product.value_names['y']}`, a {product.operator}", sizes_text],
                 helps=[
                     "this processor multiplies integers differently; compile "
                     "with `--quantize int8-weights`, or report it"
@@ -71,124 +71,145 @@ def compare_products(
     return worst
 
 
-def _apart(product: QuantizedProduct, given: Mapping[str, Array]) -> float:
-    x, y = given["x"], given["y"]
+def _compute_product_error(product: QuantizedProduct, values_by_role: Mapping[str, Array]) -> float:
+    x, y = values_by_role["x"], values_by_role["y"]
     match product.operator:
         # Integers are compared relative to their range, so that an error of one is far above the
         # tolerance.
         case "QuantizeLinear":
-            want = np.clip(np.rint(x), -UINT8_ZERO_POINT, UINT8_ZERO_POINT - 1) + _middle(y)
-            return float(np.abs(want - y.astype(np.float64)).max()) / UINT8_ZERO_POINT
+            expected = np.clip(
+                np.rint(x), -UINT8_ZERO_POINT, UINT8_ZERO_POINT - 1
+            ) + _get_zero_point(y)
+            return float(np.abs(expected - y.astype(np.float64)).max()) / UINT8_ZERO_POINT
         case "DynamicQuantizeLinear":
-            return _together_apart(given)
+            return _compute_per_tensor_error(values_by_role)
         case "DynamicQuantizeLSTM":
-            want = integer_lstm_results(given, reverse=bool(product.attributes["reverse"]))
-            want, y = want.reshape(-1, want.shape[-1]), y.reshape(-1, y.shape[-1])
+            expected = compute_integer_lstm(
+                values_by_role, reverse=bool(product.attributes["reverse"])
+            )
+            expected, y = expected.reshape(-1, expected.shape[-1]), y.reshape(-1, y.shape[-1])
         case "MatMulNBits":
-            return _compare_block_product(given, product.attributes)
+            return _compute_group_product_error(values_by_role, product.attributes)
         case kind:
-            w = _product_matrix(given["w"]).astype(np.float64)
+            w = _get_first_iteration(values_by_role["w"]).astype(np.float64)
             w = w.T if kind == "QGemm" else w
-            middle = given["middle"] if "middle" in given else _middle(x)
-            want = _products(x, w, np.asarray(middle))
-    gap = float(np.abs(want - _rows(y)).max())
-    return gap / (float(np.abs(want).max()) or 1.0)
+            zero_point = (
+                values_by_role["middle"] if "middle" in values_by_role else _get_zero_point(x)
+            )
+            expected = _multiply_integers(x, w, np.asarray(zero_point))
+    max_difference = float(np.abs(expected - _flatten_leading_axes(y)).max())
+    return max_difference / (float(np.abs(expected).max()) or 1.0)
 
 
-def _compare_block_product(given: Mapping[str, Array], numbers: Mapping[str, int]) -> float:
+def _compute_group_product_error(
+    values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
+) -> float:
     """Return the relative error of a product in blocks, beyond the rounding error of float32
     sums.
     """
-    want, allowed = _in_blocks(given, numbers)
-    gap = np.abs(want - _rows(given["y"]))
-    largest = float(np.where(gap <= allowed, 0.0, gap).max())
-    return largest / (float(np.abs(want).max()) or 1.0)
+    expected, error_bound = _multiply_quantized_groups(values_by_role, attributes)
+    difference = np.abs(expected - _flatten_leading_axes(values_by_role["y"]))
+    largest = float(np.where(difference <= error_bound, 0.0, difference).max())
+    return largest / (float(np.abs(expected).max()) or 1.0)
 
 
-def _products(x: Array, w: Array, middle: Array) -> Array:
+def _multiply_integers(x: Array, w: Array, zero_point: Array) -> Array:
     """Multiply integers after subtracting the zero point. In a loop each iteration has its own."""
-    turns = (*middle.shape, *[1] * (x.ndim - middle.ndim))
-    whole = x.astype(np.float64) - middle.reshape(turns)
-    made: Array = _rows(whole) @ w
-    return made
+    broadcast_shape = (*zero_point.shape, *[1] * (x.ndim - zero_point.ndim))
+    centered = x.astype(np.float64) - zero_point.reshape(broadcast_shape)
+    products: Array = _flatten_leading_axes(centered) @ w
+    return products
 
 
-def _together_apart(given: Mapping[str, Array]) -> float:
+def _compute_per_tensor_error(values_by_role: Mapping[str, Array]) -> float:
     """Return the error of per-tensor quantization: in integers, and of the scale. In a loop each
     iteration has its own.
     """
-    x, y, scale = given["x"], given["y"], given["scale"]
+    x, y, scale = values_by_role["x"], values_by_role["y"], values_by_role["scale"]
     # a scale per iteration of each enclosing loop
-    numbers = tuple(range(scale.ndim, x.ndim))
-    low = np.minimum(x.min(numbers, initial=0), 0)
-    high = np.maximum(x.max(numbers, initial=0), 0)
-    wanted = ((high - low) / np.float32(255)).astype(np.float32)
-    wanted = np.where(wanted > 0, wanted, np.float32(1))
-    each = (*scale.shape, *[1] * (x.ndim - scale.ndim))
-    middle = np.clip(np.rint(-low / wanted), 0, 255)
-    whole = np.rint(x / wanted.reshape(each)) + middle.reshape(each)
-    off = np.abs(np.clip(whole, 0, 255) - y.astype(np.float64)).max() / UINT8_ZERO_POINT
-    of_scale = np.abs(wanted.astype(np.float64) - scale).max() / wanted.max()
-    return float(max(off, of_scale))
+    value_axes = tuple(range(scale.ndim, x.ndim))
+    low = np.minimum(x.min(value_axes, initial=0), 0)
+    high = np.maximum(x.max(value_axes, initial=0), 0)
+    expected_scale = ((high - low) / np.float32(255)).astype(np.float32)
+    expected_scale = np.where(expected_scale > 0, expected_scale, np.float32(1))
+    broadcast_shape = (*scale.shape, *[1] * (x.ndim - scale.ndim))
+    zero_point = np.clip(np.rint(-low / expected_scale), 0, 255)
+    expected_codes = np.rint(x / expected_scale.reshape(broadcast_shape)) + zero_point.reshape(
+        broadcast_shape
+    )
+    code_error = (
+        np.abs(np.clip(expected_codes, 0, 255) - y.astype(np.float64)).max() / UINT8_ZERO_POINT
+    )
+    scale_error = np.abs(expected_scale.astype(np.float64) - scale).max() / expected_scale.max()
+    return float(max(code_error, scale_error))
 
 
-def _middle(x: Array) -> int:
+def _get_zero_point(x: Array) -> int:
     """Return the zero point of an integer element type."""
     return 0 if x.dtype == np.int8 else UINT8_ZERO_POINT
 
 
-def _in_blocks(given: Mapping[str, Array], numbers: Mapping[str, int]) -> tuple[Array, Array]:
+def _multiply_quantized_groups(
+    values_by_role: Mapping[str, Array], attributes: Mapping[str, int]
+) -> tuple[Array, Array]:
     """Return products of group-quantized activations and weights, and the error bounds of float32,
     since a result may be far smaller than its terms: `λ √n u` of the terms (Higham and Mary 2019,
     doi:10.1137/18M1226312).
     """
-    x, wide, block = _rows(given["x"]), numbers["K"], numbers["block_size"]
+    x, width, group_size = (
+        _flatten_leading_axes(values_by_role["x"]),
+        attributes["K"],
+        attributes["block_size"],
+    )
     # weights are [outputs, blocks, elements of a block]
-    w, scales = _product_matrix(given["w"], 3), _product_matrix(given["scales"])
+    w, scales = (
+        _get_first_iteration(values_by_role["w"], 3),
+        _get_first_iteration(values_by_role["scales"]),
+    )
     # two codes per byte, the first in the low nibble
-    if numbers["bits"] == 4:
-        halves = np.stack([w & 15, w >> 4], -1)
-        w = halves.reshape(*w.shape[:2], -1)
-    middle = 1 << (numbers["bits"] - 1)
-    want, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
-    for n, start in enumerate(range(0, wide, block)):
-        piece = x[:, start : start + block]
+    if attributes["bits"] == 4:
+        nibbles = np.stack([w & 15, w >> 4], -1)
+        w = nibbles.reshape(*w.shape[:2], -1)
+    zero_point = 1 << (attributes["bits"] - 1)
+    expected, terms = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
+    for n, start in enumerate(range(0, width, group_size)):
+        group = x[:, start : start + group_size]
         # at this accuracy level the kernel quantizes activations too
-        if numbers.get("accuracy_level") == 4:
-            piece = _rounded(piece)
+        if attributes.get("accuracy_level") == 4:
+            group = _quantize_dequantize_group(group)
         # the last block is padded, and a row ends before it
-        whole = w[:, n, : piece.shape[1]].astype(np.float64) - middle
-        for lane in range(0, piece.shape[1], KERNEL_LANES):
-            x_part = piece[:, lane : lane + KERNEL_LANES].astype(np.float64)
-            made = x_part @ whole[:, lane : lane + KERNEL_LANES].T
+        group_weights = w[:, n, : group.shape[1]].astype(np.float64) - zero_point
+        for lane in range(0, group.shape[1], KERNEL_LANES):
+            x_part = group[:, lane : lane + KERNEL_LANES].astype(np.float64)
+            partial_sums = x_part @ group_weights[:, lane : lane + KERNEL_LANES].T
             # kernels multiply unsigned codes and subtract the zero point last
-            taken = middle * np.abs(x_part.sum(-1, keepdims=True))
-            want += made * scales[:, n]
-            terms += (np.abs(made) + 2 * taken) * np.abs(scales[:, n])
-    return want, ERROR_FACTOR * np.sqrt(-(-wide // KERNEL_LANES)) * UNIT_ROUNDOFF * terms
+            zero_point_terms = zero_point * np.abs(x_part.sum(-1, keepdims=True))
+            expected += partial_sums * scales[:, n]
+            terms += (np.abs(partial_sums) + 2 * zero_point_terms) * np.abs(scales[:, n])
+    return expected, ERROR_FACTOR * np.sqrt(-(-width // KERNEL_LANES)) * UNIT_ROUNDOFF * terms
 
 
-def _rounded(piece: Array) -> Array:
+def _quantize_dequantize_group(group: Array) -> Array:
     """Quantize and dequantize the values of a group, as the kernel does in float32. A group whose
     factor overflows float32 is zero: it is below 1e-36.
     """
-    most = np.abs(piece).max(-1, keepdims=True)
-    scale, part = most / np.float32(127), np.zeros_like(most)
+    absmax = np.abs(group).max(-1, keepdims=True)
+    scale, factor = absmax / np.float32(127), np.zeros_like(absmax)
     with np.errstate(over="ignore"):
-        np.divide(np.float32(127), most, out=part, where=most != 0)
-    part[np.isinf(part)] = 0
-    made: Array = np.rint(piece * part).astype(np.float64) * scale
-    return made
+        np.divide(np.float32(127), absmax, out=factor, where=absmax != 0)
+    factor[np.isinf(factor)] = 0
+    dequantized: Array = np.rint(group * factor).astype(np.float64) * scale
+    return dequantized
 
 
-def _rows(x: Array) -> Array:
+def _flatten_leading_axes(x: Array) -> Array:
     """Flatten all axes but the last, including loop iterations."""
     return x.reshape(-1, x.shape[-1])
 
 
-def _product_matrix(w: Array, axes: int = 2) -> Array:
+def _get_first_iteration(w: Array, rank: int = 2) -> Array:
     """Return a weight; one that a loop returned is the same in each iteration."""
-    while w.ndim > axes:
+    while w.ndim > rank:
         w = w[0]
     return w
 
@@ -197,72 +218,77 @@ QUANTIZATION_STEPS = np.float32(255)
 """The number of steps between the minimum and maximum of 256 integers."""
 
 
-def integer_lstm_results(given: Mapping[str, Array], *, reverse: bool) -> Array:
+def compute_integer_lstm(values_by_role: Mapping[str, Array], *, reverse: bool) -> Array:
     """Return the results `[time, 1, batch, state]` that `DynamicQuantizeLSTM` should compute."""
-    x, made = given["x"].astype(np.float32), given["y"][:, 0]
-    counts = given.get("lengths")
-    counts = np.full(x.shape[1], len(x)) if counts is None else counts
+    x, model_outputs = values_by_role["x"].astype(np.float32), values_by_role["y"][:, 0]
+    lengths = values_by_role.get("lengths")
+    lengths = np.full(x.shape[1], len(x)) if lengths is None else lengths
     # In reverse direction each sequence is processed from right to left, and so are the outputs.
     if reverse:
-        x, made = _turned(x, counts), _turned(made, counts)
-    longest = int(counts.max(initial=0))
+        x, model_outputs = (
+            _reverse_sequences(x, lengths),
+            _reverse_sequences(model_outputs, lengths),
+        )
+    longest = int(lengths.max(initial=0))
     # One scale for all positions of all iterations: the kernel quantizes them before the first
     # iteration.
-    sums = _whole(x[:longest]) @ _matrix(given["w"], given["w scales"])
+    input_gates = _quantize_dequantize_tensor(x[:longest]) @ _dequantize_weights(
+        values_by_role["w"], values_by_role["w scales"]
+    )
     # ONNX has a bias for each matrix, concatenated.
-    if "b" in given:
-        sums = sums + given["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
-    states = _matrix(given["u"], given["u scales"])
-    zeros = np.zeros(made.shape[1:])
-    cell = given["cell"][0] if "cell" in given else zeros
-    fed = given["state"][0] if "state" in given else zeros
-    want = np.zeros(made.shape)
-    for turn in range(longest):
+    if "b" in values_by_role:
+        input_gates = input_gates + values_by_role["b"][0].reshape(2, -1).sum(0, dtype=np.float64)
+    state_weights = _dequantize_weights(values_by_role["u"], values_by_role["u scales"])
+    zeros = np.zeros(model_outputs.shape[1:])
+    cell = values_by_role["cell"][0] if "cell" in values_by_role else zeros
+    state = values_by_role["state"][0] if "state" in values_by_role else zeros
+    expected = np.zeros(model_outputs.shape)
+    for step in range(longest):
         # a finished sequence counts with zeros, which is what it output
-        fed = made[turn - 1] if turn else fed
-        gates = sums[turn] + _whole(fed) @ states
-        out, cell = _through(gates, cell, given.get("peepholes"))
-        want[turn] = np.where(turn < counts[:, None], out, 0)
-    return (_turned(want, counts) if reverse else want)[:, None]
+        state = model_outputs[step - 1] if step else state
+        gates = input_gates[step] + _quantize_dequantize_tensor(state) @ state_weights
+        out, cell = _apply_lstm_gates(gates, cell, values_by_role.get("peepholes"))
+        expected[step] = np.where(step < lengths[:, None], out, 0)
+    return (_reverse_sequences(expected, lengths) if reverse else expected)[:, None]
 
 
-def _whole(x: Array) -> Array:
+def _quantize_dequantize_tensor(x: Array) -> Array:
     """Quantize and dequantize per tensor, as ONNX Runtime does in float32."""
     x = x.astype(np.float32)
     low, high = x.min(initial=0), x.max(initial=0)
     scale = (high - low) / QUANTIZATION_STEPS if high > low else np.float32(1)
-    middle = np.rint(-low / scale)
-    units = np.clip(np.rint(x / scale) + middle, 0, QUANTIZATION_STEPS) - middle
-    made: Array = units.astype(np.float64) * np.float64(scale)
-    return made
+    zero_point = np.rint(-low / scale)
+    codes = np.clip(np.rint(x / scale) + zero_point, 0, QUANTIZATION_STEPS) - zero_point
+    dequantized: Array = codes.astype(np.float64) * np.float64(scale)
+    return dequantized
 
 
-def _matrix(numbers: Array, scales: Array) -> Array:
-    made: Array = numbers[0].astype(np.float64) * scales[0]
-    return made
+def _dequantize_weights(codes: Array, scales: Array) -> Array:
+    weights: Array = codes[0].astype(np.float64) * scales[0]
+    return weights
 
 
-def _through(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
+def _apply_lstm_gates(gates: Array, cell: Array, peepholes: Array | None) -> tuple[Array, Array]:
     """Return hidden state and cell from gates in ONNX's order: input, output, forget, cell."""
     i, o, f, g = np.split(gates, 4, axis=1)
-    peep = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
-    p_i, p_o, p_f = np.split(peep[0], 3)
-    kept = _sigmoid(f + p_f * cell) * cell
-    taken = _sigmoid(i + p_i * cell) * np.tanh(g)
-    new = kept + taken
+    peephole_weights = np.zeros((1, 3 * cell.shape[1])) if peepholes is None else peepholes
+    p_i, p_o, p_f = np.split(peephole_weights[0], 3)
+    remembered = _compute_sigmoid(f + p_f * cell) * cell
+    added = _compute_sigmoid(i + p_i * cell) * np.tanh(g)
+    next_cell = remembered + added
     # the output gate's peephole reads the new cell
-    return _sigmoid(o + p_o * new) * np.tanh(new), new
+    return _compute_sigmoid(o + p_o * next_cell) * np.tanh(next_cell), next_cell
 
 
-def _sigmoid(x: Array) -> Array:
+def _compute_sigmoid(x: Array) -> Array:
     # 1 / (1 + exp(-x)) without an overflow
-    made: Array = 0.5 * (1 + np.tanh(0.5 * x))
-    return made
+    result: Array = 0.5 * (1 + np.tanh(0.5 * x))
+    return result
 
 
-def _turned(x: Array, counts: Array) -> Array:
+def _reverse_sequences(x: Array, lengths: Array) -> Array:
     """Reverse each sequence up to its length; padding stays."""
-    made = x.copy()
-    for text, count in enumerate(counts):
-        made[:count, text] = x[:count, text][::-1]
-    return made
+    reversed_x = x.copy()
+    for batch_index, length in enumerate(lengths):
+        reversed_x[:length, batch_index] = x[:length, batch_index][::-1]
+    return reversed_x

@@ -13,7 +13,7 @@ from specc.io.safe_read import escape_text
 from specc.ir import ops
 from specc.ir.array import Array
 from specc.ir.graph import Graph, Value
-from specc.verification.tolerance import count_unexplained, relative_change
+from specc.verification.tolerance import compute_relative_change, count_unexplained_positions
 
 UNIT_ROUNDOFF = 2.0**-24
 """Unit roundoff of float32."""
@@ -25,88 +25,92 @@ SAFETY_FACTOR = 8
 were 0.1 to 2.2 times the largest change (transformers, Mamba, RWKV, LSTM; weights times 1, 4 and
 with outlier rows; up to 200 positions): kernels also round inside an inner product."""
 SAMPLE_COUNT = 4
-FURTHER_SAMPLES = 12
+EXTRA_SAMPLE_COUNT = 12
 """Number of samples that check the bounds before a difference is reported."""
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
-After = Callable[[Value, Array], Array]
+ResultHook = Callable[[Value, Array], Array]
 
 
-def rounding_bounds(sample: "Sample", want: Mapping[str, Array]) -> dict[str, Array]:
+def compute_position_error_bounds(
+    run_perturbed: "PerturbedRun", expected: Mapping[str, Array]
+) -> dict[str, Array]:
     """Return bounds of the absolute float32 rounding error of each result, of its shape: equal
     along its last axis, infinite if the result is not stable.
 
-    `want` are the exact results, `sample` is of `make_rounding_sample`.
+    `expected` are the exact results, `run_perturbed` is of `make_perturbed_run`.
     """
-    bounds = bounds_of_samples(sample, want)
-    return {name: _by_position(bound) for name, bound in bounds.items()}
+    bounds = compute_error_bounds(run_perturbed, expected)
+    return {name: _take_max_per_position(bound) for name, bound in bounds.items()}
 
 
-def make_rounding_sample(
+def make_perturbed_run(
     graph: Graph,
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
-    after: After | None = None,
-) -> "Sample":
-    """Return the function that evaluates a graph with rounding errors; `after` replaces values
-    as the reference does.
+    result_hook: ResultHook | None = None,
+) -> "PerturbedRun":
+    """Return a function that evaluates the graph with perturbed values. `result_hook` replaces
+    results before they are perturbed, as in the reference run.
     """
     numpy = backend.load_reference()
 
-    def run_rounded(errors: RoundingErrors) -> dict[str, Array]:
-        errors.after = after
-        given, changed = errors.add_errors(inputs), errors.add_errors(weights)
+    def run_rounded(errors: RoundingPerturbation) -> dict[str, Array]:
+        errors.result_hook = result_hook
+        given, changed = errors.perturb_arrays(inputs), errors.perturb_arrays(weights)
         return numpy.evaluate_graph(graph, given, changed, result_hook=errors)
 
     return run_rounded
 
 
 def is_rounding_difference(
-    sample: "Sample", name: str, got: Array, want: Array, bound: Array
+    run_perturbed: "PerturbedRun", name: str, result: Array, expected: Array, bound: Array
 ) -> bool:
     """Return True if float32 rounding explains how the result `name` differs: each element is
     within its bound, or as few positions are outside as in further samples, those where
     rounding rarely decides.
     """
-    if got.shape != want.shape:
+    if result.shape != expected.shape:
         return False
-    missed, flipped = count_unexplained(got, want, bound), 0
-    for seed in range(SAMPLE_COUNT, SAMPLE_COUNT + FURTHER_SAMPLES):
-        if flipped >= missed:
+    unexplained_count, perturbed_count = count_unexplained_positions(result, expected, bound), 0
+    for seed in range(SAMPLE_COUNT, SAMPLE_COUNT + EXTRA_SAMPLE_COUNT):
+        if perturbed_count >= unexplained_count:
             return True
-        made = sample(RoundingErrors(np.random.default_rng(seed)))[name]
-        flipped += count_unexplained(np.asarray(made), want, bound)
-    return flipped >= missed
+        perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))[name]
+        perturbed_count += count_unexplained_positions(np.asarray(perturbed), expected, bound)
+    return perturbed_count >= unexplained_count
 
 
-Sample = Callable[["RoundingErrors"], Mapping[str, Array]]
+PerturbedRun = Callable[["RoundingPerturbation"], Mapping[str, Array]]
 
 
-def bounds_of_samples(sample: Sample, want: Mapping[str, Array]) -> dict[str, Array]:
-    """Return bounds of the absolute error of results that `sample` perturbs."""
-    bounds = {name: np.zeros(np.shape(value)) for name, value in want.items()}
+def compute_error_bounds(
+    run_perturbed: PerturbedRun, expected: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return bounds of the absolute error of results that `run_perturbed` perturbs."""
+    bounds = {name: np.zeros(np.shape(value)) for name, value in expected.items()}
     for seed in range(SAMPLE_COUNT):
-        made = sample(RoundingErrors(np.random.default_rng(seed)))
-        for name, value in want.items():
-            moved = _movement(np.asarray(made[name]), np.asarray(value))
-            bounds[name] = np.maximum(bounds[name], SAFETY_FACTOR * moved)
+        perturbed = run_perturbed(RoundingPerturbation(np.random.default_rng(seed)))
+        for name, value in expected.items():
+            change = _compute_change(np.asarray(perturbed[name]), np.asarray(value))
+            bounds[name] = np.maximum(bounds[name], SAFETY_FACTOR * change)
     return bounds
 
 
-class RoundingErrors:
+class RoundingPerturbation:
     """Changes values by random relative errors. Values of positions and constants alone
     are the same for all inputs and keep theirs: a position bucket is no rounding error.
     """
 
-    def __init__(self, rng: np.random.Generator, after: After | None = None) -> None:
-        self.rng, self.after = rng, after
-        self.fixed = set[Value]()
+    def __init__(self, rng: np.random.Generator, result_hook: ResultHook | None = None) -> None:
+        self.rng, self.result_hook = rng, result_hook
+        self.input_independent_values = set[Value]()
 
     def __call__(self, value: Value, array: Array) -> Array:
         """Return the result of a node with its error."""
-        array = self.after(value, array) if self.after else array
-        if self._is_fixed(value):
-            self.fixed.add(value)
+        array = self.result_hook(value, array) if self.result_hook else array
+        if self._is_input_independent(value):
+            self.input_independent_values.add(value)
             return array
         # moved elements keep their error
         if (value.node is not None and value.node.op.view) or array.dtype.kind in "iub":
@@ -117,43 +121,45 @@ class RoundingErrors:
             exact = array.astype(np.float32) == array
         # a rounded value is on the same side of 1, which is a float32, as the exact one
         inside = np.abs(array) <= 1
-        changed = self.of(array)
+        changed = self.perturb_array(array)
         return np.where(exact, array, np.where(inside, np.clip(changed, -1, 1), changed))
 
-    def _is_fixed(self, value: Value) -> bool:
+    def _is_input_independent(self, value: Value) -> bool:
         node = value.node
         if node is None or isinstance(node.op, ops.Extent):
             return node is not None
-        return all(a is None or a in self.fixed for a in node.args)
+        return all(a is None or a in self.input_independent_values for a in node.args)
 
-    def add_errors(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def perturb_arrays(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return inputs or weights with errors."""
-        return {name: self.of(np.asarray(array)) for name, array in arrays.items()}
+        return {name: self.perturb_array(np.asarray(array)) for name, array in arrays.items()}
 
-    def of(self, array: Array) -> Array:
+    def perturb_array(self, array: Array) -> Array:
         """Return an array with errors; integers and booleans have none."""
         if array.dtype.kind in "iub":
             return array
         value = np.asarray(array, np.float64)
         sign = self.rng.choice([-1.0, 1.0], value.shape)
-        changed = value * (1 + ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * sign)
-        made: Array = np.where(np.abs(value) < SMALLEST_NORMAL, 0.0 * value, changed)
-        return made
+        relative_errors_added = value * (1 + ROUNDING_PERTURBATIONS * UNIT_ROUNDOFF * sign)
+        perturbed: Array = np.where(
+            np.abs(value) < SMALLEST_NORMAL, 0.0 * value, relative_errors_added
+        )
+        return perturbed
 
 
-def _movement(after: Array, before: Array) -> Array:
+def _compute_change(perturbed: Array, exact: Array) -> Array:
     """Return the absolute elementwise change; infinite if a number, integer or boolean is lost."""
-    if before.dtype.kind in "iub":
-        return np.where(after != before, np.inf, 0.0)
+    if exact.dtype.kind in "iub":
+        return np.where(perturbed != exact, np.inf, 0.0)
     # NaN and infinities that do not change have no error
-    same = (after == before) | (np.isnan(after) & np.isnan(before))
+    same = (perturbed == exact) | (np.isnan(perturbed) & np.isnan(exact))
     with np.errstate(invalid="ignore"):
-        moved = np.abs(after - before)
-    made: Array = np.where(same, 0.0, np.where(np.isnan(moved), np.inf, moved))
-    return made
+        change = np.abs(perturbed - exact)
+    result: Array = np.where(same, 0.0, np.where(np.isnan(change), np.inf, change))
+    return result
 
 
-def _by_position(bound: Array) -> Array:
+def _take_max_per_position(bound: Array) -> Array:
     """Return the maximum bound along the last axis, as its features share the errors of one
     vector.
     """
@@ -165,37 +171,39 @@ def _by_position(bound: Array) -> Array:
 MAX_EXPLAINED_RATIO = 4
 """A difference of at most this multiple of the rounding effect is attributed to rounding: kernels
 also round internally."""
-RANDOM_DRAWS = 3
+RANDOM_ROUNDING_RUNS = 3
 
 
 @dataclass(frozen=True)
 class HalfFormat:
     """A 16-bit float type: its digits, the exponent of the smallest normal, and the maximum."""
 
-    digits: int
-    least: int
-    most: float
+    significand_bits: int
+    min_normal_exponent: int
+    max_value: float
 
-    def rounded(self, x: Array, nudge: Array | float = 0.0) -> Array:
-        """Round to this type, after adding `nudge` times half a unit in the last place; infinite
+    def round_array(self, x: Array, offset: Array | float = 0.0) -> Array:
+        """Round to this type, after adding `offset` times half a unit in the last place; infinite
         above the maximum.
         """
         _, exponent = np.frexp(x)
-        unit = np.ldexp(1.0, np.maximum(exponent, self.least) - self.digits)
-        near = np.round(x / unit + 0.5 * nudge) * unit
-        beyond = np.isfinite(x) & (np.abs(near) > self.most)
-        made: Array = np.where(beyond, np.copysign(np.inf, x), near)
-        return made
+        unit = np.ldexp(1.0, np.maximum(exponent, self.min_normal_exponent) - self.significand_bits)
+        nearest = np.round(x / unit + 0.5 * offset) * unit
+        overflow = np.isfinite(x) & (np.abs(nearest) > self.max_value)
+        rounded: Array = np.where(overflow, np.copysign(np.inf, x), nearest)
+        return rounded
 
 
 HALF_FORMATS: Mapping[str, HalfFormat] = {
-    "f16": HalfFormat(digits=11, least=-13, most=65504.0),
-    "bf16": HalfFormat(digits=8, least=-125, most=float(2**128 - 2**120)),
+    "f16": HalfFormat(significand_bits=11, min_normal_exponent=-13, max_value=65504.0),
+    "bf16": HalfFormat(
+        significand_bits=8, min_normal_exponent=-125, max_value=float(2**128 - 2**120)
+    ),
 }
 """IEEE 754 binary16, and bfloat16."""
 
 
-def half_format_of(graph: Graph) -> str:
+def find_half_dtype(graph: Graph) -> str:
     """Return the 16-bit type that a graph computes in, or ""."""
     types = (v.dtype for _, results in graph.nodes for v in results)
     return next((dtype for dtype in types if dtype in HALF_FORMATS), "")
@@ -205,11 +213,11 @@ def half_format_of(graph: Graph) -> str:
 class HalfRounding:
     """Rounds the 16-bit values of a graph: to a random side with `rng`, else to nearest.
 
-    `over` is the first value in which an element became infinite, and that element.
+    `overflow` is the first value in which an element became infinite, and that element.
     """
 
     rng: np.random.Generator | None = None
-    over: tuple[Value, float] | None = None
+    overflow: tuple[Value, float] | None = None
 
     def __call__(self, value: Value, array: Array) -> Array:
         """Return the rounded result of a node."""
@@ -217,37 +225,37 @@ class HalfRounding:
         if form is None:
             return array
         nudge = 0.0 if self.rng is None else self.rng.uniform(-1, 1, array.shape)
-        made = form.rounded(array, nudge)
+        made = form.round_array(array, nudge)
         lost = np.isinf(made) & np.isfinite(array)
-        if self.over is None and lost.any():
-            self.over = value, float(array[lost].flat[0])
+        if self.overflow is None and lost.any():
+            self.overflow = value, float(array[lost].flat[0])
         return made
 
 
-def half_rounding_error(
+def compute_half_rounding_errors(
     graph: Graph,
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
-    want: Mapping[str, Array],
+    expected: Mapping[str, Array],
 ) -> dict[str, float]:
     """Return the relative error of each result due to 16-bit rounding. E0980 for a value out of
     range.
     """
     numpy = backend.load_reference()
     rng = np.random.default_rng(0)
-    most = dict.fromkeys(want, 0.0)
-    for n in range(RANDOM_DRAWS + 1):
+    max_errors = dict.fromkeys(expected, 0.0)
+    for n in range(RANDOM_ROUNDING_RUNS + 1):
         rounding = HalfRounding(rng if n else None)
-        made = numpy.evaluate_graph(graph, inputs, weights, result_hook=rounding)
-        if rounding.over is not None:
-            _too_large(graph, *rounding.over)
-        for name, value in want.items():
-            size = relative_change(np.asarray(made[name]), np.asarray(value))
-            most[name] = max(most[name], size)
-    return most
+        rounded = numpy.evaluate_graph(graph, inputs, weights, result_hook=rounding)
+        if rounding.overflow is not None:
+            _raise_overflow(graph, *rounding.overflow)
+        for name, value in expected.items():
+            size = compute_relative_change(np.asarray(rounded[name]), np.asarray(value))
+            max_errors[name] = max(max_errors[name], size)
+    return max_errors
 
 
-def _too_large(graph: Graph, value: Value, number: float) -> None:
+def _raise_overflow(graph: Graph, value: Value, number: float) -> None:
     """Raise E0980."""
     dtype = value.dtype
     named = [n for n, v in graph.names.items() if v is value]
@@ -255,7 +263,9 @@ def _too_large(graph: Graph, value: Value, number: float) -> None:
     raise_error(
         "E0980",
         f"a value of `{escape_text(where)}` overflows {dtype}",
-        notes=[f"it is {number:.4g}, and the largest of {dtype} is {HALF_FORMATS[dtype].most:.5g}"],
+        notes=[
+            f"it is {number:.4g}, and the largest of {dtype} is {HALF_FORMATS[dtype].max_value:.5g}"
+        ],
         helps=[
             "compile with `--dtype bf16`, which has the range of f32",
             "or without `--dtype`, in f32",

@@ -15,8 +15,8 @@ from specc.verification.length_coverage import (
     POSITIONS_BEYOND_THRESHOLD,
     SHORT_AXIS_LENGTH,
     Sizes,
-    long_sizes,
-    sizes_near,
+    find_nearby_lengths,
+    iterate_long_lengths,
 )
 
 MIXED_BATCH_SIZE = 5
@@ -26,86 +26,90 @@ SHORT_ROUNDS = 12
 
 
 @dataclass
-class Coverage:
+class SubgraphCoverage:
     """The subgraphs of a model, and how often each was executed so far. `session` is
     None where nothing is counted: there are none, or there is no memory for a copy.
     """
 
     subgraphs: Subgraphs
     session: Computation | None = None
-    counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    execution_counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
-    def of(cls, model: LoadedModel) -> "Coverage":
+    def from_model(cls, model: LoadedModel) -> "SubgraphCoverage":
         """Build for an open model."""
-        made = cls(model.file.list_subgraphs())
-        made.counts = np.zeros(len(made.subgraphs.names), np.int64)
-        room, free = model.file.measure_weights(), get_free_memory()
-        if made.counts.size and (free is None or room.memory_bytes <= free):
-            made.session = model.with_executions(lambda s: _Counted(s, made))
-        return made
+        coverage = cls(model.file.list_subgraphs())
+        coverage.execution_counts = np.zeros(len(coverage.subgraphs.names), np.int64)
+        weight_sizes, free_memory = model.file.measure_weights(), get_free_memory()
+        if coverage.execution_counts.size and (
+            free_memory is None or weight_sizes.memory_bytes <= free_memory
+        ):
+            coverage.session = model.with_executions(lambda s: _CountingSession(s, coverage))
+        return coverage
 
     def run(self, inputs: Mapping[str, Array]) -> bool:
         """Run the model; return whether a subgraph was executed for the first time."""
         if self.session is None:
             return False
-        before = len(self.missing)
+        missing_count = len(self.unexecuted_subgraphs)
         self.session.run(inputs)
-        return len(self.missing) < before
+        return len(self.unexecuted_subgraphs) < missing_count
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def unexecuted_subgraphs(self) -> tuple[str, ...]:
         """The names of the subgraphs not executed so far."""
-        pairs = zip(self.subgraphs.names, self.counts, strict=True)
+        pairs = zip(self.subgraphs.names, self.execution_counts, strict=True)
         return tuple(name for name, count in pairs if not count)
 
 
 @dataclass(frozen=True)
-class _Counted:
+class _CountingSession:
     """A session that accumulates execution counts instead of returning them."""
 
-    inner: Session
-    coverage: Coverage
+    session: Session
+    coverage: SubgraphCoverage
 
     @property
     def outputs(self) -> Mapping[str, TensorSlot]:
         """The outputs of the model itself."""
-        known = self.inner.outputs
-        return {n: s for n, s in known.items() if n != self._output}
+        known = self.session.outputs
+        return {n: s for n, s in known.items() if n != self._counts_output}
 
     @property
     def inputs(self) -> Mapping[str, TensorSlot]:
         """The required inputs."""
-        return self.inner.inputs
+        return self.session.inputs
 
     @property
     def optional_inputs(self) -> Mapping[str, TensorSlot]:
         """The optional inputs."""
-        return self.inner.optional_inputs
+        return self.session.optional_inputs
 
     def run_interruptibly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model and return its own results."""
         return self.run(inputs)
 
     @property
-    def _output(self) -> str:
+    def _counts_output(self) -> str:
         return self.coverage.subgraphs.counts_output
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the model and return its own results."""
-        results = self.inner.run(inputs)
-        self.coverage.counts = self.coverage.counts + results.pop(self._output)
+        results = self.session.run(inputs)
+        self.coverage.execution_counts = self.coverage.execution_counts + results.pop(
+            self._counts_output
+        )
         return results
 
 
-def candidate_sizes(
-    graph: Graph, constants: tuple[int, ...], most: Sizes | None = None
+def iterate_candidate_sizes(
+    graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None = None
 ) -> Iterator[tuple[dict[str, int], float]]:
     """Yield lengths and densities of booleans that may execute further subgraphs."""
     tried = list[dict[str, int]]()
     # with few tokens there may be an expert that none chooses
-    yield from [(choose_lengths(graph, 0, most), DEFAULT_DENSITY)] * SHORT_ROUNDS
-    for sizes in _lengths(graph, constants, most):
+    yield from [(choose_lengths(graph, 0, max_lengths), DEFAULT_DENSITY)] * SHORT_ROUNDS
+    for sizes in _iterate_candidate_lengths(graph, constants, max_lengths):
         if sizes in tried:
             continue
         tried.append(sizes)
@@ -113,25 +117,31 @@ def candidate_sizes(
             yield sizes, density
 
 
-def _lengths(
-    graph: Graph, constants: tuple[int, ...], most: Sizes | None
+def _iterate_candidate_lengths(
+    graph: Graph, constants: tuple[int, ...], max_lengths: Sizes | None
 ) -> Iterator[dict[str, int]]:
     """Yield typical lengths; empty axes; lengths above each constant of a condition."""
-    usual = choose_lengths(graph, 2, most)
-    yield usual
-    for symbol in usual:
-        yield from _found(sizes_near(graph, {symbol: 0}, SHORT_AXIS_LENGTH, most), symbol)
-    yield from long_sizes(graph, lambda _: True, most)
+    typical_sizes = choose_lengths(graph, 2, max_lengths)
+    yield typical_sizes
+    for symbol in typical_sizes:
+        yield from _iterate_if_found(
+            find_nearby_lengths(graph, {symbol: 0}, SHORT_AXIS_LENGTH, max_lengths), symbol
+        )
+    yield from iterate_long_lengths(graph, lambda _: True, max_lengths)
     for constant in constants:
-        for others in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE):
-            for symbol in usual:
-                one = {symbol: constant + POSITIONS_BEYOND_THRESHOLD}
-                yield from _found(sizes_near(graph, one, others, most), "")
+        for other_length in (SHORT_AXIS_LENGTH, MIXED_BATCH_SIZE):
+            for symbol in typical_sizes:
+                preferred_lengths = {symbol: constant + POSITIONS_BEYOND_THRESHOLD}
+                yield from _iterate_if_found(
+                    find_nearby_lengths(graph, preferred_lengths, other_length, max_lengths), ""
+                )
     for constant in constants:
-        all_of_them = dict.fromkeys(usual, constant + POSITIONS_BEYOND_THRESHOLD)
-        yield from _found(sizes_near(graph, all_of_them, SHORT_AXIS_LENGTH, most), "")
+        preferred_lengths = dict.fromkeys(typical_sizes, constant + POSITIONS_BEYOND_THRESHOLD)
+        yield from _iterate_if_found(
+            find_nearby_lengths(graph, preferred_lengths, SHORT_AXIS_LENGTH, max_lengths), ""
+        )
 
 
-def _found(sizes: dict[str, int] | None, empty: str) -> Iterator[dict[str, int]]:
-    if sizes is not None and not (empty and sizes[empty]):
+def _iterate_if_found(sizes: dict[str, int] | None, empty_symbol: str) -> Iterator[dict[str, int]]:
+    if sizes is not None and not (empty_symbol and sizes[empty_symbol]):
         yield sizes

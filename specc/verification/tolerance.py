@@ -15,115 +15,125 @@ MAX_INFORMATIVE_BOUND = 1e-2
 
 @dataclass(frozen=True)
 class ResultDifference:
-    """The difference of a result, `size` of the largest value; it agrees if `what` is empty."""
+    """The difference between a result and the reference, relative to the largest value.
+    `description` is empty if they agree.
+    """
 
-    size: float
-    what: str = ""
+    relative_size: float
+    description: str = ""
     notes: tuple[str, ...] = ()
 
 
-def compare_result(name: str, got: Array, want: Array) -> ResultDifference:
+def compare_result(name: str, result: Array, expected: Array) -> ResultDifference:
     """Compare the result `name` with the reference."""
-    if got.shape != want.shape:
+    if result.shape != expected.shape:
         return ResultDifference(
-            np.inf, f"`{name}` has the shape {list(got.shape)}, the reference {list(want.shape)}"
+            np.inf,
+            f"`{name}` has the shape {list(result.shape)}, the reference {list(expected.shape)}",
         )
-    if want.dtype.kind in "ib":
-        wrong = int((got != want).sum())
-        what = f"`{name}` differs from the reference in {wrong} places" if wrong else ""
-        return ResultDifference(wrong / max(want.size, 1), what)
-    want = _as_stored(want, got.dtype)
-    got = np.asarray(got, np.float64)
-    if odd := _find_odd(got, want):
+    if expected.dtype.kind in "ib":
+        mismatch_count = int((result != expected).sum())
+        description = (
+            f"`{name}` differs from the reference in {mismatch_count} places"
+            if mismatch_count
+            else ""
+        )
+        return ResultDifference(mismatch_count / max(expected.size, 1), description)
+    expected = _clip_to_dtype_range(expected, result.dtype)
+    result = np.asarray(result, np.float64)
+    if nonfinite_difference := _describe_nonfinite_difference(result, expected):
         return ResultDifference(
-            np.inf, f"`{name}` differs from the reference in NaN or infinity", (odd,)
+            np.inf,
+            f"`{name}` differs from the reference in NaN or infinity",
+            (nonfinite_difference,),
         )
-    apart, largest = _apart(got, want)
-    size = float(apart.max(initial=0)) / largest
+    distances, largest = _compute_distances(result, expected)
+    size = float(distances.max(initial=0)) / largest
     if size <= RELATIVE_TOLERANCE:
         return ResultDifference(size)
-    at = np.unravel_index(int(np.argmax(apart)), want.shape)
-    where = ", ".join(map(str, at))
+    position = np.unravel_index(int(np.argmax(distances)), expected.shape)
+    position_text = ", ".join(map(str, position))
     return ResultDifference(
         size,
         f"`{name}` differs from the reference by {size:.1e} of its largest value, "
         f"more than {RELATIVE_TOLERANCE:g}",
         (
-            f"largest at [{where}]: {float(got[at]):.7g} where the reference has "
-            f"{float(want[at]):.7g}",
+            f"largest at [{position_text}]: {float(result[position]):.7g} where the reference has "
+            f"{float(expected[position]):.7g}",
         ),
     )
 
 
-def _as_stored(want: Array, dtype: DTypeLike) -> Array:
+def _clip_to_dtype_range(expected: Array, dtype: DTypeLike) -> Array:
     """Return the reference with infinity for values out of range of the result's dtype."""
-    most = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
-    return np.where(np.abs(want) > most, np.copysign(np.inf, want), want)
+    max_value = np.finfo(dtype).max if np.dtype(dtype).kind == "f" else np.inf
+    return np.where(np.abs(expected) > max_value, np.copysign(np.inf, expected), expected)
 
 
-def _find_odd(got: Array, want: Array) -> str:
+def _describe_nonfinite_difference(result: Array, expected: Array) -> str:
     """Describe the first position where only one is finite, or the infinities differ."""
-    usual = np.isfinite(got) & np.isfinite(want)
-    wrong = ~(usual | (got == want) | (np.isnan(got) & np.isnan(want)))
+    both_finite = np.isfinite(result) & np.isfinite(expected)
+    wrong = ~(both_finite | (result == expected) | (np.isnan(result) & np.isnan(expected)))
     if not wrong.any():
         return ""
-    at = tuple(int(n) for n in np.argwhere(wrong)[0])
-    where = ", ".join(map(str, at))
-    places = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "at one position"
-    return (
-        f"{places}, first at [{where}]: {float(got[at])} where the reference has {float(want[at])}"
-    )
+    position = tuple(int(n) for n in np.argwhere(wrong)[0])
+    position_text = ", ".join(map(str, position))
+    count_text = f"in {int(wrong.sum())} places" if wrong.sum() > 1 else "at one position"
+    got, reference = float(result[position]), float(expected[position])
+    return f"{count_text}, first at [{position_text}]: {got} where the reference has {reference}"
 
 
-def _apart(a: Array, b: Array) -> tuple[Array, float]:
+def _compute_distances(a: Array, b: Array) -> tuple[Array, float]:
     """Return the elementwise distance of two tensors, and the maximum of the second."""
-    usual = np.isfinite(a) & np.isfinite(b)
-    apart = np.abs(np.where(usual, a, 0) - np.where(usual, b, 0))
-    return apart, float(np.abs(np.where(usual, b, 0)).max(initial=0)) or 1.0
+    both_finite = np.isfinite(a) & np.isfinite(b)
+    distances = np.abs(np.where(both_finite, a, 0) - np.where(both_finite, b, 0))
+    return distances, float(np.abs(np.where(both_finite, b, 0)).max(initial=0)) or 1.0
 
 
-def relative_change(after: Array, before: Array) -> float:
+def compute_relative_change(changed: Array, baseline: Array) -> float:
     """Return the difference of a result relative to its maximum; for integers, the fraction that
     differs.
     """
-    if before.dtype.kind in "ib":
-        return float((after != before).mean()) if before.size else 0.0
-    if _find_odd(after, before):
+    if baseline.dtype.kind in "ib":
+        return float((changed != baseline).mean()) if baseline.size else 0.0
+    if _describe_nonfinite_difference(changed, baseline):
         return np.inf
-    apart, largest = _apart(after, before)
-    return float(apart.max(initial=0)) / largest
+    distances, largest = _compute_distances(changed, baseline)
+    return float(distances.max(initial=0)) / largest
 
 
-def is_explained(got: Array, want: Array, bound: Array) -> bool:
-    """Return whether every element beyond the tolerance is within `bound`, its absolute rounding
-    error.
+def is_within_rounding_error(result: Array, expected: Array, error_bound: Array) -> bool:
+    """Return whether each element that differs by more than the tolerance differs by at most
+    `error_bound`, its absolute rounding error.
     """
-    return got.shape == want.shape and not count_unexplained(got, want, bound)
+    return result.shape == expected.shape and not count_unexplained_positions(
+        result, expected, error_bound
+    )
 
 
-def count_unexplained(got: Array, want: Array, bound: Array) -> int:
+def count_unexplained_positions(result: Array, expected: Array, error_bound: Array) -> int:
     """Return the number of positions, all axes but the last, with an element that differs by
-    more than the tolerance and than `bound`.
+    more than the tolerance and than `error_bound`.
     """
-    if want.dtype.kind in "iub":
-        wrong = (got != want) & ~np.isinf(bound)
+    if expected.dtype.kind in "iub":
+        wrong = (result != expected) & ~np.isinf(error_bound)
     else:
-        want = _as_stored(want, got.dtype)
+        expected = _clip_to_dtype_range(expected, result.dtype)
         with np.errstate(invalid="ignore"):
-            apart = np.abs(np.asarray(got, np.float64) - want)
-        equal = (got == want) | (np.isnan(got) & np.isnan(want))
-        allowed = np.maximum(bound, RELATIVE_TOLERANCE * largest_value(want))
-        wrong = ~(equal | np.isinf(bound) | (apart <= allowed))
+            distances = np.abs(np.asarray(result, np.float64) - expected)
+        equal = (result == expected) | (np.isnan(result) & np.isnan(expected))
+        allowed = np.maximum(error_bound, RELATIVE_TOLERANCE * get_max_magnitude(expected))
+        wrong = ~(equal | np.isinf(error_bound) | (distances <= allowed))
     return int(wrong.any(-1).sum() if wrong.ndim > 1 else wrong.sum())
 
 
-def is_informative(want: Array, bound: Array) -> bool:
+def is_bound_informative(expected: Array, error_bound: Array) -> bool:
     """Return whether the bounds are small for at least half of the elements."""
-    allowed = MAX_INFORMATIVE_BOUND * largest_value(want)
-    return not bound.size or float((bound <= allowed).mean()) >= 0.5
+    allowed = MAX_INFORMATIVE_BOUND * get_max_magnitude(expected)
+    return not error_bound.size or float((error_bound <= allowed).mean()) >= 0.5
 
 
-def largest_value(x: Array) -> float:
+def get_max_magnitude(x: Array) -> float:
     """Return the largest finite magnitude of a tensor; 1 if there is none."""
     return float(np.abs(np.where(np.isfinite(x), x, 0)).max(initial=0)) or 1.0
 
@@ -132,65 +142,69 @@ def largest_value(x: Array) -> float:
 class VerificationRound:
     """The comparison of a graph with its reference at one set of lengths.
 
-    `agrees` is None if undecided: nothing was `compared`, or rounding decides. `worst` is the
-    largest difference of the `results`, relative to the maximum of that result. `note` ends the
-    line. `uncovered` are the branches and loop bodies that no round executed, `skipped_lengths` the
-    lengths that are too long for the reference; set after the last round.
+    `is_agreeing` is None if no result was compared (`is_compared` is false) or rounding decides a
+    result. `max_error` is the largest difference of any of the `result_count` results, relative to
+    the maximum of that result. `note` ends the line. `uncovered_subgraphs` are the branches and
+    loop bodies that no round executed, `skipped_lengths` the lengths that are too long for the
+    reference; both are set after the last round.
     """
 
     graph: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    compared: bool = True
-    agrees: bool | None = True
-    results: int = 0
-    worst: float = 0.0
+    is_compared: bool = True
+    is_agreeing: bool | None = True
+    result_count: int = 0
+    max_error: float = 0.0
     note: str = ""
-    uncovered: tuple[str, ...] = ()
+    uncovered_subgraphs: tuple[str, ...] = ()
     skipped_lengths: tuple[str, ...] = ()
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def uncovered_parts(self) -> tuple[str, ...]:
         """What no round covered, in words."""
         skipped = " and ".join(self.skipped_lengths)
         lengths = f"lengths {skipped}, too long for the float64 reference"
-        return (*self.uncovered, *([lengths] if skipped else []))
+        return (*self.uncovered_subgraphs, *([lengths] if skipped else []))
 
     def __str__(self) -> str:
         graph = f"{self.graph}: " if self.graph else ""
-        if self.missing:
-            return f"{graph}not covered: {', '.join(self.missing)}"
-        lengths = f"{format_lengths(self.sizes)}: " if self.compared else ""
+        if self.uncovered_parts:
+            return f"{graph}not covered: {', '.join(self.uncovered_parts)}"
+        lengths = f"{format_lengths(self.sizes)}: " if self.is_compared else ""
         return f"{graph}{lengths}{self._format_agreement()}{self.note}"
 
     def _format_agreement(self) -> str:
         """Format how many results agree, and their difference; "" otherwise."""
-        if not (self.compared and self.agrees):
+        if not (self.is_compared and self.is_agreeing):
             return ""
-        one = self.results == 1
-        agree = "1 result agrees" if one else f"{self.results} results agree"
-        return f"{agree}, worst difference {self.worst:.1e} of the largest value"
+        one = self.result_count == 1
+        agree = "1 result agrees" if one else f"{self.result_count} results agree"
+        return f"{agree}, worst difference {self.max_error:.1e} of the largest value"
 
     def to_json(self) -> dict[str, object]:
         """Return JSON values; the note without its separator."""
         return {
             "graph": self.graph,
             "sizes": dict(self.sizes),
-            "compared": self.compared,
-            "agrees": self.agrees,
-            "results": self.results,
-            "max_error": self.worst,
+            "compared": self.is_compared,
+            "agrees": self.is_agreeing,
+            "results": self.result_count,
+            "max_error": self.max_error,
             "note": self.note.lstrip("; ,"),
-            "uncovered_subgraphs": list(self.uncovered),
+            "uncovered_subgraphs": list(self.uncovered_subgraphs),
             "skipped_lengths": list(self.skipped_lengths),
         }
 
 
-def uncovered_round(
-    uncovered: tuple[str, ...], skipped_lengths: tuple[str, ...]
+def make_coverage_round(
+    uncovered_subgraphs: tuple[str, ...], skipped_lengths: tuple[str, ...]
 ) -> VerificationRound:
     """Return the entry after the last round, which says what no round covered."""
     return VerificationRound(
-        compared=False, agrees=None, uncovered=uncovered, skipped_lengths=skipped_lengths
+        is_compared=False,
+        is_agreeing=None,
+        uncovered_subgraphs=uncovered_subgraphs,
+        skipped_lengths=skipped_lengths,
     )
 
 

@@ -25,19 +25,19 @@ from specc.runtime.random_inputs import (
     make_step_sampler,
 )
 from specc.verification.length_coverage import find_skipped_lengths
-from specc.verification.planned_rounds import planned_inputs
-from specc.verification.quantization_error import reference_cache_values
+from specc.verification.planned_rounds import iterate_round_inputs
+from specc.verification.quantization_error import make_cache_value_hook
 from specc.verification.quantized_matmul_check import QuantizedProducts
 from specc.verification.rounding_errors import MAX_EXPLAINED_RATIO as HALF_EXPLAINED
 from specc.verification.rounding_errors import (
-    Sample,
-    half_format_of,
-    half_rounding_error,
+    PerturbedRun,
+    compute_half_rounding_errors,
+    compute_position_error_bounds,
+    find_half_dtype,
     is_rounding_difference,
-    make_rounding_sample,
-    rounding_bounds,
+    make_perturbed_run,
 )
-from specc.verification.subgraph_coverage import Coverage
+from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import (
     MAX_INFORMATIVE_BOUND,
     RELATIVE_TOLERANCE,
@@ -45,9 +45,9 @@ from specc.verification.tolerance import (
     VerificationRound,
     compare_result,
     format_lengths,
-    is_informative,
-    largest_value,
-    uncovered_round,
+    get_max_magnitude,
+    is_bound_informative,
+    make_coverage_round,
 )
 from specc.verification.verify_generation import iterate_generated_rounds
 
@@ -57,8 +57,8 @@ def iterate_rounds(
     *,
     seed: int = 0,
     rounds: int = 3,
-    draw: SampleInputs | None = None,
-    most: Mapping[str, int] | None = None,
+    sample_inputs: SampleInputs | None = None,
+    max_lengths: Mapping[str, int] | None = None,
 ) -> Iterator[VerificationRound]:
     """Yield each round. E0930 at the first output beyond the tolerance.
 
@@ -67,139 +67,162 @@ def iterate_rounds(
     and loop bodies not executed yet; the last names those left, and lengths that are too
     expensive. E0932 at the end if rounding decides a result in half of the rounds or more.
 
-    `draw` replaces random inputs, `most` bounds lengths that the graph does not.
+    `sample_inputs` replaces random inputs, `max_lengths` bounds lengths that the graph does not.
     """
     if model.manifest.decoding is not None:
         yield from iterate_generated_rounds(model, seed=seed, rounds=rounds)
         return
-    room = model.file.measure_weights()
+    weight_sizes = model.file.measure_weights()
     # The reference holds another copy of the stored weights.
-    check_free_memory(str(model.path), room.stored_bytes, room.stored_bytes, room.element_count)
-    comparison, coverage = _Comparison.of(model), Coverage.of(model)
-    compared = []
-    for sizes, inputs in planned_inputs(model, coverage, seed, rounds, draw, most):
+    check_free_memory(
+        str(model.path),
+        weight_sizes.stored_bytes,
+        weight_sizes.stored_bytes,
+        weight_sizes.element_count,
+    )
+    comparison, coverage = (
+        _ReferenceComparison.from_model(model),
+        SubgraphCoverage.from_model(model),
+    )
+    compared_sizes = []
+    for sizes, inputs in iterate_round_inputs(
+        model, coverage, seed, rounds, sample_inputs, max_lengths
+    ):
         yield comparison.compare_round(sizes, inputs)
-        compared.append(sizes)
-    skipped = find_skipped_lengths(comparison.graph, compared, most)
-    if coverage.missing or skipped:
-        yield uncovered_round(coverage.missing, skipped)
+        compared_sizes.append(sizes)
+    skipped = find_skipped_lengths(comparison.graph, compared_sizes, max_lengths)
+    if coverage.unexecuted_subgraphs or skipped:
+        yield make_coverage_round(coverage.unexecuted_subgraphs, skipped)
     if undecided := comparison.find_undecided_results():
-        _fail_undecided(undecided)
+        _raise_undecided(undecided)
 
 
 @dataclass(kw_only=True)
-class _Comparison:
-    """A model and its reference; `inconclusive` counts the rounds in which rounding decides a
-    result, of `rounds` that compared it.
+class _ReferenceComparison:
+    """A model and its reference. `inconclusive_counts` maps each result to the number of rounds in
+    which rounding decides it; `compared_rounds` is the number of all rounds.
     """
 
     graph: Graph
     weights: Mapping[str, Array]
-    exact: LoadedModel
-    whole: QuantizedProducts
-    half: str
-    inconclusive: Counter[str] = field(default_factory=Counter)
-    rounds: int = 0
+    weight_only_model: LoadedModel
+    quantized_products: QuantizedProducts
+    half_dtype: str
+    inconclusive_counts: Counter[str] = field(default_factory=Counter)
+    compared_rounds: int = 0
 
     @classmethod
-    def of(cls, model: LoadedModel) -> "_Comparison":
+    def from_model(cls, model: LoadedModel) -> "_ReferenceComparison":
         graph = model.manifest.graph
         return cls(
             graph=graph,
             weights=model.weights(),
-            exact=model.with_weight_only_quantization(),
-            whole=QuantizedProducts.of(model),
-            half=half_format_of(graph),
+            weight_only_model=model.with_weight_only_quantization(),
+            quantized_products=QuantizedProducts.from_model(model),
+            half_dtype=find_half_dtype(graph),
         )
 
     def find_undecided_results(self) -> list[str]:
         """Return the results that rounding decides in at least half of the rounds."""
-        return sorted(name for name, count in self.inconclusive.items() if 2 * count >= self.rounds)
+        return sorted(
+            name
+            for name, count in self.inconclusive_counts.items()
+            if 2 * count >= self.compared_rounds
+        )
 
     def compare_round(
         self, sizes: Mapping[str, int], inputs: Mapping[str, Array]
     ) -> VerificationRound:
         """Compare all results for these inputs. E0930, E0855 and E0980."""
-        got = self.exact.session.run(inputs)
-        after = reference_cache_values(self.graph, got, self.weights)
-        made = backend.load_reference().evaluate_graph(
-            self.graph, inputs, self.weights, result_hook=after
+        results = self.weight_only_model.session.run(inputs)
+        result_hook = make_cache_value_hook(self.graph, results, self.weights)
+        reference_results = backend.load_reference().evaluate_graph(
+            self.graph, inputs, self.weights, result_hook=result_hook
         )
-        want = {name: np.asarray(value) for name, value in made.items()}
-        self.rounds += any(value.size for value in want.values())
-        apart = {n: compare_result(n, np.asarray(got[n]), x) for n, x in want.items()}
-        worst = max((d.size for d in apart.values()), default=0.0)
-        found = VerificationRound(sizes=sizes, results=len(apart), worst=worst)
-        wrong = {n: d for n, d in apart.items() if d.what}
-        if self.half:
-            note = _in_half(self.half, self.graph, inputs, self.weights, want, apart)
-            return replace(found, note=note)
-        if not wrong:
-            return replace(found, note=self.whole.compare_run(inputs, format_lengths(sizes)))
+        expected = {name: np.asarray(value) for name, value in reference_results.items()}
+        self.compared_rounds += any(value.size for value in expected.values())
+        differences = {n: compare_result(n, np.asarray(results[n]), x) for n, x in expected.items()}
+        worst = max((d.relative_size for d in differences.values()), default=0.0)
+        verification_round = VerificationRound(
+            sizes=sizes, result_count=len(differences), max_error=worst
+        )
+        mismatches = {n: d for n, d in differences.items() if d.description}
+        if self.half_dtype:
+            note = _check_half_rounding(
+                self.half_dtype, self.graph, inputs, self.weights, expected, differences
+            )
+            return replace(verification_round, note=note)
+        if not mismatches:
+            return replace(
+                verification_round,
+                note=self.quantized_products.compare_and_format(inputs, format_lengths(sizes)),
+            )
         # only now, because it runs the reference several times more
-        sample = make_rounding_sample(self.graph, inputs, self.weights, after)
-        inconclusive, note = _explained(wrong, got, want, sample, format_lengths(sizes))
-        self.inconclusive.update(inconclusive)
-        return replace(found, agrees=None if inconclusive else True, note=note)
+        run_perturbed = make_perturbed_run(self.graph, inputs, self.weights, result_hook)
+        inconclusive, note = _explain_by_rounding(
+            mismatches, results, expected, run_perturbed, format_lengths(sizes)
+        )
+        self.inconclusive_counts.update(inconclusive)
+        return replace(verification_round, is_agreeing=None if inconclusive else True, note=note)
 
 
-def _explained(
-    wrong: Mapping[str, ResultDifference],
-    got: Mapping[str, Array],
-    want: Mapping[str, Array],
-    sample: Sample,
-    sizes: str,
+def _explain_by_rounding(
+    mismatches: Mapping[str, ResultDifference],
+    results: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    run_perturbed: PerturbedRun,
+    sizes_text: str,
 ) -> tuple[set[str], str]:
     """Return the results with uninformative bounds, and a note on differences that float32 rounding
     explains. E0930 for one that it does not.
     """
-    bounds = rounding_bounds(sample, want)
-    moves = {n: _format_share(want[n], bounds[n]) for n in wrong}
-    for name, difference in wrong.items():
-        result = np.asarray(got[name])
-        if not is_rounding_difference(sample, name, result, want[name], bounds[name]):
-            explained = f"float32 rounding explains up to {moves[name]:.1e} here"
-            notes = [*difference.notes, explained, sizes]
-            raise_error("E0930", difference.what, notes=notes)
-    inconclusive = {n for n in wrong if not is_informative(want[n], bounds[n])}
-    name = max(inconclusive or wrong, key=lambda n: moves[n])
-    size, own = wrong[name].size, moves[name]
+    bounds = compute_position_error_bounds(run_perturbed, expected)
+    relative_bounds = {n: _compute_relative_bound(expected[n], bounds[n]) for n in mismatches}
+    for name, difference in mismatches.items():
+        result = np.asarray(results[name])
+        if not is_rounding_difference(run_perturbed, name, result, expected[name], bounds[name]):
+            explained = f"float32 rounding explains up to {relative_bounds[name]:.1e} here"
+            notes = [*difference.notes, explained, sizes_text]
+            raise_error("E0930", difference.description, notes=notes)
+    inconclusive = {n for n in mismatches if not is_bound_informative(expected[n], bounds[n])}
+    name = max(inconclusive or mismatches, key=lambda n: relative_bounds[n])
+    size, relative_bound = mismatches[name].relative_size, relative_bounds[name]
     if not inconclusive:
-        return inconclusive, f", of which float32 rounding explains {own:.1e}"
+        return inconclusive, f", of which float32 rounding explains {relative_bound:.1e}"
     return inconclusive, (
-        f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by up to {own:.1e} "
+        f"ill-conditioned: `{name}` differs by {size:.1e}, and moves by up to {relative_bound:.1e} "
         "when values are rounded to float32"
     )
 
 
-def _format_share(want: Array, bound: Array) -> float:
+def _compute_relative_bound(expected: Array, error_bound: Array) -> float:
     """Return the maximum bound relative to the maximum value."""
-    most = float(bound.max(initial=0))
-    return most if want.dtype.kind in "iub" else most / largest_value(want)
+    max_bound = float(error_bound.max(initial=0))
+    return max_bound if expected.dtype.kind in "iub" else max_bound / get_max_magnitude(expected)
 
 
-def _in_half(
-    half: str,
+def _check_half_rounding(
+    half_dtype: str,
     graph: Graph,
     inputs: Mapping[str, Array],
     weights: Mapping[str, Array],
-    want: Mapping[str, Array],
-    apart: Mapping[str, ResultDifference],
+    expected: Mapping[str, Array],
+    differences: Mapping[str, ResultDifference],
 ) -> str:
     """Return the note on results computed in 16 bits. E0930 for a difference beyond their rounding,
     E0980 for a value out of range.
     """
-    moved = half_rounding_error(graph, inputs, weights, want)
-    for name, difference in apart.items():
-        most = max(RELATIVE_TOLERANCE, HALF_EXPLAINED * moved[name])
-        if difference.size > most:
-            lost = f"rounding to {half} makes {moved[name]:.1e} of it"
-            raise_error("E0930", difference.what, notes=[*difference.notes, lost])
-    most = max(moved.values(), default=0.0)
-    return f", of which {half} explains {most:.1e}"
+    rounding_errors = compute_half_rounding_errors(graph, inputs, weights, expected)
+    for name, difference in differences.items():
+        max_error = max(RELATIVE_TOLERANCE, HALF_EXPLAINED * rounding_errors[name])
+        if difference.relative_size > max_error:
+            rounding_note = f"rounding to {half_dtype} makes {rounding_errors[name]:.1e} of it"
+            raise_error("E0930", difference.description, notes=[*difference.notes, rounding_note])
+    max_error = max(rounding_errors.values(), default=0.0)
+    return f", of which {half_dtype} explains {max_error:.1e}"
 
 
-def _fail_undecided(names: list[str]) -> NoReturn:
+def _raise_undecided(names: list[str]) -> NoReturn:
     """Raise E0932: neither an agreement nor a difference."""
     results = ", ".join(f"`{n}`" for n in names)
     raise_error(
@@ -221,29 +244,35 @@ def iterate_opened_rounds(
 ) -> Iterator[VerificationRound]:
     """Compare everything that can be: E0930 at a difference, E0932 where rounding decides."""
     package, graph = opened.package, opened.graph
-    if package is None and (package := _package_of_step(opened)):
+    if package is None and (package := _open_package_of_step(opened)):
         graph = "step"
     if package is None:
-        return _rounds_alone(opened.default_model, seed, rounds)
+        return _iterate_single_file_rounds(opened.default_model, seed, rounds)
     return iterate_package_rounds(
         package, graph=graph, provider=opened.provider, seed=seed, rounds=rounds
     )
 
 
-def _rounds_alone(model: LoadedModel, seed: int, rounds: int) -> Iterator[VerificationRound]:
+def _iterate_single_file_rounds(
+    model: LoadedModel, seed: int, rounds: int
+) -> Iterator[VerificationRound]:
     """Yield the rounds of a single file. A step without its package has inputs that its graph does
     not declare.
     """
     decodes = model.manifest.decoding is not None
     if decodes or model.runtime.inputs.keys() <= model.manifest.graph.inputs.keys():
         return iterate_rounds(model, seed=seed, rounds=rounds)
-    why = "it writes to buffers that only its package describes"
+    reason = "it writes to buffers that only its package describes"
     return iter(
-        (VerificationRound(compared=False, agrees=None, note=f"not compared, because {why}"),)
+        (
+            VerificationRound(
+                is_compared=False, is_agreeing=None, note=f"not compared, because {reason}"
+            ),
+        )
     )
 
 
-def _package_of_step(opened: OpenedModel) -> ModelPackage | None:
+def _open_package_of_step(opened: OpenedModel) -> ModelPackage | None:
     """Return the package whose step is this file, or None. Its index declares buffers and input
     bounds.
     """
@@ -261,28 +290,40 @@ def iterate_package_rounds(
     """Compare the graphs that have a manifest, round by round. E0930 at the first difference."""
     for role in (package.resolve_role(graph),) if graph else package.roles:
         if not package.has_manifest(role):
-            why = "not compared, because it has no description"
-            yield VerificationRound(graph=escape_text(role), compared=False, agrees=None, note=why)
+            reason = "not compared, because it has no description"
+            yield VerificationRound(
+                graph=escape_text(role), is_compared=False, is_agreeing=None, note=reason
+            )
             continue
         model = package.load_graph(role, provider=provider)
         if role == "step" and package.index.metadata:
-            draw, most = _as_written(package, model)
-            found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw, most=most)
+            sample_inputs, max_lengths = _make_generation_sampler(package, model)
+            rounds_of_graph = iterate_rounds(
+                model,
+                seed=seed,
+                rounds=rounds,
+                sample_inputs=sample_inputs,
+                max_lengths=max_lengths,
+            )
         elif find_exported_states(model.manifest.graph):
-            draw = make_step_sampler(model.weights())
-            found = iterate_rounds(model, seed=seed, rounds=rounds, draw=draw)
+            sample_inputs = make_step_sampler(model.weights())
+            rounds_of_graph = iterate_rounds(
+                model, seed=seed, rounds=rounds, sample_inputs=sample_inputs
+            )
         else:
-            found = iterate_rounds(model, seed=seed, rounds=rounds)
-        for one in found:
-            yield replace(one, graph=escape_text(role))
+            rounds_of_graph = iterate_rounds(model, seed=seed, rounds=rounds)
+        for verification_round in rounds_of_graph:
+            yield replace(verification_round, graph=escape_text(role))
 
 
-def _as_written(package: ModelPackage, model: LoadedModel) -> tuple[SampleInputs, dict[str, int]]:
+def _make_generation_sampler(
+    package: ModelPackage, model: LoadedModel
+) -> tuple[SampleInputs, dict[str, int]]:
     """Return a sampler of step inputs as in generation, and their maximum lengths."""
     step = model.manifest.graph
     facts = load_facts(package.index.metadata, step, str(package.path))
     encode = package.load_graph("encode") if "encode" in package.roles else None
     weights = encode.weights() if encode else {}
     graph = encode.manifest.graph if encode else None
-    prior = StepInputSampler(facts, model.weights(), graph, weights)
-    return prior.sample, prior.get_max_lengths(step)
+    sampler = StepInputSampler(facts, model.weights(), graph, weights)
+    return sampler.sample, sampler.get_max_lengths(step)

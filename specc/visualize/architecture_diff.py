@@ -51,7 +51,7 @@ class ArchitectureDifference:
     reason: str = ""
 
     @property
-    def same(self) -> bool:
+    def is_same(self) -> bool:
         """Return whether both have the same operations."""
         return not self.changes and not self.reason
 
@@ -137,7 +137,7 @@ def _describe_operation(node: Node) -> Iterator[tuple[str, str]]:
     """Yield an operation with its attributes; for attention also its heads and its visible keys."""
     attributes = {
         name: value
-        for name, value in node.op.attributes().items()
+        for name, value in node.op.get_attributes().items()
         if isinstance(value, bool | int | float | str | Dim)
     }
     if isinstance(node.op, ops.Arith | ops.Reduce):
@@ -173,11 +173,11 @@ def describe_visible_keys(node: Node) -> str:
     seen = find_band_interval(mask, 2, 3)
     if seen.is_empty:
         return "no positions"
-    back = "all positions before" if seen.hi == math.inf else f"{seen.hi:.0f} positions before"
-    ahead = "all positions after" if seen.lo == -math.inf else f"{-seen.lo:.0f} positions after"
-    if seen.lo == -math.inf and seen.hi == math.inf:
+    back = "all positions before" if seen.high == math.inf else f"{seen.high:.0f} positions before"
+    ahead = "all positions after" if seen.low == -math.inf else f"{-seen.low:.0f} positions after"
+    if seen.low == -math.inf and seen.high == math.inf:
         return "all positions visible in a mask"
-    return f"itself and {back}" if seen.lo == 0 else f"{back} and {ahead}"
+    return f"itself and {back}" if seen.low == 0 else f"{back} and {ahead}"
 
 
 def _find_outermost(left: Mapping[str, Facts], right: Mapping[str, Facts]) -> Iterator[str]:
@@ -212,14 +212,16 @@ def _pair_facts(left: Facts, right: Facts) -> Iterator[str]:
         yield from _pair_details(name, before, after)
 
 
-def _pair_details(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+def _pair_details(
+    name: str, old_details: Sequence[str], new_details: Sequence[str]
+) -> Iterator[str]:
     """Pair differing details of facts with one name, in order."""
-    shared = min(len(before), len(after))
-    for old, new in zip(before[:shared], after[:shared], strict=True):
+    shared = min(len(old_details), len(new_details))
+    for old, new in zip(old_details[:shared], new_details[:shared], strict=True):
         if old != new:
             yield f"{name} {_diff_details(old, new)}"
-    yield from (f"{name} {d} → –".replace("  ", " ") for d in before[shared:])
-    yield from (f"– → {name} {d}".rstrip() for d in after[shared:])
+    yield from (f"{name} {d} → –".replace("  ", " ") for d in old_details[shared:])
+    yield from (f"– → {name} {d}".rstrip() for d in new_details[shared:])
 
 
 def _diff_details(old: str, new: str) -> str:
@@ -241,7 +243,7 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
     folded = [
         ArchitectureChange(kind=kind, path=path, change=change)
         for (_, change), paths in sorted(
-            paths_by_change.items(), key=lambda item: _order_changes(item[1][0])
+            paths_by_change.items(), key=lambda item: _get_change_sort_key(item[1][0])
         )
         for path in _join_paths(paths)
     ]
@@ -251,7 +253,7 @@ def _fold_changes(kind: str, pairs: Iterable[tuple[str, str]]) -> list[Architect
     return folded
 
 
-def _order_changes(path: str) -> list[tuple[int, str]]:
+def _get_change_sort_key(path: str) -> list[tuple[int, str]]:
     """Return a sort key that orders paths by name, and numbers by value."""
     return [(int(p) if p.isdecimal() else 0, p) for p in path.split(".")]
 
@@ -260,7 +262,7 @@ def _join_paths(paths: Sequence[str]) -> list[str]:
     """Join paths that differ in one number to `h.0 … 11.attn`; return other paths unchanged."""
     numbers = [[int(n) for n in INTEGER_PATTERN.findall(path)] for path in paths]
     if len(paths) < 2 or any(len(n) != 1 for n in numbers):
-        return sorted(paths, key=_order_changes)
+        return sorted(paths, key=_get_change_sort_key)
     text = format_number_runs(sorted(n for (n,) in numbers))
     return [INTEGER_PATTERN.sub(lambda _: text, paths[0])]
 
@@ -291,7 +293,7 @@ def _find_first_difference(a: Graph, b: Graph) -> Iterator[ArchitectureChange]:
 
 def format_difference(a: DiffSide, b: DiffSide, difference: ArchitectureDifference) -> list[str]:
     """Format a difference as text, in columns."""
-    if difference.same:
+    if difference.is_same:
         return [f"{a.name} and {b.name} are the same architecture"]
     head = [f"{a.name} → {b.name}"]
     if difference.reason:

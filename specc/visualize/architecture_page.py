@@ -89,7 +89,7 @@ class _Anchors:
         self.blocks: dict[tuple[int, str], str] = {}
         self.files: dict[str, int] = {}
         for n, tree in enumerate(trees.values()):
-            for block in list(tree.all())[:MAX_BLOCKS]:
+            for block in list(tree.walk_blocks())[:MAX_BLOCKS]:
                 self.blocks.setdefault((n, block.path), f"b{n}-{len(self.blocks)}")
                 for line in block.lines:
                     self.files.setdefault(line.file, len(self.files))
@@ -98,7 +98,7 @@ class _Anchors:
         """Return the anchors of one graph's blocks by path."""
         return {path: sizes for (n, path), sizes in self.blocks.items() if n == graph}
 
-    def line(self, line: SpecLine) -> str:
+    def format_line_link(self, line: SpecLine) -> str:
         """Render a link to a source line."""
         where = f"{escape(make_printable_label(line.file, 80))}:{line.number}"
         return f'<a href="#s{self.files[line.file]}-{line.number}">{where}</a>'
@@ -142,7 +142,7 @@ def _render_graph(n: int, name: str, tree: Block, view: ArchitectureView, anchor
     ]
     panels = [
         _render_panel(anchors.blocks[n, block.path], block, view, anchors)
-        for block in tree.all()
+        for block in tree.walk_blocks()
         if (n, block.path) in anchors.blocks
     ]
     return "\n".join(
@@ -175,12 +175,12 @@ def _render_rows(
     place = anchors.blocks.get((n, block.path), "")
     kind = f'class="row k-{block.kind}" data-panel="{place}"'
     button = f'<button type="button" {kind}>{cells}</button>'
-    if not block.inner:
+    if not block.inner_blocks:
         yield f'<div class="leaf">{button}</div>'
         return
     is_open = " open" if depth < 2 else ""
     yield f"<details{is_open}><summary>{button}</summary>"
-    for inner in block.inner.values():
+    for inner in block.inner_blocks.values():
         yield from _render_rows(n, inner, sizes, anchors, depth + 1)
     yield "</details>"
 
@@ -189,7 +189,7 @@ def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
     repeats = f' <b class="times">× {block.repeats}</b>' if block.repeats > 1 else ""
     name = escape(make_printable_label(block.name or "graph", 60))
     op = f' <span class="op">{escape(block.op)}</span>' if block.op else ""
-    weights = format_dim_formula(block.weights, {}) if block.weights.terms else ""
+    weights = format_dim_formula(block.parameter_count, {}) if block.parameter_count.terms else ""
     return (
         f'<span class="name indent-{min(depth, 8)}">{name}{repeats}{op}</span>'
         f'<span class="shape">{escape(block.output_type)}</span>'
@@ -200,7 +200,7 @@ def _render_cells(block: Block, sizes: Mapping[str, int], depth: int) -> str:
 
 def _format_work(block: Block, sizes: Mapping[str, int]) -> str:
     """Format the multiply-adds as a formula."""
-    work = block.work - block.saved_work
+    work = block.multiply_adds - block.saved_multiply_adds
     return _escape(format_dim_formula(work, sizes)) if work.terms else ""
 
 
@@ -212,10 +212,13 @@ def _escape(text: str) -> str:
 def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: _Anchors) -> str:
     """Render the details of a block."""
     repeats = f" × {block.repeats}" if block.repeats > 1 else ""
-    facts = [("gives", block.output_type), ("weights", format_dim_formula(block.weights, {}))]
+    facts = [
+        ("gives", block.output_type),
+        ("weights", format_dim_formula(block.parameter_count, {})),
+    ]
     facts.append(("multiply-adds", _format_work(block, view.sizes)))
-    if block.saved_work.terms:
-        facts.append(("full forward", _escape(format_dim_formula(block.work, view.sizes))))
+    if block.saved_multiply_adds.terms:
+        facts.append(("full forward", _escape(format_dim_formula(block.multiply_adds, view.sizes))))
     rows = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in facts
@@ -234,7 +237,7 @@ def _render_panel(panel_id: str, block: Block, view: ArchitectureView, anchors: 
 
 def _render_block(block: Block, title: str) -> str:
     """Render the data flow of a block as an inline SVG; "" if it is a single operation."""
-    if len(block.flow.items) <= 2 and not block.inner:
+    if len(block.flow.items) <= 2 and not block.inner_blocks:
         return ""
     is_expanded = expand_blocks(block, PANEL_ITEMS)
     return render_inline_svg(draw_block(block, is_expanded, title, has_heading=False))
@@ -245,7 +248,8 @@ def _render_lines(lines: Sequence[SpecLine], anchors: _Anchors) -> str:
     if not lines:
         return ""
     items = "".join(
-        f"<li><code>{escape(make_printable_label(line.text, 200))}</code> {anchors.line(line)}</li>"
+        f"<li><code>{escape(make_printable_label(line.text, 200))}</code> "
+        f"{anchors.format_line_link(line)}</li>"
         for line in lines
     )
     return f'<ol class="lines" aria-label="in the spec">{items}</ol>'

@@ -23,7 +23,7 @@ def find_node_scopes(graph: Graph) -> dict[Node, str]:
     for node, _ in reversed(graph.nodes):
         if not consumers[node] or weights.intersection(node.args):
             continue
-        inner = _find_common_scope([node_scopes[reader] for reader in consumers[node]])
+        inner = _find_common_scope_of_all([node_scopes[reader] for reader in consumers[node]])
         node_scopes[node] = _choose_inner_scope(node, inner, node_scopes)
     return node_scopes
 
@@ -41,7 +41,7 @@ def _choose_inner_scope(node: Node, inner: str, node_scopes: Mapping[Node, str])
 
 def _find_build_scope(graph: Graph, node: Node) -> str:
     origin = graph.node_origins.get(node)
-    return _find_common_scope(origin.scopes) if origin and origin.scopes else ""
+    return _find_common_scope_of_all(origin.scopes) if origin and origin.scopes else ""
 
 
 def _find_consumers(graph: Graph) -> Mapping[Node, list[Node]]:
@@ -69,17 +69,17 @@ def is_inside(scope: str, outer: str) -> bool:
     return not outer or scope == outer or scope.startswith(f"{outer}.")
 
 
-def common_scope(a: str, b: str) -> str:
+def find_common_scope(a: str, b: str) -> str:
     """Return the innermost scope that both are inside of."""
     while not is_inside(b, a):
         a = a.rpartition(".")[0]
     return a
 
 
-def _find_common_scope(scopes: list[str] | tuple[str, ...]) -> str:
+def _find_common_scope_of_all(scopes: list[str] | tuple[str, ...]) -> str:
     found = scopes[0]
     for scope in scopes[1:]:
-        found = common_scope(found, scope)
+        found = find_common_scope(found, scope)
     return found
 
 
@@ -87,7 +87,7 @@ Role: TypeAlias = Literal["block", "op", "port", "result"]
 
 VIEW_OPERATIONS = (
     ops.Cast, ops.Constant, ops.Split, ops.Merge, ops.Transpose, ops.Insert, ops.Squeeze,
-    ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.KeepRows,
+    ops.Expand, ops.RopeAngles, ops.Extent, ops.Size, ops.Range, ops.DownsamplePaddingMask,
 )  # fmt: skip
 """Hidden operations: views of a tensor, constants, positions."""
 
@@ -124,7 +124,7 @@ NO_VALUES: Values = frozenset()
 @dataclass(kw_only=True)
 class _FlowBuilder:
     """Builds the data flow of a scope: `sources` are the drawn values that a value depends on,
-    `item_of_value` is the index of the item that draws a value.
+    `item_indices_by_value` maps a value to the index of the item that draws it.
     """
 
     graph: Graph
@@ -135,9 +135,9 @@ class _FlowBuilder:
     item_indices: dict[FlowItem, int] = field(default_factory=dict)
     edges: dict[tuple[int, int], None] = field(default_factory=dict)
     sources: dict[Value, Values] = field(default_factory=dict)
-    item_of_value: dict[Value, int] = field(default_factory=dict)
+    item_indices_by_value: dict[Value, int] = field(default_factory=dict)
     inputs: dict[Value, str] = field(default_factory=dict)
-    order: dict[Value, int] = field(default_factory=dict)
+    value_order: dict[Value, int] = field(default_factory=dict)
 
     def get_item_index(self, item: FlowItem) -> int:
         """Return the index of an item; append a new item."""
@@ -148,10 +148,12 @@ class _FlowBuilder:
 
     def add_edges(self, sources: Values, number: int) -> None:
         """Add the edges of an item that reads `sources`."""
-        for value in sorted(sources, key=self.order.__getitem__):
-            source = self.item_of_value.get(value)
+        for value in sorted(sources, key=self.value_order.__getitem__):
+            source = self.item_indices_by_value.get(value)
             if source is None:
-                source = self.item_of_value[value] = self.get_item_index(self._make_port(value))
+                source = self.item_indices_by_value[value] = self.get_item_index(
+                    self._make_port(value)
+                )
             if source != number:
                 self.edges[source, number] = None
 
@@ -161,7 +163,7 @@ class _FlowBuilder:
         if value.node is None:
             return FlowItem(role="port", name=self.inputs[value])
         label = get_operation_label(value.node)
-        name = _relative_path(self.node_scopes[value.node], self.scope)
+        name = _get_relative_path(self.node_scopes[value.node], self.scope)
         return FlowItem(role="port", name=name or (label if len(label) > 1 else ""))
 
     def _find_scaled_operand(self, value: Value) -> Value:
@@ -169,7 +171,7 @@ class _FlowBuilder:
         while (node := value.node) and isinstance(node.op, ops.Arith):
             read = [v for a in node.args if a for v in self.sources.get(a, NO_VALUES)]
             around = is_inside(self.scope, self.node_scopes[node])
-            if not around or len(read) != 1 or read[0] in self.item_of_value:
+            if not around or len(read) != 1 or read[0] in self.item_indices_by_value:
                 break
             (value,) = read
         return value
@@ -177,11 +179,11 @@ class _FlowBuilder:
     def visit_graph(self) -> None:
         """Visit every node of the graph."""
         self.inputs |= {v: n for n, v in self.graph.inputs.items()}
-        self.order |= {v: n for n, v in enumerate(self.inputs)}
+        self.value_order |= {v: n for n, v in enumerate(self.inputs)}
         self.sources = {v: frozenset([v]) for v in self.inputs}
         for node, results in self.graph.nodes:
             for result in results:
-                self.order[result] = len(self.order)
+                self.value_order[result] = len(self.value_order)
             self._visit_node(node, results)
 
     def _visit_node(self, node: Node, results: tuple[Value, ...]) -> None:
@@ -196,7 +198,7 @@ class _FlowBuilder:
             if drawn:
                 number = self.get_item_index(self._make_item(node))
                 self.add_edges(sources, number)
-                self.item_of_value |= dict.fromkeys(results, number)
+                self.item_indices_by_value |= dict.fromkeys(results, number)
         for result in results:
             self.sources[result] = frozenset([result]) if drawn else sources
 
@@ -301,11 +303,11 @@ def _find_reaching(items: Sequence[FlowItem], edges: Mapping[tuple[int, int], No
     return reaching
 
 
-def _relative_path(scope: str, base: str) -> str:
+def _get_relative_path(scope: str, base: str) -> str:
     """Return the name of a scope relative to `base`, with its parent if it is a number; "" for an
     outer scope.
     """
-    common = common_scope(scope, base)
+    common = find_common_scope(scope, base)
     name = scope.removeprefix(common).lstrip(".").split(".")[0]
     around = common.rpartition(".")[2]
     return f"{around}.{name}" if name.isdecimal() and around else name

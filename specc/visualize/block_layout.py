@@ -53,7 +53,7 @@ def draw_block(
 ) -> Drawing:
     """Draw the inside of a block under its title; `is_expanded` selects expanded blocks."""
     piece = _draw_flow(block, is_expanded)
-    heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, bold=True)]
+    heading = [TextMark(x=24, y=32, text=make_printable_label(title, 60), size=15, is_bold=True)]
     top = 50 if has_heading else 20
     title_width = estimate_text_width(title[:60], 15) * 1.08 if has_heading else 0.0
     width = max(piece.width, title_width) + 48
@@ -95,7 +95,7 @@ def _draw_flow(block: Block, is_expanded: BlockPredicate, *, framed: bool = Fals
     empty_piece = DrawingPiece(width=0, height=0)
     items = enumerate(flow.items)
     pieces = [
-        empty_piece if n in frame_ports else _place_item(item, block, is_expanded)
+        empty_piece if n in frame_ports else _draw_item(item, block, is_expanded)
         for n, item in items
     ]
     rows = _give_ports_own_rows(_arrange_rows(flow), flow, frame_ports)
@@ -194,7 +194,9 @@ def _assign_lanes(flow: BlockFlow, rows: Sequence[Sequence[int]]) -> dict[tuple[
     skip_edges.sort(key=lambda edge: spans[edge][1] - spans[edge][0])
     lanes: dict[tuple[int, int], int] = {}
     for edge in skip_edges:
-        used_lanes = {lane for other, lane in lanes.items() if _overlap(spans[other], spans[edge])}
+        used_lanes = {
+            lane for other, lane in lanes.items() if _do_ranges_overlap(spans[other], spans[edge])
+        }
         # as many lanes as there are skip edges are always enough
         lanes[edge] = next(n for n in range(len(skip_edges)) if n not in used_lanes)
     return lanes
@@ -208,7 +210,7 @@ def _find_edge_rows(
     return {(a, b): (row_of[a], row_of[b]) for a, b in flow.edges}
 
 
-def _overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
+def _do_ranges_overlap(a: tuple[int, int], b: tuple[int, int]) -> bool:
     """Return whether two ranges of rows share a row."""
     return a[0] < b[1] and b[0] < a[1]
 
@@ -225,7 +227,7 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
         # an edge that continues to the frame has its arrow at the frame
         onward = b.piece.height == 0
         points = (start, *bent, end)
-        return LineMark(points=points, color=EDGE_COLOR, radius=6, arrow=not onward)
+        return LineMark(points=points, color=EDGE_COLOR, radius=6, has_arrow=not onward)
     below, above = a.row_span[1] + ROW_GAP * 0.35, b.row_span[0] - ROW_GAP * 0.6
     route = [start, (start[0], below), (side, below)]
     is_sign = 0 < b.piece.width <= 2 * SIGN_RADIUS + 1
@@ -240,15 +242,19 @@ def _draw_edge(a: _PlacedPiece, b: _PlacedPiece, side: float | None) -> LineMark
     else:
         enters_at = end[0] if is_sign else end[0] - 8
         route += [(side, above), (enters_at, above), (enters_at, end[1])]
-    return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7, arrow=True)
+    return LineMark(points=tuple(route), color=EDGE_COLOR, radius=7, has_arrow=True)
 
 
-def _place_item(item: FlowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
+def _draw_item(item: FlowItem, block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     if item.role == "block":
-        inner = block.inner[item.name]
-        return _draw_open_block(inner, is_expanded) if is_expanded(inner) else _place_closed(inner)
+        inner = block.inner_blocks[item.name]
+        return (
+            _draw_open_block(inner, is_expanded)
+            if is_expanded(inner)
+            else _draw_closed_block(inner)
+        )
     if item.role == "op":
-        return _place_sign(item.name) if len(item.name) == 1 else _place_operation(item.name)
+        return _draw_sign(item.name) if len(item.name) == 1 else _draw_operation(item.name)
     return _draw_port(item.name or ("x" if item.role == "port" else "y"))
 
 
@@ -260,7 +266,7 @@ def _draw_port(name: str) -> DrawingPiece:
     return DrawingPiece(width=width, height=17, marks=[mark])
 
 
-def _place_sign(sign: str) -> DrawingPiece:
+def _draw_sign(sign: str) -> DrawingPiece:
     marks: list[Mark] = [
         BoxMark(
             width=2 * SIGN_RADIUS,
@@ -274,12 +280,12 @@ def _place_sign(sign: str) -> DrawingPiece:
     return DrawingPiece(width=2 * SIGN_RADIUS, height=2 * SIGN_RADIUS, marks=marks)
 
 
-def _place_operation(name: str) -> DrawingPiece:
+def _draw_operation(name: str) -> DrawingPiece:
     kind = "attention" if name in ("attend", "weigh") else "activation"
     return _draw_plate(name, "", kind, "")
 
 
-def _place_closed(block: Block) -> DrawingPiece:
+def _draw_closed_block(block: Block) -> DrawingPiece:
     repeats = f"  × {block.repeats}" if block.repeats > 1 else ""
     return _draw_plate(f"{block.label}{repeats}", block.output_type, block.kind, block.path)
 
@@ -320,11 +326,13 @@ def _draw_open_block(block: Block, is_expanded: BlockPredicate) -> DrawingPiece:
     edge = BLOCK_COLORS[block.kind][1]
     frame = BoxMark(width=width, height=height, fill="#fafafc", stroke=edge, block_path=block.path)
     marks: list[Mark] = [
-        replace(frame, weight=1.25, radius=11),
-        TextMark(x=12, y=19, text=name, size=12.5, bold=True, color=edge),
+        replace(frame, stroke_width=1.25, radius=11),
+        TextMark(x=12, y=19, text=name, size=12.5, is_bold=True, color=edge),
     ]
     if repeats:
-        marks.append(TextMark(x=width - 12, y=19, text=repeats, size=13, bold=True, anchor="end"))
+        marks.append(
+            TextMark(x=width - 12, y=19, text=repeats, size=13, is_bold=True, anchor="end")
+        )
     middle = width / 2
     placed = {
         "port": ((middle, 0), (middle, 30)),

@@ -17,13 +17,13 @@ MAX_LINES = 24
 """Maximum number of spec lines that are shown for a block."""
 
 BLOCK_KINDS: Mapping[str, tuple[type, ...]] = {
-    "attention": (ops.Attend, ops.Weigh),
-    "recurrent": (ops.RecurrentLayer, ops.LstmQ, ops.Scan),
-    "convolution": (ops.Conv, ops.ConvTranspose, ops.Patches),
+    "attention": (ops.Attend, ops.WeightedSum),
+    "recurrent": (ops.RecurrentLayer, ops.QuantizedLstm, ops.Scan),
+    "convolution": (ops.Conv, ops.ConvTranspose, ops.PatchEmbedding),
     "norm": (ops.LayerNorm, ops.RMSNorm, ops.GroupNorm),
-    "embedding": (ops.Embedding, ops.EmbeddingQ, ops.Sinusoid),
-    "experts": (ops.Route,),
-    "linear": (ops.Linear, ops.LinearQ, ops.MatMul, ops.Einsum),
+    "embedding": (ops.Embedding, ops.QuantizedEmbedding, ops.Sinusoid),
+    "experts": (ops.MixtureOfExperts,),
+    "linear": (ops.Linear, ops.QuantizedLinear, ops.MatMul, ops.Einsum),
     "activation": (ops.Pointwise, ops.Softmax, ops.MaskedSoftmax, ops.Rotate),
 }
 """The kind of a block by the ops in it; the first match applies."""
@@ -49,15 +49,15 @@ class Block:
     kind: str
     op: str
     output_type: str
-    weights: Dim
-    work: Dim
-    saved_work: Dim
+    parameter_count: Dim
+    multiply_adds: Dim
+    saved_multiply_adds: Dim
     repeats: int
     description: str
     lines: tuple[SpecLine, ...]
     flow: BlockFlow
-    inner: Mapping[str, "Block"] = field(default_factory=dict)
-    outer: str = ""
+    inner_blocks: Mapping[str, "Block"] = field(default_factory=dict)
+    outer_path: str = ""
     """The outermost scope whose operations belong to the block; `path` is the innermost."""
     members: tuple[str, ...] = ()
     """The scopes of the enclosing block that this block represents."""
@@ -73,15 +73,15 @@ class Block:
         name = ".".join([*around[-1:], self.name])
         if not self.name.isdecimal():
             return name
-        inner = [b for b in self.inner.values() if not b.name[0].isdecimal()]
-        main = max(inner, key=lambda b: b.weights.number or 0, default=None)
+        inner = [b for b in self.inner_blocks.values() if not b.name[0].isdecimal()]
+        main = max(inner, key=lambda b: b.parameter_count.number or 0, default=None)
         return f"{name} {main.name if main else self.op}".rstrip()
 
-    def all(self) -> Iterator["Block"]:
+    def walk_blocks(self) -> Iterator["Block"]:
         """Yield this block and all nested ones, outermost first."""
         yield self
-        for block in self.inner.values():
-            yield from block.all()
+        for block in self.inner_blocks.values():
+            yield from block.walk_blocks()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class _BlockBuilder:
     sizes: Mapping[str, int]
     node_scopes: Mapping[Node, str]
 
-    def block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
+    def build_block(self, part: SummaryNode, name: str, path: str, outer: str) -> Block:
         """Build the block of a part of the summary; `outer` is the outermost scope that belongs to
         it.
         """
@@ -107,11 +107,11 @@ class _BlockBuilder:
             kind=classify_block(nodes),
             op="" if inner else part.op,
             output_type=format_dims(part.type.shape, self.sizes) if part.type else "",
-            weights=part.sum_parts("parameter_count"),
-            work=part.sum_parts("multiply_adds"),
-            saved_work=part.sum_parts("saved_multiply_adds"),
+            parameter_count=part.sum_parts("parameter_count"),
+            multiply_adds=part.sum_parts("multiply_adds"),
+            saved_multiply_adds=part.sum_parts("saved_multiply_adds"),
             repeats=part.repeats,
-            description="" if inner else _get_meaning(part.op, nodes),
+            description="" if inner else _get_description(part.op, nodes),
             lines=tuple(self._list_lines(path, nodes))[:MAX_LINES],
             flow=build_flow(
                 self.graph,
@@ -119,8 +119,8 @@ class _BlockBuilder:
                 outer,
                 lambda home: names.get(_get_child_name(home, path), ""),
             ),
-            inner=inner,
-            outer=outer,
+            inner_blocks=inner,
+            outer_path=outer,
         )
 
     def _make_child(self, part: SummaryNode, path: str) -> Block:
@@ -136,7 +136,7 @@ class _BlockBuilder:
             first = f"{first}.{part.members[0]}"
             # only the first of several equal layers is drawn
             outer = first if len(part.members) > 1 else outer
-        child_block = self.block(part, ".".join(merged_names), first, outer)
+        child_block = self.build_block(part, ".".join(merged_names), first, outer)
         members = tuple(f"{path}.{name}".lstrip(".") for name in members_of_part)
         return replace(_merge_equal_blocks(child_block, repeats), members=members)
 
@@ -160,7 +160,7 @@ class _BlockBuilder:
                     yield SpecLine(file=name, number=number, text=text)
 
 
-def _get_meaning(op: str, nodes: list[Node]) -> str:
+def _get_description(op: str, nodes: list[Node]) -> str:
     """Return the first paragraph of an operation's documentation."""
     heavy = next((n for n in nodes if n.op.name == op), None)
     return extract_docstring_summary(heavy.op.__doc__) if heavy else ""
@@ -183,9 +183,9 @@ def _merge_equal_blocks(block: Block, repeats: int) -> Block:
     return replace(
         block,
         repeats=block.repeats * repeats,
-        weights=block.weights * repeats,
-        work=block.work * repeats,
-        saved_work=block.saved_work * repeats,
+        parameter_count=block.parameter_count * repeats,
+        multiply_adds=block.multiply_adds * repeats,
+        saved_multiply_adds=block.saved_multiply_adds * repeats,
     )
 
 
@@ -198,7 +198,7 @@ def classify_block(nodes: list[Node]) -> str:
 def build_block_tree(graph: Graph, sizes: Mapping[str, int] | None = None) -> Block:
     """Build the block tree of a graph; the root has the graph's name."""
     maker = _BlockBuilder(graph=graph, sizes=sizes or {}, node_scopes=find_node_scopes(graph))
-    return maker.block(summarize_graph(graph, sizes), graph.name, "", "")
+    return maker.build_block(summarize_graph(graph, sizes), graph.name, "", "")
 
 
 def _get_child_name(scope: str, path: str) -> str:
@@ -242,15 +242,17 @@ def expand_blocks(block: Block, max_items: int) -> BlockPredicate:
             break
         expanded = trial
     # residual connections characterize an architecture
-    for outer in block.all():
+    for outer in block.walk_blocks():
         if outer is block or outer.path in expanded:
-            expanded |= {inner.path for inner in outer.inner.values() if _has_residual(inner)}
+            expanded |= {
+                inner.path for inner in outer.inner_blocks.values() if _has_residual(inner)
+            }
     return lambda b: b.path in expanded
 
 
 def _count_shown_items(block: Block, expanded: set[str]) -> int:
     """Count the items of a drawing in which the blocks with these paths are expanded."""
-    inner = sum(len(b.flow.items) for b in block.all() if b.path in expanded)
+    inner = sum(len(b.flow.items) for b in block.walk_blocks() if b.path in expanded)
     return len(block.flow.items) + inner
 
 
@@ -264,12 +266,12 @@ def _has_residual(block: Block) -> bool:
 def _is_composed(block: Block) -> bool:
     """Return whether a block consists of several blocks and operations."""
     parts = [i for i in block.flow.items if i.role in ("block", "op")]
-    return bool(block.inner) and len(parts) > 1
+    return bool(block.inner_blocks) and len(parts) > 1
 
 
 def _iterate_within(block: Block, depth: int) -> list[Block]:
     """Return the blocks that are nested in a block up to a depth."""
-    inner = list(block.inner.values())
+    inner = list(block.inner_blocks.values())
     if depth <= 1:
         return inner
     return inner + [b for child in inner for b in _iterate_within(child, depth - 1)]

@@ -33,7 +33,7 @@ class CostCurve:
 
     name: str
     values: tuple[float, ...]
-    dashed: bool = False
+    is_dashed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def _make_curves(
     graph: Graph, work: Dim, sizes_by_length: Sequence[Mapping[str, int]]
 ) -> Iterator[CostCurve]:
     """Yield the cost curves of a graph at some sizes."""
-    attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.Weigh)]
+    attends = [n for n, _ in graph.nodes if isinstance(n.op, ops.Attend | ops.WeightedSum)]
     attention = sum_dims(count_multiply_adds(n) for n in attends)
     saved_work = _compute_saved_work(graph, sizes_by_length)
     none = [0.0] * len(sizes_by_length)
@@ -79,7 +79,7 @@ def _make_curves(
     def evaluate_curve(name: str, dim: Dim, saved: Sequence[float]) -> CostCurve:
         values = [float(_evaluate_formula(dim, sizes) or 0) for sizes in sizes_by_length]
         remaining = tuple(v - s for v, s in zip(values, saved, strict=True))
-        return CostCurve(name=name, values=remaining, dashed=name not in SOLID_CURVES)
+        return CostCurve(name=name, values=remaining, is_dashed=name not in SOLID_CURVES)
 
     yield evaluate_curve("total", work, saved_work)
     if not attention.terms:
@@ -106,7 +106,7 @@ def _compute_saved_work(graph: Graph, sizes_by_length: Sequence[Mapping[str, int
 
 def _has_window(graph: Graph, attends: Sequence[Node]) -> bool:
     """Return whether the number of keys of an attention is bounded for any length."""
-    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.keep]
+    padded = [graph.inputs[n] for n, f in graph.input_facts.items() if f.padding_side]
     found = [plan_local_attention(node, padded) for node in attends]
     return any(local is not None and local.window is not None for local in found)
 
@@ -153,7 +153,7 @@ def _compute_saved(node: Node, sizes: Mapping[str, int]) -> float:
     if isinstance(node.op, ops.Attend):
         keys = node.op.key(node).type.shape[2]
     else:
-        assert isinstance(node.op, ops.Weigh)
+        assert isinstance(node.op, ops.WeightedSum)
         keys = node.op.weights(node).type.shape[-1]
     key_count, cost = (
         _evaluate_formula(keys, sizes) or 0,
@@ -187,7 +187,7 @@ def plot_cost(cost: CostCurves) -> Drawing:
         return TOP + HEIGHT * (1 - share)
 
     drawing = Drawing(width=LEFT + WIDTH + RIGHT, height=TOP + HEIGHT + BOTTOM, title=title)
-    drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, bold=True)])
+    drawing.add([TextMark(x=LEFT, y=22, text=title, size=13, is_bold=True)])
     drawing.add(_draw_axis(cost, get_x))
     for power in range(low, high + 1):
         drawing.add(_draw_grid_line(power, get_y(10.0**power)))
@@ -196,7 +196,7 @@ def plot_cost(cost: CostCurves) -> Drawing:
         points = tuple(
             (get_x(n), get_y(v)) for n, v in zip(cost.lengths, curve.values, strict=True)
         )
-        line = LineMark(points=points, color=color, weight=2.25, dashed=curve.dashed)
+        line = LineMark(points=points, color=color, stroke_width=2.25, is_dashed=curve.is_dashed)
         drawing.add([line])
         curve_ends.append((points[-1][1], curve.name, color))
     drawing.add(_place_names(curve_ends))
@@ -206,7 +206,7 @@ def plot_cost(cost: CostCurves) -> Drawing:
 def _draw_grid_line(power: int, y: float) -> Iterator[Mark]:
     """Draw a grid line at a power of ten, with its label."""
     label = format_magnitude(10**power)
-    yield LineMark(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, weight=1)
+    yield LineMark(points=((LEFT, y), (LEFT + WIDTH, y)), color=GRID_COLOR, stroke_width=1)
     yield TextMark(x=LEFT - 8, y=y + 4, text=label, size=10, color=FAINT, anchor="end")
 
 
@@ -217,7 +217,7 @@ def _draw_axis(cost: CostCurves, get_x: Callable[[float], float]) -> Iterator[Ma
     step = max(1, len(cost.lengths) // 6)
     for n in cost.lengths[::step]:
         x, y = get_x(n), TOP + HEIGHT
-        yield LineMark(points=((x, TOP), (x, y)), color=GRID_COLOR, weight=1)
+        yield LineMark(points=((x, TOP), (x, y)), color=GRID_COLOR, stroke_width=1)
         label = group_digits(n)
         yield TextMark(x=x, y=y + 17, text=label, size=10, color=FAINT, anchor="middle")
     label = f"{' = '.join(cost.symbols)}, one example"

@@ -24,7 +24,7 @@ DECLARED, ASKED = Span(SOURCE, 0, 6), Span(SOURCE, 24, 38)
 
 def make_builder() -> tuple[Builder, Value]:
     build = Builder()
-    return build, build.input("target", Input(Type.of("f32", B, T, 4), span=DECLARED))
+    return build, build.add_input("target", Input(Type.of("f32", B, T, 4), span=DECLARED))
 
 
 def get_causality_errors(build: Builder, output: Value) -> list[Diagnostic]:
@@ -32,30 +32,34 @@ def get_causality_errors(build: Builder, output: Value) -> list[Diagnostic]:
 
 
 def finish_graph(build: Builder, output: Value) -> Graph:
-    return build.finish("main", {"logits": output})
+    return build.build_graph("main", {"logits": output})
 
 
 def make_grid_indices(build: Builder, x: Value) -> tuple[Value, Value]:
     """Return `i` as [q 1] and `j` as [1 k]."""
-    extent = build.one(ops.Extent(1), x)
-    return build.one(ops.Insert(1), extent), build.one(ops.Insert(0), extent)
+    extent = build.add_op(ops.Extent(1), x)
+    return build.add_op(ops.Insert(1), extent), build.add_op(ops.Insert(0), extent)
 
 
 def apply_attention(build: Builder, x: Value, mask: Value | None) -> Value:
     while mask and mask.type.rank < 4:
-        mask = build.one(ops.Insert(0), mask)
-    heads = build.one(ops.Insert(1), x)
-    out = build.one(ops.Attend(0.5), heads, heads, heads, mask, span=ASKED)
-    return build.one(ops.Squeeze(1), out)
+        mask = build.add_op(ops.Insert(0), mask)
+    heads = build.add_op(ops.Insert(1), x)
+    out = build.add_op(ops.Attend(0.5), heads, heads, heads, mask, span=ASKED)
+    return build.add_op(ops.Squeeze(1), out)
 
 
 def test_causal_window_is_proved() -> None:
     build, x = make_builder()
     i, j = make_grid_indices(build, x)
-    near = build.one(
-        ops.Compare("lt"), build.one(ops.Arith("sub"), i, j), build.one(ops.Constant(3, "i64"))
+    near = build.add_op(
+        ops.Compare("lt"),
+        build.add_op(ops.Arith("sub"), i, j),
+        build.add_op(ops.Constant(3, "i64")),
     )
-    y = apply_attention(build, x, build.one(ops.And(), build.one(ops.Compare("le"), j, i), near))
+    y = apply_attention(
+        build, x, build.add_op(ops.And(), build.add_op(ops.Compare("le"), j, i), near)
+    )
     assert get_causality_errors(build, y) == []
     assert str(trace_time_dataflow(finish_graph(build, y), "tgt").get_state(y).axes[1]) == "[0, 2]"
 
@@ -75,9 +79,9 @@ def test_attention_without_a_mask() -> None:
 def test_mask_with_one_later_position() -> None:
     build, x = make_builder()
     i, j = make_grid_indices(build, x)
-    ahead = build.one(ops.Arith("add"), i, build.one(ops.Constant(1, "i64")))
+    ahead = build.add_op(ops.Arith("add"), i, build.add_op(ops.Constant(1, "i64")))
     (fault,) = get_causality_errors(
-        build, apply_attention(build, x, build.one(ops.Compare("le"), j, ahead))
+        build, apply_attention(build, x, build.add_op(ops.Compare("le"), j, ahead))
     )
     assert fault.title.endswith("its mask lets a position attend to 1 later position")
     assert fault.notes == ("q - k can be as low as -1 here",)
@@ -86,53 +90,55 @@ def test_mask_with_one_later_position() -> None:
 
 def make_loop_body() -> Graph:
     inner = Builder()
-    row, carry = (inner.input(n, Input(Type.of("f32", B, 4))) for n in ("x", "c"))
-    after = inner.one(ops.Arith("add"), row, carry)
-    return inner.finish("body", {"c": after, "y": after})
+    row, carry = (inner.add_input(n, Input(Type.of("f32", B, 4))) for n in ("x", "c"))
+    after = inner.add_op(ops.Arith("add"), row, carry)
+    return inner.build_graph("body", {"c": after, "y": after})
 
 
 def apply_scan(build: Builder, x: Value, reverse: bool) -> Value:
-    zero = build.one(ops.Constant(0.0, "f32"))
-    first = build.one(ops.Expand(0, B), build.one(ops.Insert(0), zero))
-    wide = build.one(ops.Expand(1, Dim.of(4)), build.one(ops.Insert(1), first))
-    return build.add(ops.Scan(make_loop_body(), 1, 1, 1, reverse=reverse), x, wide)[1]
+    zero = build.add_op(ops.Constant(0.0, "f32"))
+    first = build.add_op(ops.Expand(0, B), build.add_op(ops.Insert(0), zero))
+    wide = build.add_op(ops.Expand(1, Dim.of(4)), build.add_op(ops.Insert(1), first))
+    return build.add_node(ops.Scan(make_loop_body(), 1, 1, 1, reverse=reverse), x, wide)[1]
 
 
 def add_broadcast(build: Builder, x: Value, row: Value) -> Value:
-    return build.one(ops.Arith("add"), x, build.one(ops.Insert(1), row))
+    return build.add_op(ops.Arith("add"), x, build.add_op(ops.Insert(1), row))
 
 
 CASES: dict[str, tuple[str, Callable[[Builder, Value], Value]]] = {
-    "this mean reads every position": ("E0711", lambda b, x: b.one(ops.Reduce("mean", 1), x)),
+    "this mean reads every position": ("E0711", lambda b, x: b.add_op(ops.Reduce("mean", 1), x)),
     "this softmax divides by a sum over every position": (
         "E0711",
-        lambda b, x: b.one(ops.Softmax(1), x),
+        lambda b, x: b.add_op(ops.Softmax(1), x),
     ),
-    "this reverses the sequence": ("E0711", lambda b, x: b.one(ops.Flip(1), x)),
+    "this reverses the sequence": ("E0711", lambda b, x: b.add_op(ops.Flip(1), x)),
     "this concatenates two parts that grow along `tgt`": (
         "E0711",
-        lambda b, x: b.one(ops.Concat(1), x, x),
+        lambda b, x: b.add_op(ops.Concat(1), x, x),
     ),
     "the newest position is added back to earlier ones": (
         "E0713",
-        lambda b, x: add_broadcast(b, x, b.one(ops.Last(1), x)),
+        lambda b, x: add_broadcast(b, x, b.add_op(ops.Last(1), x)),
     ),
     "this is the final length of `tgt`, which is unknown during generation": (
         "E0714",
-        lambda b, x: b.one(ops.Arith("mul"), x, b.one(ops.Cast("f32"), b.one(ops.Size(T)))),
+        lambda b, x: b.add_op(
+            ops.Arith("mul"), x, b.add_op(ops.Cast("f32"), b.add_op(ops.Size(T)))
+        ),
     ),
     "this scan runs backwards": ("E0715", lambda b, x: apply_scan(b, x, True)),
     "it contains values for later positions": (
         "E0712",
-        lambda b, x: b.one(ops.MatMul(), b.one(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
+        lambda b, x: b.add_op(ops.MatMul(), b.add_op(ops.Einsum("b q d, b k d -> b q k"), x, x), x),
     ),
     "this selects a fixed number of positions, which do not exist at first": (
         "E0711",
-        lambda b, x: b.add(ops.TopK(1, Dim.of(2)), x)[0],
+        lambda b, x: b.add_node(ops.TopK(1, Dim.of(2)), x)[0],
     ),
     "only the first position of a time axis can be selected by its index": (
         "E0711",
-        lambda b, x: b.one(ops.Index(1, Dim.of(1)), x),
+        lambda b, x: b.add_op(ops.Index(1, Dim.of(1)), x),
     ),
 }
 
@@ -149,10 +155,10 @@ def test_message_of_each_kind_of_leak(what: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda b, x: b.one(ops.Last(1), x),
-        lambda b, x: b.one(ops.Delay(1, 1, 0.0), x),
-        lambda b, x: b.one(ops.CumSum(1), x),
-        lambda b, x: b.one(ops.LayerNorm(1e-5), x, None, None),
+        lambda b, x: b.add_op(ops.Last(1), x),
+        lambda b, x: b.add_op(ops.Delay(1, 1, 0.0), x),
+        lambda b, x: b.add_op(ops.CumSum(1), x),
+        lambda b, x: b.add_op(ops.LayerNorm(1e-5), x, None, None),
         lambda b, x: apply_scan(b, x, False),
     ],
 )
@@ -163,29 +169,32 @@ def test_causal_graphs_are_proved(make: Callable[[Builder, Value], Value]) -> No
 
 def test_lookahead_compensated_by_a_delay() -> None:
     build, x = make_builder()
-    w = build.input("w", Input(Type.of("f32", 4, 4, 2)))
-    peek = build.one(make_sequence_conv(2, 1, 1), x, w, None)
-    (fault,) = get_causality_errors(build, build.one(ops.Delay(1, 1, 0.0), peek))
+    w = build.add_input("w", Input(Type.of("f32", 4, 4, 2)))
+    peek = build.add_op(make_sequence_conv(2, 1, 1), x, w, None)
+    (fault,) = get_causality_errors(build, build.add_op(ops.Delay(1, 1, 0.0), peek))
     assert fault.title.endswith("this convolution reads 1 later position")
     assert "a later `delay` compensates for this" in fault.notes[0]
 
 
 def test_output_independent_of_the_time_axis() -> None:
     build, _ = make_builder()
-    other = build.input("other", Input(Type.of("f32", B, 4)))
-    (fault,) = get_causality_errors(build, build.one(ops.Pointwise("tanh"), other))
+    other = build.add_input("other", Input(Type.of("f32", B, 4)))
+    (fault,) = get_causality_errors(build, build.add_op(ops.Pointwise("tanh"), other))
     assert (fault.code, fault.title.endswith("it does not depend on `target`")) == ("E0716", True)
 
 
 def test_attention_weights_of_a_causal_mask() -> None:
     build, x = make_builder()
     i, j = make_grid_indices(build, x)
-    heads = build.one(ops.Insert(1), x)
-    mask = build.one(ops.Insert(0), build.one(ops.Insert(0), build.one(ops.Compare("le"), j, i)))
-    assert (
-        get_causality_errors(build, build.add(ops.Attend(1.0), heads, heads, heads, mask)[1]) == []
+    heads = build.add_op(ops.Insert(1), x)
+    mask = build.add_op(
+        ops.Insert(0), build.add_op(ops.Insert(0), build.add_op(ops.Compare("le"), j, i))
     )
-    (fault,) = get_causality_errors(build, build.one(ops.Einsum("b q d, b k d -> b q k"), x, x))
+    assert (
+        get_causality_errors(build, build.add_node(ops.Attend(1.0), heads, heads, heads, mask)[1])
+        == []
+    )
+    (fault,) = get_causality_errors(build, build.add_op(ops.Einsum("b q d, b k d -> b q k"), x, x))
     assert fault.title.endswith("it contains values for later positions")
 
 
@@ -197,18 +206,18 @@ def test_time_axis_follows_the_batch_axis() -> None:
 def test_mask_beyond_the_search_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask with too many nodes is reported as not analyzed."""
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", Dim.symbol("b"), T, 4)))
-    rows = b.one(ops.Extent(1), x)
-    i, j = (b.one(ops.Insert(axis), rows) for axis in (1, 0))
-    mask = b.one(ops.Compare("le"), j, i)
+    x = b.add_input("x", Input(Type.of("f32", Dim.symbol("b"), T, 4)))
+    rows = b.add_op(ops.Extent(1), x)
+    i, j = (b.add_op(ops.Insert(axis), rows) for axis in (1, 0))
+    mask = b.add_op(ops.Compare("le"), j, i)
     for width in range(50):
-        far = b.one(ops.Arith("sub"), i, b.one(ops.Constant(width, "i64")))
-        mask = b.one(ops.And(), b.one(ops.Compare("ge"), j, far), mask)
+        far = b.add_op(ops.Arith("sub"), i, b.add_op(ops.Constant(width, "i64")))
+        mask = b.add_op(ops.And(), b.add_op(ops.Compare("ge"), j, far), mask)
     for _ in range(2):
-        mask = b.one(ops.Insert(0), mask)
-    head = b.one(ops.Insert(1), x)
-    y = b.one(ops.Attend(0.5), head, head, head, mask)
-    graph = b.finish("g", {"y": y})
+        mask = b.add_op(ops.Insert(0), mask)
+    head = b.add_op(ops.Insert(1), x)
+    y = b.add_op(ops.Attend(0.5), head, head, head, mask)
+    graph = b.build_graph("g", {"y": y})
     assert check_causality(graph, "tgt", "x", ["y"]) == []
     for cached in (find_mask_band, trace_time_dataflow, masked_values.find_masked_values):
         cached.cache_clear()

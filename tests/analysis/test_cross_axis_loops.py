@@ -89,18 +89,18 @@ class LoopBody:
     def __init__(self) -> None:
         self.type = Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)
         self.inner = Builder()
-        self.row = self.inner.input("row", Input(Type.of("f64", Dim.symbol("batch"), 3)))
-        self.carry = self.inner.input("y", Input(self.type))
+        self.row = self.inner.add_input("row", Input(Type.of("f64", Dim.symbol("batch"), 3)))
+        self.carry = self.inner.add_input("y", Input(self.type))
 
     def scan(self, after: Value) -> Graph:
         """Return the graph of the loop over `memory`."""
         outer = Builder()
-        x = outer.input("x", Input(self.type))
-        memory = outer.input(
+        x = outer.add_input("x", Input(self.type))
+        memory = outer.add_input(
             "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
         )
-        op = ops.Scan(self.inner.finish("body", {"y": after}), 1, 1, 1)
-        return outer.finish("g", {"y": outer.one(op, memory, x)})
+        op = ops.Scan(self.inner.build_graph("body", {"y": after}), 1, 1, 1)
+        return outer.build_graph("g", {"y": outer.add_op(op, memory, x)})
 
     def faults(self, after: Value) -> list[str]:
         """Return the causality errors."""
@@ -112,8 +112,8 @@ class LoopBody:
 
 def test_position_ids_inside_a_body() -> None:
     body = LoopBody()
-    at = body.inner.one(ops.Cast("f64"), body.inner.one(ops.Extent(1), body.carry))
-    after = body.inner.one(ops.Arith("add"), body.carry, body.inner.one(ops.Insert(1), at))
+    at = body.inner.add_op(ops.Cast("f64"), body.inner.add_op(ops.Extent(1), body.carry))
+    after = body.inner.add_op(ops.Arith("add"), body.carry, body.inner.add_op(ops.Insert(1), at))
     why = "position ids are computed inside this loop and would restart in every step"
     assert body.faults(after) == [f"E0717 {why}"]
     (fault,) = find_graph_errors(body.scan(after))
@@ -124,14 +124,16 @@ def test_compensated_lookahead_inside_a_body() -> None:
     """Each result position depends on its own position only, but the intermediate position does not
     exist yet."""
     body = LoopBody()
-    weight = body.inner.input("w", Input(Type.of("f64", 3, 3, 2)))
-    ahead = body.inner.one(make_sequence_conv(2, 1, 1), body.carry, weight, None)
-    after = body.inner.one(ops.Delay(1, 1, 0.0), ahead)
+    weight = body.inner.add_input("w", Input(Type.of("f64", 3, 3, 2)))
+    ahead = body.inner.add_op(make_sequence_conv(2, 1, 1), body.carry, weight, None)
+    after = body.inner.add_op(ops.Delay(1, 1, 0.0), ahead)
     outer = Builder()
-    given = [outer.input(n, f) for n, f in body.inner.input_facts.items() if n != "row"]
-    memory = outer.input("memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3)))
-    op = ops.Scan(body.inner.finish("body", {"y": after}), 1, 1, 1)
-    graph = outer.finish("g", {"y": outer.one(op, memory, *given)})
+    given = [outer.add_input(n, f) for n, f in body.inner.input_facts.items() if n != "row"]
+    memory = outer.add_input(
+        "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
+    )
+    op = ops.Scan(body.inner.build_graph("body", {"y": after}), 1, 1, 1)
+    graph = outer.build_graph("g", {"y": outer.add_op(op, memory, *given)})
     assert [d.code for d in check_causality(graph, "seq", "y", ["y"])] == ["E0711"]
 
 
@@ -140,14 +142,18 @@ def test_time_axis_created_inside_a_body() -> None:
     operand has the axis."""
     inner = Builder()
     row, carry = (
-        inner.input(n, Input(Type.of("f64", Dim.symbol("batch"), 3))) for n in ("row", "h")
+        inner.add_input(n, Input(Type.of("f64", Dim.symbol("batch"), 3))) for n in ("row", "h")
     )
-    copies = inner.one(ops.Expand(1, Dim.symbol("seq")), inner.one(ops.Insert(1), carry))
-    after = inner.one(ops.Arith("add"), row, inner.one(ops.Reduce("sum", 1), copies))
+    copies = inner.add_op(ops.Expand(1, Dim.symbol("seq")), inner.add_op(ops.Insert(1), carry))
+    after = inner.add_op(ops.Arith("add"), row, inner.add_op(ops.Reduce("sum", 1), copies))
     outer = Builder()
-    x = outer.input("x", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)))
-    memory = outer.input("memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3)))
-    first = outer.input("first", Input(Type.of("f64", Dim.symbol("batch"), 3)))
-    h = outer.one(ops.Scan(inner.finish("body", {"h": after}), 1, 1, 1), memory, first)
-    graph = outer.finish("g", {"y": outer.one(ops.Arith("add"), x, outer.one(ops.Insert(1), h))})
+    x = outer.add_input("x", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("seq"), 3)))
+    memory = outer.add_input(
+        "memory", Input(Type.of("f64", Dim.symbol("batch"), Dim.symbol("src"), 3))
+    )
+    first = outer.add_input("first", Input(Type.of("f64", Dim.symbol("batch"), 3)))
+    h = outer.add_op(ops.Scan(inner.build_graph("body", {"h": after}), 1, 1, 1), memory, first)
+    graph = outer.build_graph(
+        "g", {"y": outer.add_op(ops.Arith("add"), x, outer.add_op(ops.Insert(1), h))}
+    )
     assert [d.code for d in check_causality(graph, "seq", "x", ["y"])] == ["E0714"]

@@ -22,17 +22,17 @@ class RandomMasks:
     def __init__(self, seed: int) -> None:
         self.b, self.random = Builder(), random.Random(seed)
         names = ("first", "last", "keep")
-        self.flags = [self.b.input(n, Input(Type.of("bool", ROWS))) for n in names]
-        self.k = self.b.one(ops.Extent(0), self.flags[0])
-        self.q = self.b.one(ops.Insert(1), self.k)
+        self.flags = [self.b.add_input(n, Input(Type.of("bool", ROWS))) for n in names]
+        self.k = self.b.add_op(ops.Extent(0), self.flags[0])
+        self.q = self.b.add_op(ops.Insert(1), self.k)
 
     def mask(self, depth: int) -> Value:
         """Return a mask of a given depth and of full shape."""
-        return self.b.one(ops.And(), self.some(depth), self._all())
+        return self.b.add_op(ops.And(), self.some(depth), self._all())
 
     def some(self, depth: int) -> Value:
         """Return a mask that may be broadcast over queries or keys."""
-        one, draw = self.b.one, self.random
+        one, draw = self.b.add_op, self.random
         kind = draw.choice(("and", "or", "or", "not", "where")) if depth else "end"
         if kind == "end":
             return draw.choice((self._compare, self._flag, self._edge))()
@@ -44,28 +44,28 @@ class RandomMasks:
         return one(ops.And() if kind == "and" else ops.Or(), *inner[:2])
 
     def _all(self) -> Value:
-        zero = self.b.one(ops.Constant(-1, "i64"))
-        both = self.b.one(ops.Arith("add"), self.q, self.k)
-        return self.b.one(ops.Compare("gt"), both, zero)
+        zero = self.b.add_op(ops.Constant(-1, "i64"))
+        both = self.b.add_op(ops.Arith("add"), self.q, self.k)
+        return self.b.add_op(ops.Compare("gt"), both, zero)
 
     def _alike(self, values: list[Value]) -> list[Value]:
-        return [self.b.one(ops.And(), v, self._all()) for v in values]
+        return [self.b.add_op(ops.And(), v, self._all()) for v in values]
 
     def _compare(self) -> Value:
-        by = self.b.one(ops.Constant(self.random.randint(-2, 3), "i64"))
-        far = self.b.one(ops.Arith("add"), self.k, by)
+        by = self.b.add_op(ops.Constant(self.random.randint(-2, 3), "i64"))
+        far = self.b.add_op(ops.Arith("add"), self.k, by)
         fn = self.random.choice(("le", "lt", "ge", "gt", "eq"))
-        return self.b.one(ops.Compare(fn), far, self.q)
+        return self.b.add_op(ops.Compare(fn), far, self.q)
 
     def _flag(self) -> Value:
         flag = self.random.choice(self.flags)
         turned = self.random.random() < 0.5
-        return self.b.one(ops.Insert(1), flag) if turned else flag
+        return self.b.add_op(ops.Insert(1), flag) if turned else flag
 
     def _edge(self) -> Value:
-        number = self.b.one(ops.Constant(self.random.randint(0, 3), "i64"))
+        number = self.b.add_op(ops.Constant(self.random.randint(0, 3), "i64"))
         rows = self.random.choice((self.q, self.k))
-        return self.b.one(ops.Compare("lt"), rows, number)
+        return self.b.add_op(ops.Compare("lt"), rows, number)
 
 
 def count_uncovered_pairs(masks: RandomMasks, mask: Value, found: MaskParts) -> int:
@@ -73,12 +73,12 @@ def count_uncovered_pairs(masks: RandomMasks, mask: Value, found: MaskParts) -> 
     inputs."""
     alone = [*found.key_conditions, *found.query_conditions]
     outputs = {"mask": mask, **{f"{n}": a.value for n, a in enumerate(alone)}}
-    graph = masks.b.finish("mask", outputs)
+    graph = masks.b.build_graph("mask", outputs)
     rng = np.random.default_rng(masks.random.randint(0, 99))
     flags = {name: rng.random(7) < 0.4 for name in graph.inputs}
     results = specc_numpy.evaluate_graph(graph, flags, {})
     i, j = np.arange(7)[:, None], np.arange(7)
-    covered = (i - j >= found.band.lo) & (i - j <= found.band.hi)
+    covered = (i - j >= found.band.low) & (i - j <= found.band.high)
     for n, one in enumerate(alone):
         value = np.asarray(results[str(n)], bool) != one.is_negated
         value = value.any(tuple(a for a in range(value.ndim) if a != one.axis))
@@ -110,7 +110,7 @@ def test_planted_intersection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_window_with_global_tokens() -> None:
     masks = RandomMasks(0)
-    one, first, keep = masks.b.one, masks.flags[0], masks.flags[2]
+    one, first, keep = masks.b.add_op, masks.flags[0], masks.flags[2]
     apart = one(ops.Pointwise("abs"), one(ops.Arith("sub"), masks.q, masks.k))
     near = one(ops.Compare("le"), apart, one(ops.Constant(4, "i64")))
     queries = one(ops.Insert(1), first)

@@ -19,14 +19,14 @@ class Model:
 
     def __init__(self, side: Side = "any") -> None:
         self.build = Builder()
-        self.x = self.build.input("x", Input(Type.of("f32", B, S, 4)))
-        self.keep = self.build.input("keep", Input(Type.of("bool", B, S), keep=side))
+        self.x = self.build.add_input("x", Input(Type.of("f32", B, S, 4)))
+        self.keep = self.build.add_input("keep", Input(Type.of("bool", B, S), padding_side=side))
 
     def one(self, op: ops.Attend | object, *args: Value | None) -> Value:
-        return self.build.one(op, *args)  # type: ignore[arg-type]  # any op
+        return self.build.add_op(op, *args)  # type: ignore[arg-type]  # any op
 
     def warnings(self, output: Value) -> list[str]:
-        return [d.title for d in check_padding(self.build.finish("main", {"y": output}))]
+        return [d.title for d in check_padding(self.build.build_graph("main", {"y": output}))]
 
     def attend(self, masked: bool) -> Value:
         mask = self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep)) if masked else None
@@ -93,7 +93,7 @@ class BiasedModel(Model):
     def __init__(self) -> None:
         super().__init__("left")
         self.rows = self.one(ops.Cast("f32"), self.one(ops.Extent(1), self.x))
-        self.slopes = self.build.input("slopes", Input(Type.of("f32", 1, 2, 1, 1)))
+        self.slopes = self.build.add_input("slopes", Input(Type.of("f32", 1, 2, 1, 1)))
         self.heads = self.one(ops.Expand(1, Dim.of(2)), self.one(ops.Insert(1), self.x))
         self.mask = self.one(ops.Insert(1), self.one(ops.Insert(1), self.keep))
 
@@ -112,21 +112,21 @@ def test_bias_linear_in_the_position() -> None:
     )
     moved = model.one(ops.Arith("add"), scores, far)
     weights = model.one(ops.MaskedSoftmax(), moved, model.mask)
-    assert model.warnings(model.one(ops.Weigh(), weights, model.heads)) == []
+    assert model.warnings(model.one(ops.WeightedSum(), weights, model.heads)) == []
 
 
 def test_bias_nonlinear_in_the_position() -> None:
     model = BiasedModel()
     squared = model.one(ops.Arith("mul"), model.rows, model.rows)
     by_key = model.one(
-        ops.Arith("mul"), model.rows, model.build.input("w", Input(Type.of("f32", S)))
+        ops.Arith("mul"), model.rows, model.build.add_input("w", Input(Type.of("f32", S)))
     )
     for bias in (squared, by_key, model.one(ops.Pointwise("tanh"), model.rows)):
         assert (
             len(model.warnings(model.attended(model.one(ops.Arith("mul"), model.slopes, bias))))
             == 1
         )
-    sinks = model.build.input("sinks", Input(Type.of("f32", 2)))
+    sinks = model.build.add_input("sinks", Input(Type.of("f32", 2)))
     assert (
         len(
             model.warnings(
@@ -147,7 +147,7 @@ def test_position_ids_from_the_padding_mask() -> None:
 def test_rope_is_relative() -> None:
     model = Model("left")
     rows = model.one(ops.Insert(0), model.one(ops.Extent(1), model.x))
-    cos, sin = model.build.add(ops.RopeAngles(Dim.of(4), 1e4), rows)
+    cos, sin = model.build.add_node(ops.RopeAngles(Dim.of(4), 1e4), rows)
     heads = model.one(ops.Insert(1), model.x)
     turned = model.one(ops.Rotate("half"), heads, cos, sin)
     mask = model.one(ops.Insert(1), model.one(ops.Insert(1), model.keep))
@@ -157,5 +157,5 @@ def test_rope_is_relative() -> None:
 
 def test_scalar_input() -> None:
     b = Builder()
-    t = b.input("t", Input(Type("f32", ())))
-    assert not check_padding(b.finish("g", {"y": b.one(ops.Pointwise("neg"), t)}))
+    t = b.add_input("t", Input(Type("f32", ())))
+    assert not check_padding(b.build_graph("g", {"y": b.add_op(ops.Pointwise("neg"), t)}))

@@ -25,13 +25,13 @@ def build_layer(
     side: Literal["any", "right", "left"] = "any",
 ) -> Graph:
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", B, T, 3)))
-    keep = b.input("keep", Input(Type.of("bool", B, T), keep=side))
-    w = b.input("w", Input(Type.of("f32", gates * 5, 3)))
-    u = b.input("u", Input(Type.of("f32", gates * 5, 5)))
+    x = b.add_input("x", Input(Type.of("f32", B, T, 3)))
+    keep = b.add_input("keep", Input(Type.of("bool", B, T), padding_side=side))
+    w = b.add_input("w", Input(Type.of("f32", gates * 5, 3)))
+    u = b.add_input("u", Input(Type.of("f32", gates * 5, 5)))
     op = ops.Gru("after", reverse=reverse) if gates == 3 else LAYERS[gates](reverse=reverse)  # type: ignore[call-arg]
-    made = b.add(op, x, w, u, None, None, keep if masked else None)
-    return b.finish("main", {"y": made[result]})
+    made = b.add_node(op, x, w, u, None, None, keep if masked else None)
+    return b.build_graph("main", {"y": made[result]})
 
 
 @pytest.mark.parametrize("gates", LAYERS)
@@ -67,7 +67,7 @@ def test_cost_includes_the_projection() -> None:
     assert count_multiply_adds(node) == B * T * 20 * (3 + 5)
     b = Builder()
     types = [("x", (B, T, 3)), ("w", (20, 3)), ("u", (20, 2)), ("r", (2, 5))]
-    x, w, u, r = (b.input(n, Input(Type.of("f32", *s))) for n, s in types)
-    b.add(ops.Lstm(), x, w, u, None, None, None, None, None, None, r)
+    x, w, u, r = (b.add_input(n, Input(Type.of("f32", *s))) for n, s in types)
+    b.add_node(ops.Lstm(), x, w, u, None, None, None, None, None, None, r)
     (node,) = b.nodes
     assert count_multiply_adds(node) == B * T * (20 * (3 + 2) + 2 * 5)

@@ -28,9 +28,9 @@ NUMBERS = (0.9, -0.9, 0.0, 2.5, -1.0, 3.0, 1e-9, 1e30, -1e30, inf, -inf)
 def test_shared_subexpressions_take_linear_time() -> None:
     """One hundred sums of a value with itself have 2^100 paths; the minimum is 0."""
     b = Builder()
-    x = b.one(ops.Pointwise("abs"), b.input("x", Input(Type.of("f32", 3))))
+    x = b.add_op(ops.Pointwise("abs"), b.add_input("x", Input(Type.of("f32", 3))))
     for _ in range(100):
-        x = b.one(ops.Arith("add"), x, b.one(ops.Arith("mul"), x, x))
+        x = b.add_op(ops.Arith("add"), x, b.add_op(ops.Arith("mul"), x, x))
     assert find_value_range(x) == (0.0, inf)
 
 
@@ -38,11 +38,11 @@ def sample_operand(rng: random.Random, b: Builder, values: list[Value]) -> Value
     """Return a constant, position ids, or a value drawn before."""
     match rng.choice(("constant", "constant", "extent", "integer", "old", "old", "old")):
         case "constant":
-            return b.one(ops.Constant(rng.choice(NUMBERS), "f64"))
+            return b.add_op(ops.Constant(rng.choice(NUMBERS), "f64"))
         case "integer":
-            return b.one(ops.Constant(rng.choice((-2, 0, 1, 7)), "i64"))
+            return b.add_op(ops.Constant(rng.choice((-2, 0, 1, 7)), "i64"))
         case "extent":
-            return b.one(ops.Extent(0), values[0])
+            return b.add_op(ops.Extent(0), values[0])
     return rng.choice(values[-4:])
 
 
@@ -54,21 +54,23 @@ def sample_value(rng: random.Random, b: Builder, values: list[Value]) -> Value:
     match kind:
         case "cast":
             whole = ("i64",) if x.type.dtype == "i64" else ("i64", "i32")
-            return b.one(ops.Cast(rng.choice(("f32", "f64", "f16", "bf16", *whole))), x)
+            return b.add_op(ops.Cast(rng.choice(("f32", "f64", "f16", "bf16", *whole))), x)
         case "insert" if x.type.rank < 2:
-            return b.one(ops.Insert(0), x)
+            return b.add_op(ops.Insert(0), x)
         case "expand" if x.type.rank and x.type.shape[0] == 1:
-            return b.one(ops.Expand(0, values[0].type.shape[0]), x)
+            return b.add_op(ops.Expand(0, values[0].type.shape[0]), x)
         case "arith" if number:
             y = sample_operand(rng, b, values)
-            y = y if y.type.dtype == x.type.dtype else b.one(ops.Cast(x.type.dtype), y)
+            y = y if y.type.dtype == x.type.dtype else b.add_op(ops.Cast(x.type.dtype), y)
             if x.type.shape == y.type.shape or not (x.type.rank and y.type.rank):
-                return b.one(ops.Arith(rng.choice(("add", "sub", "mul", "min", "max"))), x, y)
+                return b.add_op(ops.Arith(rng.choice(("add", "sub", "mul", "min", "max"))), x, y)
         case "function" if x.type.dtype == "f64":
-            return b.one(ops.Pointwise(rng.choice((*value_ranges.FUNCTION_RANGES, "neg"))), x)
+            return b.add_op(ops.Pointwise(rng.choice((*value_ranges.FUNCTION_RANGES, "neg"))), x)
         case "where" if number:
-            zero = b.one(ops.Cast(x.type.dtype), b.one(ops.Constant(rng.choice(NUMBERS), "f64")))
-            return b.one(ops.Where(), b.one(ops.Compare("gt"), x, zero), x, zero)
+            zero = b.add_op(
+                ops.Cast(x.type.dtype), b.add_op(ops.Constant(rng.choice(NUMBERS), "f64"))
+            )
+            return b.add_op(ops.Where(), b.add_op(ops.Compare("gt"), x, zero), x, zero)
     return x
 
 
@@ -76,12 +78,12 @@ def sample_graph(seed: int) -> Graph:
     """Return a graph of random values, all of them outputs."""
     rng, b = random.Random(seed), Builder()
     values = [
-        b.input("x", Input(Type.of("f64", LENGTH))),
-        b.input("keep", Input(Type.of("bool", LENGTH))),
+        b.add_input("x", Input(Type.of("f64", LENGTH))),
+        b.add_input("keep", Input(Type.of("bool", LENGTH))),
     ]
     for _ in range(10):
         values.append(sample_value(rng, b, values))
-    return b.finish("g", {f"v{n}": v for n, v in enumerate(values) if v.node})
+    return b.build_graph("g", {f"v{n}": v for n, v in enumerate(values) if v.node})
 
 
 def find_wrong_facts(seed: int) -> list[str]:

@@ -54,11 +54,11 @@ def read_weight(name: str) -> Array:
 def build_chain() -> Graph:
     """Build a chain of linear layers."""
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", 30, WIDE)))
+    x = b.add_input("x", Input(Type.of("f32", 30, WIDE)))
     for n in range(MANY):
-        facts = Parameter(name=f"w{n}", type=Type.of("f32", WIDE, WIDE), initial="")
-        x = b.one(ops.Linear(), x, b.parameter(facts), None)
-    return b.finish("chain", {"y": x})
+        facts = Parameter(name=f"w{n}", type=Type.of("f32", WIDE, WIDE), initializer="")
+        x = b.add_op(ops.Linear(), x, b.add_parameter(facts), None)
+    return b.build_graph("chain", {"y": x})
 
 
 PLAN = {f"w{n}": FORM for n in range(MANY)}

@@ -173,7 +173,7 @@ def get_check_codes(name: str, text: str) -> set[str]:
     model = found.model or found.trials[0].model
     grows = model.generation
     proved = (
-        analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
+        analyze_graph(model.graph, grows.sequence_input, grows.logits_output, model.defaults)
         if grows
         else analyze_graph(model.graph)
     )

@@ -161,14 +161,14 @@ def test_masked_cells_have_their_own_color():
 def test_nonzero_masked_weights_are_shown():
     """The computed weights take precedence over the mask."""
     made = make_attention_map(np.full((1, 2, 2), 0.5), hidden=np.ones((1, 2, 2), np.bool_))
-    assert np.isfinite(made.masked_weights()).all()
+    assert np.isfinite(made.get_masked_weights()).all()
 
 
 def test_logarithmic_scale():
     values = np.array([0.0, 1e-6, 1e-4, 1e-3, 1e-2, 1.0])
     scale = ColorScale.from_values([values], log=True)
-    np.testing.assert_allclose(scale.shares(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
-    assert ColorScale.from_values([values]).shares(values)[3] == pytest.approx(1e-3)
+    np.testing.assert_allclose(scale.normalize_values(values), [0, 0, 0, 0.25, 0.5, 1], atol=1e-9)
+    assert ColorScale.from_values([values]).normalize_values(values)[3] == pytest.approx(1e-3)
     text = list_texts(
         draw_attention_maps(make_attention_maps(make_attention_map(values[None, None])), log=True)
     )

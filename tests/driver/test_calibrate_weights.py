@@ -10,7 +10,7 @@ from support.small_configs import SMALL_CONFIGS
 import specc
 from specc.cli.main import main
 from specc.ir.array import Array
-from specc.verification.quantization_error import log_probabilities
+from specc.verification.quantization_error import compute_log_softmax
 
 LLAMA = Path(__file__).parents[2] / "docs" / "demos" / "learned" / "llama"
 ALL = ["--quantize", "int4", "--quantize-all", "--group-size", "16"]
@@ -127,7 +127,7 @@ def test_gptq_error_of_a_trained_model(tmp_path: Path) -> None:
 
 
 def compute_divergence(full: Array, low: Array) -> float:
-    p, q = (log_probabilities(x.astype(np.float64)) for x in (full, low))
+    p, q = (compute_log_softmax(x.astype(np.float64)) for x in (full, low))
     return float((np.exp(p) * (p - q)).sum(-1).mean())
 
 

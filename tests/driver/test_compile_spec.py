@@ -58,7 +58,7 @@ def test_manifest_sources(spec: Path, tmp_path: Path) -> None:
     assert manifest.config == {"vocab": 13, "d": 16}
     assert SPEC in manifest.sources.values()
     assert manifest.graph.inputs.keys() == {"ids", "keep"}
-    assert manifest.graph.input_facts["keep"].keep == "right"
+    assert manifest.graph.input_facts["keep"].padding_side == "right"
 
 
 def test_manifest_records_checkpoint_size_and_hash(spec: Path, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_missing_head_is_initialized(tmp_path: Path) -> None:
     for name, array in ours.items():
         if name in HEAD:
             drawn = make_initial_values(
-                parse_initializer(facts[name].initial), 7, name, array.shape
+                parse_initializer(facts[name].initializer), 7, name, array.shape
             )
             assert np.array_equal(array, drawn)
         else:

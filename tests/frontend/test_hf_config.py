@@ -105,7 +105,7 @@ def settings(config: dict[str, Any], spec: str = ROPE_SPEC) -> Rope:
     found = evaluate_and_check_config(
         create_context(LIBRARY),
         program,
-        ConfigReader(published_lookup=LIBRARY.read_published_field, config_file=raw),
+        ConfigReader(hf_config_lookup=LIBRARY.read_hf_config_field, config_file=raw),
     )["rope"]
     assert isinstance(found, Rope)
     return found

@@ -88,7 +88,7 @@ def test_longrope_divisors_depend_on_max_length(
     assert made.frequencies == pytest.approx(wanted, rel=1e-12)
     assert made.factor == pytest.approx(math.sqrt(1 + math.log(4) / math.log(16)))
     bound = find_length_bounds(graph)["n"]
-    assert bound.high == made.most == (longest or 16)
+    assert bound.high == made.max_positions == (longest or 16)
     assert "--context-length" in bound.reason
 
 
@@ -98,7 +98,7 @@ def test_dynamic_scaling_increases_theta(longest: int, grown: float, tmp_path: P
     made = angles(tmp_path, "", GROWING, longest=longest)
     theta = 100.0 * grown ** (16 / 14)
     assert made.frequencies == pytest.approx([theta ** (-n / 8) for n in range(8)])
-    assert made.most == (longest or 16)
+    assert made.max_positions == (longest or 16)
 
 
 def test_unused_context_length_is_rejected(tmp_path: Path) -> None:

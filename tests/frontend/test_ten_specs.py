@@ -95,11 +95,13 @@ def sample_inputs(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     made: dict[str, NDArray[np.generic]] = {}
     for name, facts in model.graph.input_facts.items():
         shape = tuple(d.evaluate(SIZES) for d in facts.type.shape)
-        if facts.keep:
+        if facts.padding_side:
             made[name] = np.ones(shape, bool)
             made[name][-1, -1] = False
         elif facts.type.dtype == "i64":
-            made[name] = rng.integers(0, facts.below.evaluate({}) if facts.below else 2, shape)
+            made[name] = rng.integers(
+                0, facts.upper_bound.evaluate({}) if facts.upper_bound else 2, shape
+            )
         else:
             made[name] = rng.normal(size=shape)
     return made
@@ -108,7 +110,7 @@ def sample_inputs(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
 def results(model: ModelDefinition) -> dict[str, NDArray[np.generic]]:
     numbers = {
         name: make_initial_values(
-            parse_initializer(facts.initial),
+            parse_initializer(facts.initializer),
             1,
             name,
             tuple(d.evaluate({}) for d in facts.type.shape),

@@ -41,7 +41,7 @@ def assert_read_or_refused(name: str, data: bytes) -> None:
             OpenedSpec(
                 spec.program,
                 spec.library,
-                ConfigReader(published_lookup=spec.library.read_published_field, config_file=raw),
+                ConfigReader(hf_config_lookup=spec.library.read_hf_config_field, config_file=raw),
                 name,
             )
         )

@@ -26,7 +26,9 @@ def derive_spec(name: str, rows: Any = "newest", **sets: Any) -> DerivedGraphs:
     )
     assert model.generation
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
-    return derive_encoder_and_step(graph, model.generation.growing, {model.generation.source: rows})
+    return derive_encoder_and_step(
+        graph, model.generation.sequence_input, {model.generation.logits_output: rows}
+    )
 
 
 def count_ops(graph: Graph) -> Counter[str]:

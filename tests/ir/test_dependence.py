@@ -41,7 +41,7 @@ def find_gated_queries(
     for given in (operands, others):
         grid = given[gate.operand]
         assert grid is not None
-        grid = np.moveaxis(grid, (gate.query, gate.key), (0, 1))
+        grid = np.moveaxis(grid, (gate.query_axis, gate.key_axis), (0, 1))
         column = grid[:, key if grid.shape[1] > 1 else 0]
         seen |= {q for q in range(column.shape[0]) if column[q].any()}
     return seen
@@ -61,11 +61,11 @@ def allows(
         case "extent":
             return False
         case "newest":
-            return row == rows - 1 or link.hi > 0
+            return row == rows - 1 or link.max_offset > 0
         case "band":
             return all(one or index[g.result_axis] in seen[g] for g in link.gates)
     assert link.result_axis is not None
-    return link.stride * index[link.result_axis] - row in link.reach
+    return link.stride * index[link.result_axis] - row in link.offsets
 
 
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if e.operands], ids=str)
@@ -121,7 +121,7 @@ def test_perturbation_equals_the_declared_dependence(example: OpExample) -> None
                                     observed[k].add(at - row)
     for link in declared:
         if link.kind in ("same", "window", "strided") and example.op.name not in COARSE:
-            ends = {int(end) for end in (link.lo, link.hi) if isfinite(end)}
+            ends = {int(end) for end in (link.min_offset, link.max_offset) if isfinite(end)}
             assert ends <= observed[link], f"{link} was seen to read {sorted(observed[link])} only"
 
 
@@ -130,4 +130,4 @@ COARSE = {"constant"}
 
 def is_gate_shared(link: Dependence, operands: list[Array | None]) -> bool:
     """Return True if the gate is broadcast over the queries."""
-    return any(operands[g.operand].shape[g.query] == 1 for g in link.gates)  # type: ignore[union-attr]
+    return any(operands[g.operand].shape[g.query_axis] == 1 for g in link.gates)  # type: ignore[union-attr]

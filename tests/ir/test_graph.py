@@ -22,15 +22,15 @@ def test_each_source_position_is_recorded_once(monkeypatch: pytest.MonkeyPatch) 
     source, count = Source("m.specc", "x" * 2_000), 1_000
     spans = [Span(source, n, n + 1) for n in range(count)]
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", 3)))
-    w = b.input("w", Input(Type.of("f32", 3, 3)))
+    x = b.add_input("x", Input(Type.of("f32", 3)))
+    w = b.add_input("w", Input(Type.of("f32", 3, 3)))
     for span in [*spans, *(Span(source, n, n + 1) for n in range(count))]:
-        y = b.one(ops.Linear(), x, w, scope="a", span=span)
-    y = b.one(ops.Linear(), x, w, scope="b")
+        y = b.add_op(ops.Linear(), x, w, scope="a", span=span)
+    y = b.add_op(ops.Linear(), x, w, scope="b")
     assert y.node is not None
     work, made = compared, b.node_origins[y.node]
     assert made == NodeOrigin(("a", "b"), tuple(spans))
     assert work < 10 * count
     b.node_origins[y.node] = NodeOrigin(("c",))
-    b.one(ops.Linear(), x, w, scope="a", span=spans[0])
+    b.add_op(ops.Linear(), x, w, scope="a", span=spans[0])
     assert b.node_origins[y.node] == NodeOrigin(("c", "a"), (spans[0],))

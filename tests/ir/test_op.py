@@ -37,9 +37,9 @@ def test_initial_states_correspond_to_final_states() -> None:
 
 def test_result_index_of_values() -> None:
     b = Builder()
-    x = b.input("x", Input(Type("f32", tuple(map(parse_dim, ("b", "h", "t", "4"))))))
-    made = b.add(ops.Attend(1.0), x, x, x)
+    x = b.add_input("x", Input(Type("f32", tuple(map(parse_dim, ("b", "h", "t", "4"))))))
+    made = b.add_node(ops.Attend(1.0), x, x, x)
     assert [v.index for v in made] == [0, ops.Attend.weights_result]
-    graph = b.finish("g", {"y": made[0], "w": made[1]})
+    graph = b.build_graph("g", {"y": made[0], "w": made[1]})
     again = parse_ir(format_ir(graph))["g"]
     assert [v.index for v in again.outputs.values()] == [0, 1]

@@ -17,9 +17,9 @@ LAYERS = [e for e in EXAMPLES if isinstance(e.op, ops.Rnn | ops.Gru | ops.Lstm)]
 def test_loop_equals_the_layer(example: OpExample) -> None:
     graph, _ = build_example_graph(example)
     b = Builder()
-    given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
+    given = [b.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     assert isinstance(example.op, ops.Rnn | ops.Gru | ops.Lstm)
-    loop = b.finish(
+    loop = b.build_graph(
         "loop", {f"y{n}": v for n, v in enumerate(expand_to_scan(b, example.op, given))}
     )
     assert find_graph_errors(loop) == []
@@ -36,7 +36,7 @@ def test_loop_equals_the_layer(example: OpExample) -> None:
 def test_input_projections_are_outside_the_loop() -> None:
     example = next(e for e in LAYERS if e.op == ops.Gru("before"))
     b = Builder()
-    given = [b.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
+    given = [b.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
     expand_to_scan(b, ops.Gru("before"), given)
     (scan,) = (n.op for n in b.nodes if isinstance(n.op, ops.Scan))
     assert [n.op.name for n, _ in scan.body.nodes].count("linear") == 2, (

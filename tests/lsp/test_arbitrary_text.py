@@ -27,7 +27,7 @@ SMALL = (
 )
 PIECES = [
     *"(){}[]=,.:@\"'#&*|-> \n\t0aé𝔁\x00\x0c\u2028",
-    *load_lalr_table().words,
+    *load_lalr_table().keywords,
     "  - ",
     "do:",
     "specc: 1\n",
@@ -120,7 +120,7 @@ def test_yaml_inlay_hints_at_line_ends() -> None:
     lines = protocol.DocumentLines(YAML)
     whole = protocol.to_range(lines, 0, len(YAML))
     (hint,) = protocol.to_inlay_hints(known, lines, whole)
-    offset = lines.offset(hint.position.line, hint.position.character)
+    offset = lines.get_offset(hint.position.line, hint.position.character)
     assert YAML[:offset].endswith("weights: w}}")
     assert hint.label.strip() == "float[b, n, 8]"
 

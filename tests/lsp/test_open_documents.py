@@ -41,12 +41,12 @@ def test_server_survives_internal_errors(monkeypatch: pytest.MonkeyPatch, tmp_pa
         lambda uri, found, version: said.update({version: [d.code for d in found]}),
     )
     server.documents.set_text("file:///a.specc", tmp_path / "a.specc", "a bug", 1)
-    server.documents.wait("file:///a.specc", 1, 10, is_complete=True)
+    server.documents.wait_for_analysis("file:///a.specc", 1, 10, is_complete=True)
     assert said == {1: ["E0969"]}
     monkeypatch.undo()
     server.documents.set_text("file:///a.specc", tmp_path / "a.specc", GOOD, 2)
-    server.documents.wait("file:///a.specc", 2, 10, is_complete=True)
-    document = server.documents.get("file:///a.specc")
+    server.documents.wait_for_analysis("file:///a.specc", 2, 10, is_complete=True)
+    document = server.documents.get_document("file:///a.specc")
     assert document is not None
     assert document.analysis is not None
     assert document.analysis.diagnostics == ()
@@ -72,7 +72,7 @@ def test_newer_version_cancels_the_analysis(
     assert inside.wait(10)
     desk.set_text("u", tmp_path / "a.specc", GOOD + "# newer\n", 2)
     go.set()
-    desk.wait("u", 2, 10, is_complete=True)
+    desk.wait_for_analysis("u", 2, 10, is_complete=True)
     assert reads == [GOOD, *[GOOD + "# newer\n"] * 3]
     assert told == [2, 2, 2]
 
@@ -81,9 +81,9 @@ def test_newer_version_cancels_the_analysis(
 def test_columns_in_the_negotiated_encoding(encoding: str, column: int) -> None:
     lines = DocumentLines("one\r\n é𝔁\x0c|x\rthree\u2028", encoding)
     offset = lines.text.index("|")
-    assert lines.place(offset) == (1, column - (encoding == "utf-8"))
-    assert lines.offset(*lines.place(offset)) == offset
-    assert lines.place(len(lines.text)).line == 2
+    assert lines.get_position(offset) == (1, column - (encoding == "utf-8"))
+    assert lines.get_offset(*lines.get_position(offset)) == offset
+    assert lines.get_position(len(lines.text)).line == 2
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-32"])
@@ -91,12 +91,12 @@ def test_positions_round_trip(encoding: str) -> None:
     text = "a𝔁\ud800\n\n\tb\r\nc\r"
     lines = DocumentLines(text, encoding)
     for offset in range(len(text) + 1):
-        back = lines.offset(*lines.place(offset))
+        back = lines.get_offset(*lines.get_position(offset))
         # no position lies between CR and LF
         assert back == offset or text[back:offset] == "\r"
-    assert lines.offset(99, 99) == len(text)
-    assert lines.offset(-1, -1) == 0
-    assert lines.offset(0, 99) == text.index("\n")
+    assert lines.get_offset(99, 99) == len(text)
+    assert lines.get_offset(-1, -1) == 0
+    assert lines.get_offset(0, 99) == text.index("\n")
 
 
 HEAD = "specc 1\nmodel m\ndims b, n\ngraph g(x: float[b, n, 8]) -> (y: float[b, n, 8]) {\n"

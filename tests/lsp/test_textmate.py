@@ -13,7 +13,7 @@ from specc.syntax.dsl.lalr import load_lalr_table
 
 EXTENSION = Path(__file__).parents[2] / "editors" / "vscode"
 GRAMMAR = json.loads((EXTENSION / "syntaxes" / "specc.tmLanguage.json").read_text(encoding="utf-8"))
-WORDS = sorted(text for text in load_lalr_table().words if text.isalpha())
+WORDS = sorted(text for text in load_lalr_table().keywords if text.isalpha())
 USES = {
     "in": "repeat i in 4 {", "if": "a if c else b", "else": "a if c else b", "for": "[i for i in n]",
     "not": "x = not a", "as": 'use "vit" as v', "of": "generate t of ids from y {",

@@ -80,11 +80,11 @@ def test_missing_keys_of_halted_positions_are_detected(
         zeros = [v.type for v in op.body.outputs.values()]
         made = kept(op, g)
         left = loop._emit_any_unfinished(
-            g, g.values.tensors[op.split_body_inputs().initial_carries[op.until]].name
+            g, g.values.tensors[op.split_body_inputs().initial_carries[op.end_condition_index]].name
         )
         return [
             name
-            if n < op.carries
+            if n < op.carry_count
             else loop.emit_where(g, t.dtype, left, name, g.constant(0, t.dtype))
             for n, (name, t) in enumerate(zip(made, zeros, strict=True))
         ]

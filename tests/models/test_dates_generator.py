@@ -43,7 +43,7 @@ def written(directory: Path, decoding: DecodingConfig, name: str = "dates") -> P
     model = elaborate_spec(spec)
     assert model.generation
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
-    derived = derive_encoder_and_step(graph, model.generation.growing, {"logits": "newest"})
+    derived = derive_encoder_and_step(graph, model.generation.sequence_input, {"logits": "newest"})
     values = load_parameter_values(spec, graph, WeightSources())
     path = directory / f"{name}.onnx"
     write_model(

@@ -32,7 +32,7 @@ def count_attentions(graph: Graph) -> int:
     for node, _ in graph.nodes:
         if isinstance(node.op, ops.Scan):
             found += count_attentions(node.op.body)
-        elif isinstance(node.op, ops.Attend | ops.Weigh):
+        elif isinstance(node.op, ops.Attend | ops.WeightedSum):
             found += (
                 max(1, len(graph.node_origins[node].scopes)) if node in graph.node_origins else 1
             )

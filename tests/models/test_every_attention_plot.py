@@ -43,4 +43,4 @@ def test_every_attention_is_plotted(spec: str, tmp_path: Path) -> None:
         assert each.weights.shape[1] == len(each.queries.labels)
         assert each.weights.shape[2] == len(each.keys.labels)
         # masked positions have weight 0
-        assert np.abs(each.weights[each.masked]).max(initial=0) == 0, each.scope
+        assert np.abs(each.weights[each.is_masked]).max(initial=0) == 0, each.scope

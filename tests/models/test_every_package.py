@@ -90,7 +90,8 @@ def generate_greedy(
     exist = {
         n: given[n]
         for n, f in graph.input_facts.items()
-        if f.keep and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
+        if f.padding_side
+        and str(graph.inputs[grows].type.shape[1]) in map(str, graph.inputs[n].type.shape)
     }
     for _ in range(TOKENS):  # generated tokens are valid by the default
         whole = model.default_model.prepare_inputs({**inputs, grows: tokens})
@@ -99,7 +100,7 @@ def generate_greedy(
             kept[n][:, :length] = v
         prepared = model.default_model.prepare_inputs({**inputs, **kept, grows: tokens})
         logits = specc_numpy.evaluate_graph(graph, prepared, weights)[
-            writer(model).generation.source
+            writer(model).generation.logits_output
         ][:, -1]
         best = np.sort(logits, axis=1)
         margins.append((best[:, -1] - best[:, -2]) / (best[:, -1] - best[:, 0]))
@@ -156,6 +157,6 @@ def test_encoder_and_step_agree_with_the_reference(model: Model) -> None:
 
 def _keeps(graph: Graph, grows: str) -> bool:
     return any(
-        f.keep and graph.inputs[n].type.shape == graph.inputs[grows].type.shape
+        f.padding_side and graph.inputs[n].type.shape == graph.inputs[grows].type.shape
         for n, f in graph.input_facts.items()
     )

@@ -47,7 +47,7 @@ def derive_spec(name: str) -> tuple[Graph, DerivedGraphs, str]:
     )
     graph = rewrite_graph(model.graph, [fuse_scan, split_scan])
     assert model.generation
-    source, growing = model.generation.source, model.generation.growing
+    source, growing = model.generation.logits_output, model.generation.sequence_input
     begins = "" if "start" in model.generation.settings else source
     return (
         graph,
@@ -84,7 +84,7 @@ SOME = pytest.param([SPLITS[0], SPLITS[5], SPLITS[-1], *PIECES], id="some splits
 @pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
     graph, parts, source = derive_spec(name)
-    inputs, weights = sample_inputs(graph, parts.growing)
+    inputs, weights = sample_inputs(graph, parts.sequence_input)
     full = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
     within = TOLERANCE * np.abs(full).max()
     head = full.shape[1] - ROWS
@@ -101,11 +101,13 @@ def test_steps_equal_the_full_pass(name: str, plans: list[list[int]]) -> None:
 @pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_a_later_token_changes_no_earlier_position(name: str) -> None:
     graph, parts, source = derive_spec(name)
-    inputs, weights = sample_inputs(graph, parts.growing)
+    inputs, weights = sample_inputs(graph, parts.sequence_input)
     before = specc_numpy.evaluate_graph(graph, inputs, weights)[source]
-    moved = inputs[parts.growing].copy()
+    moved = inputs[parts.sequence_input].copy()
     moved[:, 6:] = (moved[:, 6:] + 1) % 5
-    after = specc_numpy.evaluate_graph(graph, {**inputs, parts.growing: moved}, weights)[source]
+    after = specc_numpy.evaluate_graph(graph, {**inputs, parts.sequence_input: moved}, weights)[
+        source
+    ]
     assert np.array_equal(before[:, :6], after[:, :6])
     assert not np.array_equal(before[:, 6:], after[:, 6:])
 
@@ -113,8 +115,8 @@ def test_a_later_token_changes_no_earlier_position(name: str) -> None:
 @pytest.mark.parametrize("name", sample_mechanisms(GENERATING))
 def test_batch_elements_are_independent(name: str) -> None:
     graph, parts, source = derive_spec(name)
-    inputs, weights = sample_inputs(graph, parts.growing)
-    batch = graph.inputs[parts.growing].type.shape[0]
+    inputs, weights = sample_inputs(graph, parts.sequence_input)
+    batch = graph.inputs[parts.sequence_input].type.shape[0]
     whole = [made[source] for made in run_steps(parts, graph, inputs, weights, [4, 1, 1])]
     row = {
         n: v[1:2] if graph.inputs[n].type.shape[:1] == (batch,) else v for n, v in inputs.items()
@@ -137,8 +139,8 @@ def test_every_contraction_is_computed_once(name: str) -> None:
             <= once + list_expensive_nodes(parts.step)
         )
         read = {a for node, _ in parts.step.nodes for a in node.args}
-        head = {*graph.inputs} - {parts.growing, *parts.full_length_inputs}
-        kept = {n for n in head if graph.input_facts[n].keep}
+        head = {*graph.inputs} - {parts.sequence_input, *parts.full_length_inputs}
+        kept = {n for n in head if graph.input_facts[n].padding_side}
         there = [v for n, v in parts.step.inputs.items() if n in head - kept]
         assert not read & {*there}
     else:

@@ -39,7 +39,7 @@ def test_chunks_equal_the_full_pass(name: str) -> None:
     graph, streaming, work = streamed(name)
     assert work.derived is not None
     rng = np.random.default_rng(0)
-    rows = str(graph.inputs[streaming.growing].type.shape[1])
+    rows = str(graph.inputs[streaming.sequence_input].type.shape[1])
     inputs = make_random_inputs(graph, {"batch": 3, rows: CHUNKS * work.chunk}, rng)
     weights = {
         n: rng.normal(size=[d.number for d in f.type.shape]) * 0.4
@@ -49,7 +49,7 @@ def test_chunks_equal_the_full_pass(name: str) -> None:
     for plan in PLANS:
         counts = [n * work.chunk for n in plan]
         made = list(run_steps(work.derived, work.graph, inputs, weights, counts))
-        for result in streaming.sources:
+        for result in streaming.streamed_outputs:
             got = np.concatenate([each[result] for each in made], axis=1)
             np.testing.assert_allclose(got, full[result], rtol=1e-11, atol=1e-11)
 
@@ -60,7 +60,7 @@ def test_a_package_gives_the_results_of_the_full_graph(name: str, tmp_path: Path
     specc.compile(name, out, init=3, set=SMALL_CONFIGS[name], graphs=["score", "step"])
     model = specc.load(out)
     graph, streaming, work = streamed(name)
-    rows = str(graph.inputs[streaming.growing].type.shape[1])
+    rows = str(graph.inputs[streaming.sequence_input].type.shape[1])
     count = CHUNKS * work.chunk
     rng = np.random.default_rng(1)
     inputs = make_random_inputs(graph, {"batch": 3, rows: count}, rng)
@@ -71,7 +71,7 @@ def test_a_package_gives_the_results_of_the_full_graph(name: str, tmp_path: Path
             stop = start + n * work.chunk
             made.append(stream.push(**{k: v[:, start:stop] for k, v in inputs.items()}))
             start = stop
-        for result in streaming.sources:
+        for result in streaming.streamed_outputs:
             got = np.concatenate([each[result] for each in made], axis=1)
             most = np.abs(full[result]).max()
             assert np.abs(got - full[result]).max() <= 1e-6 * most

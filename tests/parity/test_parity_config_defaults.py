@@ -60,7 +60,7 @@ WITH_UNREAD_KEYS: tuple[str, ...] = ()
 def read_config_values(data: dict[str, Any]) -> ConfigReader:
     """Return the config of a config.json with this content."""
     raw = parse_config_json(decode_config_source(json.dumps(data).encode(), "config.json"))
-    return ConfigReader(published_lookup=LIBRARY.read_published_field, config_file=raw)
+    return ConfigReader(hf_config_lookup=LIBRARY.read_hf_config_field, config_file=raw)
 
 
 def values(program: Program, reader: ConfigReader) -> dict[str, object]:

@@ -77,7 +77,7 @@ def test_reserved_words_are_keywords_everywhere(scopes: Any) -> None:
 
 
 def test_contextual_keywords_are_keywords_somewhere(scopes: Any) -> None:
-    words = {text for text in load_lalr_table().words if text.isalpha()}
+    words = {text for text in load_lalr_table().keywords if text.isalpha()}
     colored = {
         text
         for found in scopes.values()

@@ -29,8 +29,8 @@ D = Dim.of
 def graph_of(op: Op, *given: Array) -> tuple[Graph, Mapping[str, Array]]:
     build_ = Builder()
     named = {f"x{n}": x for n, x in enumerate(given)}
-    inputs = [build_.input(name, Input(Type.of("f32", *x.shape))) for name, x in named.items()]
-    return build_.finish("g", {"y": build_.add(op, *inputs)[0]}), named
+    inputs = [build_.add_input(name, Input(Type.of("f32", *x.shape))) for name, x in named.items()]
+    return build_.build_graph("g", {"y": build_.add_node(op, *inputs)[0]}), named
 
 
 def reference(op: Op, *given: Array) -> Array:
@@ -128,10 +128,10 @@ def test_nearest_resize_with_dynamic_lengths(mode: str) -> None:
     named = mode.replace("_", "-")
     build_ = Builder()
     n, m = Dim.symbol("n"), Dim.symbol("m")
-    x = build_.input("x", Input(Type("f32", (D(1), n))))
-    like = build_.input("like", Input(Type("f32", (m,))))
-    made = build_.one(ops.Resize(1, (m,), mode), x)
-    graph = build_.finish("g", {"y": made, "z": like})
+    x = build_.add_input("x", Input(Type("f32", (D(1), n))))
+    like = build_.add_input("like", Input(Type("f32", (m,))))
+    made = build_.add_op(ops.Resize(1, (m,), mode), x)
+    graph = build_.build_graph("g", {"y": made, "z": like})
     session = open_silent_session(build_model(graph, get_target("onnx"), 17).model)
     for rows in range(1, 40):
         given = np.arange(rows, dtype=np.float32)[None]
@@ -206,7 +206,7 @@ def test_roll_and_gather() -> None:
         assert np.array_equal(reference(op, x), wanted)
         assert np.array_equal(compiled(op, x), wanted.astype(np.float32))
     for start, stop, step in ((0, 7, 2), (1, 7, 3), (2, 6, 1), (5, 5, 2)):
-        every = ops.Stride(1, D(start), D(stop), D(step))
+        every = ops.StridedSlice(1, D(start), D(stop), D(step))
         assert np.array_equal(reference(every, x), x[:, start:stop:step])
     for largest in (True, False):
         values, places = torch.topk(torch.tensor(x), 4, dim=1, largest=largest)

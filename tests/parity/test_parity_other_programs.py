@@ -102,11 +102,11 @@ def greedy(
     generation = model.spec.model.generation
     assert generation
     names = list(model.spec.model.graph.inputs)
-    mask = names[names.index(generation.growing) + 1]
+    mask = names[names.index(generation.sequence_input) + 1]
     ids, keep = start, given.get(mask, np.ones(start.shape, bool))
     for _ in range(TOKENS):
-        inputs = {**given, generation.growing: ids, mask: keep}
-        logits = run_reference(model.spec, model.weights, inputs)[generation.source][:, -1]
+        inputs = {**given, generation.sequence_input: ids, mask: keep}
+        logits = run_reference(model.spec, model.weights, inputs)[generation.logits_output][:, -1]
         best = np.sort(logits, axis=1)
         assert ((best[:, -1] - best[:, -2]) > CLOSE * (best[:, -1] - best[:, 0])).all(), (
             "choose another seed"

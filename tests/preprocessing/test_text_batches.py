@@ -37,8 +37,8 @@ def test_each_text_becomes_ids_or_an_error() -> None:
 def test_errors_name_the_text(texts: list[object], code: str, note: str) -> None:
     made = Builder()
     n = Dim.symbol("n")
-    made.input("ids", Input(Type("i64", (Dim.symbol("b"), n))))
-    graph = made.finish("g", {})
+    made.add_input("ids", Input(Type("i64", (Dim.symbol("b"), n))))
+    graph = made.build_graph("g", {})
     with pytest.raises(Failed, match=code) as failed:
         encode_text_inputs(graph, PreprocessingConfig((("ids", RECORD),)), {"ids": texts})
     assert failed.value.diagnostics[0].notes[-1] == note

@@ -59,7 +59,7 @@ def check_accepts(spec: OpenedSpec) -> bool:
             return False
         grows = model.generation
         proved = (
-            analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
+            analyze_graph(model.graph, grows.sequence_input, grows.logits_output, model.defaults)
             if grows
             else analyze_graph(model.graph)
         )

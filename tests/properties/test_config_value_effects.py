@@ -71,7 +71,7 @@ def describe_graph(spec: OpenedSpec, graph: str) -> str:
     except Failed as failed:
         return ", ".join(d.code for d in failed.diagnostics)
     whole = [format_ir(g) for g in (model.graph, model.defaults) if g]
-    return repr((whole, model.generation, model.reading, model.showing))
+    return repr((whole, model.generation, model.input_readings, model.result_displays))
 
 
 QUICK = {"kernel_regression", "kv_lookup", "luong_location", "seq2seq", "vit_mae"}

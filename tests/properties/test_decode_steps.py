@@ -126,14 +126,14 @@ def _ignore_earlier_positions(*args: object) -> float:
 
 
 def _read_from_start(self: StepStates, need: float, head: Dim) -> Value:
-    return self.draft.b.one(ops.Size(Dim.of(0)))
+    return self.draft.b.add_op(ops.Size(Dim.of(0)))
 
 
 def _drop_newest_positions(
     self: StepDraft, value: Value, axis: int, total: Dim, rows: Dim
 ) -> Value:
     """Mutation: drops the newest positions instead of the oldest."""
-    return value if total == rows else self.b.one(ops.Slice(axis, Dim.of(0), rows), value)
+    return value if total == rows else self.b.add_op(ops.Slice(axis, Dim.of(0), rows), value)
 
 
 def _keep_no_states(plan: StepPlan, node: Node, results: tuple[Value, ...]) -> dict[int, int]:

@@ -39,7 +39,7 @@ def list_proofs(model: ModelDefinition) -> AnalysisReport:
     grows = model.generation
     if grows is None:
         return analyze_graph(model.graph)
-    return analyze_graph(model.graph, grows.growing, grows.source, model.defaults)
+    return analyze_graph(model.graph, grows.sequence_input, grows.logits_output, model.defaults)
 
 
 def format_report(found: AnalysisReport) -> Any:

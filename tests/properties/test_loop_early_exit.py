@@ -97,14 +97,14 @@ def run_all_iterations(graph: Graph) -> Graph:
     """Return the graph with loops that run all iterations."""
     b, now = Builder(), dict[Value, Value]()
     for name, value in graph.inputs.items():
-        now[value] = b.input(name, graph.input_facts[name])
+        now[value] = b.add_input(name, graph.input_facts[name])
     for name, value in graph.parameters.items():
-        now[value] = b.parameter(graph.parameter_facts[name])
+        now[value] = b.add_parameter(graph.parameter_facts[name])
     for node, results in graph.nodes:
-        op = replace(node.op, until=-1) if isinstance(node.op, ops.Scan) else node.op
-        made = b.add(op, *(a and now[a] for a in node.args))
+        op = replace(node.op, end_condition_index=-1) if isinstance(node.op, ops.Scan) else node.op
+        made = b.add_node(op, *(a and now[a] for a in node.args))
         now.update(zip(results, made, strict=True))
-    return b.finish(graph.name, {n: now[v] for n, v in graph.outputs.items()})
+    return b.build_graph(graph.name, {n: now[v] for n, v in graph.outputs.items()})
 
 
 def select_batch_element(inputs: dict[str, Any], n: int) -> dict[str, Any]:
@@ -199,6 +199,6 @@ def test_ir_text_preserves_early_exit_and_older_text_has_none(tmp_path: Path) ->
     text = format_ir(graph)
     assert "until=1" in text
     assert format_ir(*parse_ir(text).values()) == text
-    older = format_ir(run_all_iterations(graph)).replace(", until=-1", "")
+    older = format_ir(run_all_iterations(graph)).replace(", end_condition_index=-1", "")
     assert "until" not in older
     assert format_ir(*parse_ir(older).values()) == format_ir(run_all_iterations(graph))

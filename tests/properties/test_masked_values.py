@@ -48,15 +48,15 @@ def make_reduction_graph(seed: int, wanted: Wanted) -> Graph:
     """Return two random reductions over keys; outputs are the values in `wanted` that have no leak."""
     drawn = MaskedGridBuilder(random.Random(seed))
     type = Type.of("f64", BATCH, SEQ, WIDTH)
-    drawn.streams.append(drawn.build.input("x", Input(type)))
-    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    drawn.streams.append(drawn.build.add_input("x", Input(type)))
+    drawn.build.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side="any"))
     for _ in range(2):
         drawn.streams.append(add_key_reduction(drawn, drawn.stream(), drawn.stream()))
-    graph = drawn.build.finish("grids", {"y": drawn.streams[-1]})
+    graph = drawn.build.build_graph("grids", {"y": drawn.streams[-1]})
     leaks = {leak.node for leak in trace_time_dataflow(graph, "seq").leaks}
     sound = (v for v in wanted(graph) if not leaks & collect_needed_nodes([v]))
     found = {f"v{n}": v for n, v in enumerate(sound)}
-    return drawn.build.finish("grids", found)
+    return drawn.build.build_graph("grids", found)
 
 
 def run(graph: Graph, seed: int, rows: int) -> dict[str, np.ndarray]:
@@ -80,7 +80,7 @@ def find_false_fact(seed: int) -> Iterator[str]:
     apart = np.subtract.outer(np.arange(ROWS), np.arange(ROWS))
     for name, value in graph.outputs.items():
         for number, reach in find_masked_values(value, QUERY, KEY).items():
-            outside = ~((apart >= reach.lo) & (apart <= reach.hi))
+            outside = ~((apart >= reach.low) & (apart <= reach.high))
             if (found[name][:, outside] != number).any():
                 assert value.node
                 yield f"grid {seed}: {value.node.op} is not {number} outside {reach}"
@@ -92,7 +92,7 @@ def list_reductions(graph: Graph) -> Iterator[Value]:
         for link in find_dependences(node, results):
             if _skips(graph, link, node.args[link.operand]):
                 for _, reach in iterate_neutral_reads(node, link):
-                    if reach.lo >= 0 and results[0].type.rank < 3:
+                    if reach.low >= 0 and results[0].type.rank < 3:
                         yield results[0]
 
 

@@ -51,11 +51,11 @@ class PaddingMaskBuilder(RandomGraphBuilder):
 def make_reduction_graph(seed: int, side: Side) -> Graph:
     drawn = PaddingMaskBuilder(random.Random(seed))
     type = Type.of("f64", BATCH, SEQ, WIDTH)
-    drawn.streams.append(drawn.build.input("x", Input(type)))
-    drawn.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=side))
+    drawn.streams.append(drawn.build.add_input("x", Input(type)))
+    drawn.build.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side=side))
     for _ in range(drawn.rng.randint(1, 2)):
         drawn.streams.append(add_key_reduction(drawn, drawn.stream(), drawn.stream()))
-    return drawn.build.finish("keys", {"y": drawn.streams[-1]})
+    return drawn.build.build_graph("keys", {"y": drawn.streams[-1]})
 
 
 def find_padding_effect(seed: int, side: Side) -> str | None:

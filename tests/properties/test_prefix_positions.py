@@ -265,15 +265,15 @@ def test_nested_prefixes_and_removed_prefixes_change_no_step() -> None:
         texts = []
         for detour in (False, True):
             drawn = PrefixGraphBuilder(random.Random(0))
-            x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
-            drawn.build.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
+            x = drawn.build.add_input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
+            drawn.build.add_input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
             rows = drawn.get_prefix(head)
             weight = drawn.weight(WIDTH, WIDTH)
             if detour:
                 x = drawn.one(ops.Concat(1), rows, x)
                 x = drawn.one(ops.Slice(1, head, head + SEQ), x)
             y = drawn.one(ops.CumSum(1), drawn.one(ops.Linear(), x, weight, None))
-            graph = drawn.build.finish("g", {"y": drawn.one(ops.Delay(1, 1, 0.0), y)})
+            graph = drawn.build.build_graph("g", {"y": drawn.one(ops.Delay(1, 1, 0.0), y)})
             texts.append(format_ir(derive_encoder_and_step(graph, "x", {"y": "new"}).step))
         assert texts[0] == texts[1]
 
@@ -292,8 +292,8 @@ def _read_wrong_end(self: encoder_graph.EncoderBuilder, first: encoder_graph.Ini
         return OUTPUT(self, first)
     rows = value.type.shape[axis]
     kept = self._at_most(rows, 1)
-    short = self.b.one(ops.Slice(axis, Dim.of(0), kept), value)
-    return self.b.one(ops.Concat(axis), *[short] * (rows.number or 1))
+    short = self.b.add_op(ops.Slice(axis, Dim.of(0), kept), value)
+    return self.b.add_op(ops.Concat(axis), *[short] * (rows.number or 1))
 
 
 def _ignore_dependents(node: Node, *results: Any) -> list[Dependence]:
@@ -328,7 +328,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "a head on the keys' side hides everything": (
         mask_bands,
         "_intersect_sides",
-        lambda keys, queries: Interval(max(keys.lo, 0), queries.hi),
+        lambda keys, queries: Interval(max(keys.low, 0), queries.high),
     ),
     "a row alone is made of its own rows where it reads others": (
         encoder_graph,

@@ -155,7 +155,7 @@ def find_unsound_default(seed: int, directory: Path) -> str:
     (directory / "m.specc").write_text(write_default_spec(default, rows), encoding="utf-8")
     model = elaborate_spec(open_spec(str(directory / "m.specc")))
     assert model.generation
-    grows, source = model.generation.growing, model.generation.source
+    grows, source = model.generation.sequence_input, model.generation.logits_output
     refused = analysis_report.analyze_graph(model.graph, grows, source, model.defaults).errors
     assert {d.code for d in refused} <= {"E0718"}
     return "" if refused or not is_changing(default, rows) else f"{seed}: {default.text}"

@@ -157,13 +157,15 @@ def plant_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     real = mask_bands.find_band_interval
     match name:
         case "conv reads nothing ahead":
-            monkeypatch.setattr(ops.Conv, "get_reach", lambda self, n: (0, self.padding_before[n]))
+            monkeypatch.setattr(
+                ops.Conv, "get_offset_bounds", lambda self, n: (0, self.padding_before[n])
+            )
         case "conv looks back one row too few":
             monkeypatch.setattr(
                 ops.Conv,
-                "get_reach",
+                "get_offset_bounds",
                 lambda self, n: (
-                    self.padding_before[n] - self.get_span(n),
+                    self.padding_before[n] - self.get_window_extent(n),
                     self.padding_before[n] - 1,
                 ),
             )

@@ -27,14 +27,14 @@ class WindowStack:
 
     def __init__(self, seed: int, side: str) -> None:
         self.rng, self.build = random.Random(seed), Builder()
-        self.x = self.build.input("x", Input(Type("f32", (B, N, Dim.of(WIDTH)))))
-        self.keep = self.build.input("keep", Input(Type("bool", (B, N)), keep=side))  # type: ignore[arg-type]  # a side
+        self.x = self.build.add_input("x", Input(Type("f32", (B, N, Dim.of(WIDTH)))))
+        self.keep = self.build.add_input("keep", Input(Type("bool", (B, N)), padding_side=side))  # type: ignore[arg-type]  # a side
         self.strides = side == "right" or self.rng.random() < 0.2
         for n in range(self.rng.randint(1, 3)):
             self.window(n)
 
     def one(self, op: Any, *args: Value | None) -> Value:
-        return self.build.one(op, *args)
+        return self.build.add_op(op, *args)
 
     def window(self, n: int) -> None:
         """Add a window, with or without a mask before it, sometimes after an op that is not zero at
@@ -57,9 +57,11 @@ class WindowStack:
         match kind:
             case "conv":
                 shape = Type.of("f32", WIDTH, WIDTH, *kernel)
-                weight = self.build.parameter(Parameter(name=f"w{n}", type=shape, initial="zeros"))
-                bias = self.build.parameter(
-                    Parameter(name=f"b{n}", type=Type.of("f32", WIDTH), initial="zeros")
+                weight = self.build.add_parameter(
+                    Parameter(name=f"w{n}", type=shape, initializer="zeros")
+                )
+                bias = self.build.add_parameter(
+                    Parameter(name=f"b{n}", type=Type.of("f32", WIDTH), initializer="zeros")
                 )
                 op: Any = ops.Conv(kernel, stride, dilation, pads)
                 self.x = self.one(op, self.x, weight, bias)
@@ -71,17 +73,17 @@ class WindowStack:
                 op = ops.AveragePool(kernel, stride, pads, (0,), counted)
                 self.x = self.one(op, self.x)
         if not op.keeps_positions(0):
-            self.keep = self.one(ops.KeepRows(stride[0], op.get_lag(0)), self.keep)
+            self.keep = self.one(ops.DownsamplePaddingMask(stride[0], op.get_lag(0)), self.keep)
 
     def thin(self, start: int, step: int) -> None:
         """Return `x[:, start::step]` and the same of the padding mask."""
         stop = self.x.type.shape[1]
         for name in ("x", "keep"):
-            op = ops.Stride(1, Dim.of(start), stop, Dim.of(step))
+            op = ops.StridedSlice(1, Dim.of(start), stop, Dim.of(step))
             setattr(self, name, self.one(op, getattr(self, name)))
 
     def finished(self) -> Graph:
-        return self.build.finish("g", {"y": self.x, "rows": self.keep})
+        return self.build.build_graph("g", {"y": self.x, "rows": self.keep})
 
 
 def sample_weights(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:

@@ -134,7 +134,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "rows are asked for that are no whole windows": (
         position_demand,
         "_count_window_inputs",
-        lambda node, link, need, clock: max(need, 0.0) * link.stride + link.hi,
+        lambda node, link, need, clock: max(need, 0.0) * link.stride + link.max_offset,
     ),
     "what is kept is no whole chunks": (
         position_demand,
@@ -147,7 +147,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
         "resolve_stride",
         lambda node, link, clock: (
             link.result_axis,
-            link.reach.shift((count_positions_ahead(node, link, clock) or 0) + link.stride),
+            link.offsets.shift((count_positions_ahead(node, link, clock) or 0) + link.stride),
         ),
     ),
     "rows of a head are no rows": (position_demand, "count_positions_ahead", lambda *_: 0),

@@ -77,7 +77,7 @@ class HeadWeightsBuilder(RandomGraphBuilder):
             case "slice" if heads > 1:
                 return self.one(ops.Slice(1, D(0), D(half)), w)
             case "stride":
-                return self.one(ops.Stride(1, D(0), w.type.shape[1], D(2)), w)
+                return self.one(ops.StridedSlice(1, D(0), w.type.shape[1], D(2)), w)
             case "difference" if heads % 2 == 0:
                 one = self.one(ops.Slice(1, D(0), D(half)), w)
                 other = self.one(ops.Slice(1, D(half), D(heads)), w)
@@ -149,7 +149,7 @@ MASKED = ("attend", "softmax", "zeros", "nothing")
 def make_weights_graph(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
     """Return a random graph and how its weights are masked."""
     drawn = HeadWeightsBuilder(random.Random(seed))
-    x = drawn.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
+    x = drawn.build.add_input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH)))
     drawn.streams.append(x)
     masked = drawn.rng.choice(MASKED)
     w = drawn.combine_masks(masked)
@@ -160,8 +160,8 @@ def make_weights_graph(seed: int, *, biased: bool = False) -> tuple[Graph, str]:
         kernel = drawn.weight(3, drawn.heads(w), 1, 1)
         w = drawn.one(op, w, kernel, drawn.weight(3))
     value = drawn.one(ops.Insert(1), x)
-    y = drawn.one(ops.Reduce("sum", 1), drawn.one(ops.Weigh(), w, value))
-    return drawn.build.finish("weights", {"y": y}), masked
+    y = drawn.one(ops.Reduce("sum", 1), drawn.one(ops.WeightedSum(), w, value))
+    return drawn.build.build_graph("weights", {"y": y}), masked
 
 
 def sample_values(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -45,7 +45,7 @@ def test_conversion_to_16_bits_rounds_like_numpy(name: str, dtype: type) -> None
     x = np.concatenate([some, edges, middle]).astype(np.float32)
     with np.errstate(over="ignore"):
         wanted = x.astype(dtype).astype(np.float64)
-    np.testing.assert_array_equal(HALF_FORMATS[name].rounded(x.astype(np.float64)), wanted)
+    np.testing.assert_array_equal(HALF_FORMATS[name].round_array(x.astype(np.float64)), wanted)
 
 
 def compiled(spec: str, out: Path, dtype: str, *more: str) -> int:

@@ -39,7 +39,7 @@ def make_attention_map(
     return AttentionMap(
         scope=scope,
         weights=weights,
-        masked=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
+        is_masked=np.zeros(weights.shape, np.bool_) if hidden is None else hidden,
         heads=tuple(range(heads)),
         queries=queries or make_axis(rows, "generated"),
         keys=keys or make_axis(columns),

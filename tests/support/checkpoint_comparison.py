@@ -100,7 +100,7 @@ def _compare(directory: Path, home: Path, row: CheckpointRow) -> None:
                 directory, package, graphs="step" if "source" not in inputs[0] else "encode,step"
             )
             row.generates = _writes(
-                specc.load(package), hf_model, inputs[0], model.generation.growing
+                specc.load(package), hf_model, inputs[0], model.generation.sequence_input
             )
 
 

@@ -140,12 +140,12 @@ def build_op_models(
         types = [
             a and (replace(a, dtype="f32") if a.dtype == "f64" else a) for a in example.operands
         ]
-        given = [builder.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)]
+        given = [builder.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(types)]
         try:
-            results = builder.add(example.op, *given)
+            results = builder.add_node(example.op, *given)
         except ShapeError:
             continue  # a body with f64 values
-        graph = builder.finish("op", {f"y{n}": r for n, r in enumerate(results)})
+        graph = builder.build_graph("op", {f"y{n}": r for n, r in enumerate(results)})
         if width != "f32":
             graph = convert_graph_to_half(graph, width)
         yield str(example), _for_card(graph, opset)
@@ -153,7 +153,9 @@ def build_op_models(
 
 def _rounds_together(op: Op) -> bool:
     """Whether tokens share an activation scale, which CUDA rejects (E0964)."""
-    return isinstance(op, ops.LstmQ) or (isinstance(op, ops.LinearQ) and op.rounding == "tensor")
+    return isinstance(op, ops.QuantizedLstm) or (
+        isinstance(op, ops.QuantizedLinear) and op.rounding == "tensor"
+    )
 
 
 def _for_card(graph: Graph, opset: int = DEFAULT_OPSET) -> ModelProto:

@@ -28,7 +28,7 @@ def run_steps(
     """Return the outputs of each step; `plan` lists how many positions of `inputs` each step takes."""
     once = {n: v for n, v in inputs.items() if n not in list_time_inputs(graph, derived)}
     outputs = run_encoder_graph(derived, inputs, weights)
-    batch = len(inputs[derived.growing])
+    batch = len(inputs[derived.sequence_input])
     states = {
         s.name: outputs[s.initial_output]
         if s.initial_output
@@ -57,15 +57,15 @@ def run_encoder_graph(
     if not derived.encode:
         return {}
     step_inputs = {n: inputs[n] for n in derived.encode.inputs}
-    if derived.growing in step_inputs:
-        step_inputs[derived.growing] = step_inputs[derived.growing][:, :0]
+    if derived.sequence_input in step_inputs:
+        step_inputs[derived.sequence_input] = step_inputs[derived.sequence_input][:, :0]
     own = {n: weights[n] for n in derived.encode.parameters}
     return specc_numpy.evaluate_graph(derived.encode, step_inputs, own)
 
 
 def list_time_inputs(graph: Graph, derived: DerivedGraphs) -> list[str]:
     """Return the inputs that have the time axis."""
-    symbol = graph.inputs[derived.growing].type.shape[1]
+    symbol = graph.inputs[derived.sequence_input].type.shape[1]
     return [n for n, v in graph.inputs.items() if symbol in v.type.shape]
 
 

@@ -22,32 +22,32 @@ def build_decoder(
     b = Builder()
 
     def weight(name: str, *shape: int) -> Value:
-        return b.parameter(
-            Parameter(name=name, type=Type.of("f32", *shape), initial="normal(0.02)")
+        return b.add_parameter(
+            Parameter(name=name, type=Type.of("f32", *shape), initializer="normal(0.02)")
         )
 
     def linear(x: Value, name: str, before: int, after: int) -> Value:
         w, bias = weight(f"{name}.weight", after, before), weight(f"{name}.bias", after)
-        return b.one(ops.Linear(), x, w, bias, scope=name)
+        return b.add_op(ops.Linear(), x, w, bias, scope=name)
 
     def opened(x: Value, count: int, scope: str) -> Value:
-        parts = b.one(ops.Split(2, (Dim.of(count), Dim.of(width // heads))), x, scope=scope)
-        return b.one(ops.Transpose((0, 2, 1, 3)), parts, scope=scope)
+        parts = b.add_op(ops.Split(2, (Dim.of(count), Dim.of(width // heads))), x, scope=scope)
+        return b.add_op(ops.Transpose((0, 2, 1, 3)), parts, scope=scope)
 
-    tokens = b.input("tokens", Input(Type.of("i64", BATCH, SEQ), below=Dim.of(11)))
+    tokens = b.add_input("tokens", Input(Type.of("i64", BATCH, SEQ), upper_bound=Dim.of(11)))
     table = weight("embed.weight", 11, width)
-    x = b.one(ops.Embedding(), tokens, table, scope="embed")
-    positions = b.one(ops.Extent(1), tokens)
-    cosines, sines = b.add(
-        ops.RopeAngles(Dim.of(width // heads), 1e4), b.one(ops.Insert(0), positions)
+    x = b.add_op(ops.Embedding(), tokens, table, scope="embed")
+    positions = b.add_op(ops.Extent(1), tokens)
+    cosines, sines = b.add_node(
+        ops.RopeAngles(Dim.of(width // heads), 1e4), b.add_op(ops.Insert(0), positions)
     )
-    causal = b.one(
-        ops.Compare("le"), b.one(ops.Insert(0), positions), b.one(ops.Insert(1), positions)
+    causal = b.add_op(
+        ops.Compare("le"), b.add_op(ops.Insert(0), positions), b.add_op(ops.Insert(1), positions)
     )
-    mask = b.one(ops.Insert(0), b.one(ops.Insert(0), causal))
+    mask = b.add_op(ops.Insert(0), b.add_op(ops.Insert(0), causal))
     for n in range(layers):
         at = f"layers.{n}"
-        h = b.one(ops.RMSNorm(1e-6), x, weight(f"{at}.norm.weight", width), scope=f"{at}.norm")
+        h = b.add_op(ops.RMSNorm(1e-6), x, weight(f"{at}.norm.weight", width), scope=f"{at}.norm")
         groups = heads // 2
         q, k, v = (
             opened(
@@ -56,20 +56,22 @@ def build_decoder(
             for name, c in (("q", heads), ("k", groups), ("v", groups))
         )
         q, k = (
-            b.one(ops.Rotate("half"), t, cosines, sines, scope=f"{at}.self_attn") for t in (q, k)
+            b.add_op(ops.Rotate("half"), t, cosines, sines, scope=f"{at}.self_attn") for t in (q, k)
         )
-        out = b.one(ops.Attend((width // heads) ** -0.5), q, k, v, mask, scope=f"{at}.self_attn")
-        merged = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), out))
-        x = b.one(ops.Arith("add"), x, linear(merged, f"{at}.self_attn.o", width, width), scope=at)
-        h = b.one(
+        out = b.add_op(ops.Attend((width // heads) ** -0.5), q, k, v, mask, scope=f"{at}.self_attn")
+        merged = b.add_op(ops.Merge(2, 2), b.add_op(ops.Transpose((0, 2, 1, 3)), out))
+        x = b.add_op(
+            ops.Arith("add"), x, linear(merged, f"{at}.self_attn.o", width, width), scope=at
+        )
+        h = b.add_op(
             ops.LayerNorm(1e-5), x, weight(f"{at}.ln.weight", width), weight(f"{at}.ln.bias", width)
         )
-        h = b.one(
+        h = b.add_op(
             ops.Pointwise("gelu"), linear(h, f"{at}.mlp.up", width, 2 * width), scope=f"{at}.mlp"
         )
-        x = b.one(ops.Arith("add"), x, linear(h, f"{at}.mlp.down", 2 * width, width), scope=at)
-    logits = b.one(ops.Linear(), x, table, None, scope="head")
-    return b.finish("decoder", {"logits": logits}, min_lengths=least or {})
+        x = b.add_op(ops.Arith("add"), x, linear(h, f"{at}.mlp.down", 2 * width, width), scope=at)
+    logits = b.add_op(ops.Linear(), x, table, None, scope="head")
+    return b.build_graph("decoder", {"logits": logits}, min_lengths=least or {})
 
 
 def sample_parameters(graph: Graph, seed: int = 0) -> dict[str, NDArray[np.float32]]:

@@ -45,7 +45,10 @@ class FullPassStepper:
         assert spec.model.generation
         self.spec, self.weights = spec, weights
         self.others, self.beside = dict(others), dict(beside or {})
-        self.growing, self.source = (spec.model.generation.growing, spec.model.generation.source)
+        self.growing, self.source = (
+            spec.model.generation.sequence_input,
+            spec.model.generation.logits_output,
+        )
         self.tokens: NDArray[np.int64] | None = None
 
     def step(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -74,7 +77,7 @@ class FullPassStepper:
 
     def _written(self, name: str, tokens: NDArray[np.int64]) -> NDArray[Any]:
         defaults = self.spec.model.defaults
-        keep = self.spec.model.graph.input_facts[name].keep
+        keep = self.spec.model.graph.input_facts[name].padding_side
         if defaults is None or name not in defaults.outputs or keep != "any":
             return np.ones(tokens.shape, bool)
         values = specc_numpy.evaluate_graph(
@@ -154,7 +157,7 @@ class GenerationCase:
         model = self.spec.model
         assert model.generation
         self.weights = self.weights or sample_spec_weights(self.spec)
-        self.growing, self.source = model.generation.growing, model.generation.source
+        self.growing, self.source = model.generation.sequence_input, model.generation.logits_output
         if self.prompt is None:
             start = self.settings.start
             self.prompt = np.tile(np.array(start, np.int64), (BATCH, 1)) if start else PROMPT
@@ -218,11 +221,11 @@ class GenerationCase:
         """Return the padding masks: `keep` for prompts, token id != 0 for sources."""
         found = {}
         for name, facts in self.spec.model.graph.input_facts.items():
-            if facts.keep and self._along(name):
+            if facts.padding_side and self._along(name):
                 found[name] = (
                     self.keep if self.keep is not None else np.ones(self.prompt.shape, bool)
                 )
-            elif facts.keep:
+            elif facts.padding_side:
                 found[name] = self.inputs["source"] != 0
         return found
 
@@ -235,7 +238,7 @@ def _inputs(spec: ElaboratedSpec, growing: str, batch: int) -> dict[str, NDArray
     """Return random static inputs; the first of several sources is shorter than the others."""
     rng, found = np.random.default_rng(0), {}
     for name, value in spec.model.graph.inputs.items():
-        if name == growing or spec.model.graph.input_facts[name].keep:
+        if name == growing or spec.model.graph.input_facts[name].padding_side:
             continue
         shape = [d.number or (batch if d.name == "batch" else 5) for d in value.type.shape]
         if value.type.dtype == "i64":

@@ -43,59 +43,59 @@ class LocalAttentionCase:
             self._heads(b, name, heads, width)
             for name, heads, width in (("q", h, d), ("k", groups, d), ("v", groups, e))
         )
-        j = b.one(ops.Extent(2), k)
-        i = b.one(ops.Insert(1), b.one(ops.Extent(2), q))
-        apart = b.one(ops.Arith("sub"), i, j)
+        j = b.add_op(ops.Extent(2), k)
+        i = b.add_op(ops.Insert(1), b.add_op(ops.Extent(2), q))
+        apart = b.add_op(ops.Arith("sub"), i, j)
         mask = self._beside(b, _in_front(b, self._band(b, apart)), j)
         if self.keep:
-            kept = b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
-            kept = b.one(ops.Insert(1), b.one(ops.Insert(1), kept))
-            mask = b.one(ops.And(), mask, kept)
+            kept = b.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side="any"))
+            kept = b.add_op(ops.Insert(1), b.add_op(ops.Insert(1), kept))
+            mask = b.add_op(ops.And(), mask, kept)
         added = None
         if self.slopes:
-            slopes = b.input("slopes", Input(Type.of("f32", h, 1, 1)))
-            far = b.one(ops.Cast("f32"), apart)
-            added = b.one(ops.Insert(0), b.one(ops.Arith("mul"), slopes, far))
-        sinks = b.input("sinks", Input(Type.of("f32", h))) if self.sinks else None
+            slopes = b.add_input("slopes", Input(Type.of("f32", h, 1, 1)))
+            far = b.add_op(ops.Cast("f32"), apart)
+            added = b.add_op(ops.Insert(0), b.add_op(ops.Arith("mul"), slopes, far))
+        sinks = b.add_input("sinks", Input(Type.of("f32", h))) if self.sinks else None
         attend = ops.Attend(d**-0.5, self.cap)
-        y = b.add(attend, q, k, v, mask, added, sinks, scope="layer.attention")[0]
-        y = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
-        return b.finish("attention", {"y": y})
+        y = b.add_node(attend, q, k, v, mask, added, sinks, scope="layer.attention")[0]
+        y = b.add_op(ops.Merge(2, 2), b.add_op(ops.Transpose((0, 2, 1, 3)), y))
+        return b.build_graph("attention", {"y": y})
 
     def _heads(self, b: Builder, name: str, heads: int, width: int) -> Value:
         if not self.packed:
-            return b.input(name, Input(Type.of("f32", BATCH, heads, SEQ, width)))
-        x = b.input(name, Input(Type.of("f32", BATCH, SEQ, heads * width)))
-        split = b.one(ops.Split(2, (Dim.of(heads), Dim.of(width))), x)
-        return b.one(ops.Transpose((0, 2, 1, 3)), split)
+            return b.add_input(name, Input(Type.of("f32", BATCH, heads, SEQ, width)))
+        x = b.add_input(name, Input(Type.of("f32", BATCH, SEQ, heads * width)))
+        split = b.add_op(ops.Split(2, (Dim.of(heads), Dim.of(width))), x)
+        return b.add_op(ops.Transpose((0, 2, 1, 3)), split)
 
     def _band(self, b: Builder, apart: Value) -> Value:
         sides = []
         for fn, bound in (("ge", self.low), ("le", self.high)):
             if bound is not None:
-                number = b.one(ops.Constant(bound, "i64"))
-                sides.append(b.one(ops.Compare(fn), apart, number))
-        return b.one(ops.And(), *sides) if len(sides) == 2 else sides[0]
+                number = b.add_op(ops.Constant(bound, "i64"))
+                sides.append(b.add_op(ops.Compare(fn), apart, number))
+        return b.add_op(ops.And(), *sides) if len(sides) == 2 else sides[0]
 
     def _beside(self, b: Builder, mask: Value, j: Value) -> Value:
         if not self.global_tokens:
             return mask
         if self.global_tokens == "first":
-            five = b.one(ops.Constant(5, "i64"))
-            return b.one(ops.Or(), mask, b.one(ops.Compare("lt"), j, five))
-        far = b.input("far", Input(Type.of("bool", BATCH, SEQ)))
-        keys = b.one(ops.Insert(1), b.one(ops.Insert(1), far))
-        queries = b.one(ops.Insert(3), b.one(ops.Insert(1), far))
+            five = b.add_op(ops.Constant(5, "i64"))
+            return b.add_op(ops.Or(), mask, b.add_op(ops.Compare("lt"), j, five))
+        far = b.add_input("far", Input(Type.of("bool", BATCH, SEQ)))
+        keys = b.add_op(ops.Insert(1), b.add_op(ops.Insert(1), far))
+        queries = b.add_op(ops.Insert(3), b.add_op(ops.Insert(1), far))
         if self.global_tokens == "alone":
             return queries
         for side, name in ((keys, "keys"), (queries, "queries")):
             if self.global_tokens in (name, "both"):
-                mask = b.one(ops.Or(), side, mask)
+                mask = b.add_op(ops.Or(), side, mask)
         return mask
 
 
 def _in_front(b: Builder, grid: Value) -> Value:
-    return b.one(ops.Insert(0), b.one(ops.Insert(0), grid))
+    return b.add_op(ops.Insert(0), b.add_op(ops.Insert(0), grid))
 
 
 def sample_inputs(graph: Graph, batch: int, rows: int) -> dict[str, Any]:

@@ -101,13 +101,13 @@ class GenerativeModel:
         generation, graph = self.model.generation, self.model.graph
         assert generation
         bounds = {n: LengthBound(low) for n, low in graph.min_lengths.items()}
-        time_axis = graph.inputs[generation.growing].type.shape[1].name
+        time_axis = graph.inputs[generation.sequence_input].type.shape[1].name
         bounds.pop(time_axis or "", None)
         self.input_signature = ModelInputs(
             graph=graph,
             reading=PreprocessingConfig(),
             defaults=self.model.defaults,
-            sequence_input=generation.growing,
+            sequence_input=generation.sequence_input,
             length_bounds=bounds,
         )
 
@@ -155,13 +155,13 @@ class GenerativeModel:
             valid[:, :own] = sequence.prepared[mask_input][:, :count]
             inputs[mask_input] = valid
         outputs = specc_numpy.evaluate_graph(self.model.graph, inputs, self.weights)
-        found: Array = outputs[generation.source]
+        found: Array = outputs[generation.logits_output]
         return found[0] if found.ndim == 2 else found[0, -1]
 
     def _exists(self, mask_input: str, tokens: Array) -> Array:
         """Return which generated tokens are valid: by the default of `keep`, else all."""
         defaults = self.model.defaults
-        if self.model.graph.input_facts[mask_input].keep != "any" or not defaults:
+        if self.model.graph.input_facts[mask_input].padding_side != "any" or not defaults:
             return np.ones(tokens.shape, np.bool_)
         if mask_input not in defaults.outputs:
             return np.ones(tokens.shape, np.bool_)
@@ -192,7 +192,7 @@ def sample_sequence(
     """
     graph, growing = model.model.graph, model.input_signature.sequence_input
     facts = graph.input_facts[growing]
-    vocab = facts.below.number if facts.below is not None else None
+    vocab = facts.upper_bound.number if facts.upper_bound is not None else None
     tokens = np.array([rng.randrange(1, vocab or 5) for _ in range(MAX_TOKENS)])
     generation = model.model.generation
     assert generation
@@ -208,7 +208,7 @@ def sample_sequence(
         sizes = [1]
         for d in type.shape[1:]:
             symbol = d.name or ""
-            padded = find_mask_input(graph, name) or graph.input_facts[name].keep
+            padded = find_mask_input(graph, name) or graph.input_facts[name].padding_side
             most = rng.randint(1, 5) if padded else like.get(symbol, 3)
             sizes.append(d.number or lengths.setdefault(symbol, most))
         inputs[name] = _values(graph, name, sizes, made)
@@ -216,7 +216,7 @@ def sample_sequence(
 
 
 def _values(graph: Graph, name: str, sizes: list[int], rng: np.random.Generator) -> Array:
-    type, below = graph.inputs[name].type, graph.input_facts[name].below
+    type, below = graph.inputs[name].type, graph.input_facts[name].upper_bound
     if type.dtype == "bool":
         return np.ones(sizes, np.bool_)
     if type.dtype.startswith("i"):

@@ -18,14 +18,14 @@ from specc.analysis.length_limits import find_length_limits
 from specc.ir.array import Array
 from specc.ir.length_constraints import find_valid_lengths
 from specc.runtime.random_inputs import choose_lengths, make_random_inputs
-from specc.verification.planned_rounds import planned_inputs
+from specc.verification.planned_rounds import iterate_round_inputs
 from specc.verification.rounding_errors import (
-    Sample,
+    PerturbedRun,
+    compute_position_error_bounds,
     is_rounding_difference,
-    make_rounding_sample,
-    rounding_bounds,
+    make_perturbed_run,
 )
-from specc.verification.subgraph_coverage import Coverage
+from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.tolerance import compare_result
 from specc_onnx.denormals import flush_denormals
 
@@ -152,12 +152,18 @@ class MutantJudge:
         self.model = ModelProto.FromString(path.read_bytes())
         graph, weights = self.loaded.manifest.graph, self.loaded.weights()
         self.graph = graph
-        self.rounds = list[tuple[dict[str, Array], dict[str, Array], dict[str, Array], Sample]]()
-        for _, inputs in planned_inputs(self.loaded, Coverage.of(self.loaded)):
+        self.rounds = list[
+            tuple[dict[str, Array], dict[str, Array], dict[str, Array], PerturbedRun]
+        ]()
+        for _, inputs in iterate_round_inputs(
+            self.loaded, SubgraphCoverage.from_model(self.loaded)
+        ):
             expected = backend.load_reference().evaluate_graph(graph, inputs, weights)
             expected = {n: np.asarray(v) for n, v in expected.items()}
-            sample = make_rounding_sample(graph, inputs, weights)
-            self.rounds.append((inputs, expected, rounding_bounds(sample, expected), sample))
+            sample = make_perturbed_run(graph, inputs, weights)
+            self.rounds.append(
+                (inputs, expected, compute_position_error_bounds(sample, expected), sample)
+            )
         self.session = _open(self.model)
 
     def is_killed(self, mutant: ModelMutant) -> bool:
@@ -169,7 +175,7 @@ class MutantJudge:
                 for name, value in expected.items():
                     if compare_result(
                         name, actual[name], value
-                    ).what and not is_rounding_difference(
+                    ).description and not is_rounding_difference(
                         sample, name, actual[name], value, bounds[name]
                     ):
                         return True

@@ -27,7 +27,7 @@ class OpExample:
 
     def __str__(self) -> str:
         attributes = [
-            str(v) for v in self.op.attributes().values() if isinstance(v, str | int | float)
+            str(v) for v in self.op.get_attributes().values() if isinstance(v, str | int | float)
         ]
         absent = "".join("_" if a is None else "x" for a in self.operands)
         return "-".join([self.op.name, *attributes, absent])
@@ -73,11 +73,13 @@ def bool_type(*shape: int) -> Type:
 def make_running_body() -> Graph:
     """Return `carry' = carry + row · captured`, with the output `carry' + row`; rows are f[2 3]."""
     build = Builder()
-    row = build.input("row", Input(float_type(2, 3)))
-    carry = build.input("carry", Input(float_type(2, 3)))
-    captured = build.input("captured", Input(float_type(3)))
-    after = build.one(ops.Arith("add"), carry, build.one(ops.Arith("mul"), row, captured))
-    return build.finish("body", {"carry": after, "y": build.one(ops.Arith("add"), after, row)})
+    row = build.add_input("row", Input(float_type(2, 3)))
+    carry = build.add_input("carry", Input(float_type(2, 3)))
+    captured = build.add_input("captured", Input(float_type(3)))
+    after = build.add_op(ops.Arith("add"), carry, build.add_op(ops.Arith("mul"), row, captured))
+    return build.build_graph(
+        "body", {"carry": after, "y": build.add_op(ops.Arith("add"), after, row)}
+    )
 
 
 def make_expert_body(axes: int = 0) -> Graph:
@@ -85,19 +87,19 @@ def make_expert_body(axes: int = 0) -> Graph:
     build = Builder()
     ones = (Dim.of(1),) * axes
     shape = (*ones, Dim.symbol("routed"), Dim.of(3))
-    rows = build.input("rows", Input(Type("f64", shape)))
-    own = build.input("own w", Input(float_type(4, 3)))
-    shared = build.input("shared", Input(float_type(4)))
-    made = build.one(ops.Linear(), rows, own, shared)
-    return build.finish("body", {"y": build.one(ops.Pointwise("tanh"), made)})
+    rows = build.add_input("rows", Input(Type("f64", shape)))
+    own = build.add_input("own w", Input(float_type(4, 3)))
+    shared = build.add_input("shared", Input(float_type(4)))
+    made = build.add_op(ops.Linear(), rows, own, shared)
+    return build.build_graph("body", {"y": build.add_op(ops.Pointwise("tanh"), made)})
 
 
 def make_mapped_body() -> Graph:
     """Return a body without carries: each row doubled and mixed along its last axis."""
     build = Builder()
-    row = build.input("row", Input(float_type(2, 3)))
-    twice = build.one(ops.Arith("add"), row, row)
-    return build.finish("body", {"y": build.one(ops.Softmax(1), twice), "z": twice})
+    row = build.add_input("row", Input(float_type(2, 3)))
+    twice = build.add_op(ops.Arith("add"), row, row)
+    return build.build_graph("body", {"y": build.add_op(ops.Softmax(1), twice), "z": twice})
 
 
 def make_halting_body() -> Graph:
@@ -105,20 +107,20 @@ def make_halting_body() -> Graph:
     output.
     """
     body = Builder()
-    x = body.input("x", Input(float_type(6, 3)))
-    h = body.input("h", Input(float_type(6, 3)))
-    done = body.input("done", Input(bool_type(6)))
-    held = body.one(ops.Insert(1), done)
-    after = body.one(ops.Arith("add"), h, x)
-    most = body.one(ops.Reduce("max", 1), after)
-    large = body.one(ops.Compare("gt"), most, body.one(ops.Constant(2.0, most.type.dtype)))
-    zero = body.one(ops.Constant(0.0, after.type.dtype))
+    x = body.add_input("x", Input(float_type(6, 3)))
+    h = body.add_input("h", Input(float_type(6, 3)))
+    done = body.add_input("done", Input(bool_type(6)))
+    held = body.add_op(ops.Insert(1), done)
+    after = body.add_op(ops.Arith("add"), h, x)
+    most = body.add_op(ops.Reduce("max", 1), after)
+    large = body.add_op(ops.Compare("gt"), most, body.add_op(ops.Constant(2.0, most.type.dtype)))
+    zero = body.add_op(ops.Constant(0.0, after.type.dtype))
     outputs = {
-        "next h": body.one(ops.Where(), held, h, after),
-        "next done": body.one(ops.Where(), done, done, large),
-        "sum": body.one(ops.Where(), held, zero, after),
+        "next h": body.add_op(ops.Where(), held, h, after),
+        "next done": body.add_op(ops.Where(), done, done, large),
+        "sum": body.add_op(ops.Where(), held, zero, after),
     }
-    return body.finish("halting", outputs)
+    return body.build_graph("halting", outputs)
 
 
 def make_drifting_body() -> Graph:
@@ -126,10 +128,10 @@ def make_drifting_body() -> Graph:
     field grows.
     """
     build = Builder()
-    row = build.input("row", Input(float_type(5)))
-    carry = build.input("carry", Input(float_type(5)))
-    after = build.one(ops.Arith("add"), build.one(ops.Delay(0, 1, 0.0), carry), row)
-    return build.finish("body", {"carry": after, "y": after})
+    row = build.add_input("row", Input(float_type(5)))
+    carry = build.add_input("carry", Input(float_type(5)))
+    after = build.add_op(ops.Arith("add"), build.add_op(ops.Delay(0, 1, 0.0), carry), row)
+    return build.build_graph("body", {"carry": after, "y": after})
 
 
 def make_sequence_conv(kernel: int, dilation: int = 1, ahead: int = 0) -> ops.Conv:
@@ -178,7 +180,7 @@ def _windows() -> list[OpExample]:
         OpExample(ops.AveragePool((3,), (2,), (1, 1), (0,), False), (rows,)),
         OpExample(ops.AveragePool((3, 2), (2, 2), (1, 1, 1, 0), (0, 1), True), (picture,)),
         *(
-            OpExample(ops.KeepRows(stride, lag), (bool_type(8, 9),))
+            OpExample(ops.DownsamplePaddingMask(stride, lag), (bool_type(8, 9),))
             for stride, lag in ((2, 0), (1, 2), (3, 1), (2, -1), (1, -2))
         ),
     ]
@@ -210,7 +212,7 @@ def _shapes() -> list[OpExample]:
         OpExample(ops.ArgMax(1), (float_type(2, 5, 3),)),
         OpExample(ops.Sort(1), (float_type(2, 5, 3),)),
         OpExample(ops.Sort(2, descending=True), (float_type(2, 3, 5),)),
-        OpExample(ops.Stride(1, Dim.of(1), Dim.of(6), Dim.of(2)), (float_type(2, 7, 3),)),
+        OpExample(ops.StridedSlice(1, Dim.of(1), Dim.of(6), Dim.of(2)), (float_type(2, 7, 3),)),
         *(OpExample(ops.Roll(1, Dim.of(by)), (float_type(2, 5, 3),)) for by in (2, -1, 12)),
         OpExample(ops.Pad(1, Dim.of(2), Dim.of(1), value=1.5), (float_type(2, 5, 3),)),
         OpExample(ops.Pad(0, Dim.of(0), Dim.of(2), value=True), (bool_type(5, 3),)),
@@ -275,17 +277,19 @@ def _layers() -> list[OpExample]:
         OpExample(ops.Softmax(1), (float_type(2, 5, 3),)),
         OpExample(ops.MaskedSoftmax(), mask),
         OpExample(ops.MaskedSoftmax(), (float_type(2, 3, 5), bool_type(2, 1, 5))),
-        OpExample(ops.Hard(), mask),
-        OpExample(ops.Share(), mask),
-        OpExample(ops.Weigh(), (float_type(2, 3, 5), float_type(2, 5, 7))),
-        OpExample(ops.Weigh(), (float_type(6, 3, 5), float_type(1, 5, 7))),
+        OpExample(ops.MaskedHardmax(), mask),
+        OpExample(ops.MaskedNormalization(), mask),
+        OpExample(ops.WeightedSum(), (float_type(2, 3, 5), float_type(2, 5, 7))),
+        OpExample(ops.WeightedSum(), (float_type(6, 3, 5), float_type(1, 5, 7))),
         OpExample(ops.Attend(0.5), (*qkv, None, None, None)),
         OpExample(
             ops.Attend(0.5, 3.0),
             (*qkv, bool_type(2, 1, 3, 5), float_type(1, 6, 3, 5), float_type(6)),
         ),
         OpExample(ops.Attend(0.5), (*qkv, bool_type(1, 6, 3, 5), None, None)),
-        OpExample(ops.Patches(), (float_type(2, 3, 4, 6), float_type(5, 3, 2, 3), float_type(5))),
+        OpExample(
+            ops.PatchEmbedding(), (float_type(2, 3, 4, 6), float_type(5, 3, 2, 3), float_type(5))
+        ),
         *_windows(),
         *(
             OpExample(ops.Sinusoid(Dim.of(6), layout), (int_type(2, 3),))
@@ -313,24 +317,24 @@ def _layers() -> list[OpExample]:
             (float_type(5, 2, 3), float_type(2, 3), float_type(3)),
         ),
         OpExample(
-            ops.Scan(make_running_body(), 1, 1, 1, masked=True),
+            ops.Scan(make_running_body(), 1, 1, 1, has_mask=True),
             (bool_type(2, 5), float_type(2, 5, 3), float_type(2, 3), float_type(3)),
         ),
         OpExample(ops.Scan(make_mapped_body(), 1, 0, 2), (float_type(2, 3, 4),)),
         OpExample(ops.Scan(make_drifting_body(), 1, 1, 0), (float_type(4, 5), float_type(5))),
         *(
             OpExample(
-                ops.Scan(make_halting_body(), 1, 2, axis, reverse=back, until=1),
+                ops.Scan(make_halting_body(), 1, 2, axis, reverse=back, end_condition_index=1),
                 (x, float_type(6, 3), bool_type(6)),
             )
             for axis, x, back in ((1, float_type(6, 5, 3), False), (0, float_type(5, 6, 3), True))
         ),
         OpExample(
-            ops.Scan(make_halting_body(), 1, 2, 1, masked=True, until=1),
+            ops.Scan(make_halting_body(), 1, 2, 1, has_mask=True, end_condition_index=1),
             (bool_type(6, 5), float_type(6, 5, 3), float_type(6, 3), bool_type(6)),
         ),
         OpExample(
-            ops.Route(make_expert_body(), Dim.of(5), 1),
+            ops.MixtureOfExperts(make_expert_body(), Dim.of(5), 1),
             (
                 float_type(6, 3),
                 int_type(6, 2),
@@ -340,7 +344,7 @@ def _layers() -> list[OpExample]:
             ),
         ),
         OpExample(
-            ops.Route(make_expert_body(1), Dim.of(5), 1, masked=True),
+            ops.MixtureOfExperts(make_expert_body(1), Dim.of(5), 1, has_mask=True),
             (
                 float_type(2, 3, 3),
                 int_type(2, 3, 2),
@@ -458,21 +462,37 @@ def _normed() -> list[OpExample]:
 def _rounded() -> list[OpExample]:
     """Linear layers and embeddings in every quantization format."""
     x, bias = float_type(2, 3, 21), float_type(5)
-    forms: list[tuple[ops.LinearQ, Type, Type]] = [
-        (ops.LinearQ(), quantized_type("i8", 5, 21), float_type(5)),
-        (ops.LinearQ(rounding="row"), quantized_type("i8", 5, 21), float_type(5)),
-        (ops.LinearQ(layout="columns"), quantized_type("i8", 21, 5), float_type(5)),
-        (ops.LinearQ(layout="columns", rounding="row"), quantized_type("i8", 21, 5), float_type(5)),
+    forms: list[tuple[ops.QuantizedLinear, Type, Type]] = [
+        (ops.QuantizedLinear(), quantized_type("i8", 5, 21), float_type(5)),
+        (ops.QuantizedLinear(rounding="row"), quantized_type("i8", 5, 21), float_type(5)),
+        (ops.QuantizedLinear(layout="columns"), quantized_type("i8", 21, 5), float_type(5)),
         (
-            ops.LinearQ(layout="columns", rounding="tensor"),
+            ops.QuantizedLinear(layout="columns", rounding="row"),
             quantized_type("i8", 21, 5),
             float_type(5),
         ),
-        (ops.LinearQ(8, 16, rounding="block"), quantized_type("u8", 5, 2, 16), float_type(5, 2)),
-        (ops.LinearQ(4, 16, rounding="block"), quantized_type("u8", 5, 2, 8), float_type(5, 2)),
-        (ops.LinearQ(4, 16, rounding="row"), quantized_type("u8", 5, 2, 8), float_type(5, 2)),
-        (ops.LinearQ(8, 16, "columns"), quantized_type("i8", 21, 5), float_type(2, 5)),
-        (ops.LinearQ(4, 16, "columns"), quantized_type("i4", 21, 5), float_type(2, 5)),
+        (
+            ops.QuantizedLinear(layout="columns", rounding="tensor"),
+            quantized_type("i8", 21, 5),
+            float_type(5),
+        ),
+        (
+            ops.QuantizedLinear(8, 16, rounding="block"),
+            quantized_type("u8", 5, 2, 16),
+            float_type(5, 2),
+        ),
+        (
+            ops.QuantizedLinear(4, 16, rounding="block"),
+            quantized_type("u8", 5, 2, 8),
+            float_type(5, 2),
+        ),
+        (
+            ops.QuantizedLinear(4, 16, rounding="row"),
+            quantized_type("u8", 5, 2, 8),
+            float_type(5, 2),
+        ),
+        (ops.QuantizedLinear(8, 16, "columns"), quantized_type("i8", 21, 5), float_type(2, 5)),
+        (ops.QuantizedLinear(4, 16, "columns"), quantized_type("i4", 21, 5), float_type(2, 5)),
     ]
     wide = Dim.of(7)
     # four gates of 4 by rows of 3, with one scale per gate
@@ -485,34 +505,35 @@ def _rounded() -> list[OpExample]:
     )
     keep, h = bool_type(2, 5), float_type(2, 4)
     return [
-        OpExample(ops.LstmQ(), lstm),
+        OpExample(ops.QuantizedLstm(), lstm),
         OpExample(
-            ops.LstmQ(reverse=True),
+            ops.QuantizedLstm(reverse=True),
             (*lstm, float_type(16), float_type(16), keep, h, h, float_type(12)),
         ),
         *(OpExample(op, (x, w, s, b)) for op, w, s in forms for b in (bias, None)),
         OpExample(
-            ops.LinearQ(rounding="row"),
+            ops.QuantizedLinear(rounding="row"),
             (float_type(21), quantized_type("i8", 5, 21), float_type(5), bias),
         ),
         OpExample(ops.Quantize(), (float_type(2, 3, 5, 4), float_type(3, 1, 4))),
         OpExample(ops.Dequantize(), (quantized_type("i8", 2, 3, 5, 4), float_type(3, 1, 4))),
         OpExample(
-            ops.EmbeddingQ(wide), (int_type(2, 3), quantized_type("i8", 5, 7), float_type(5))
+            ops.QuantizedEmbedding(wide),
+            (int_type(2, 3), quantized_type("i8", 5, 7), float_type(5)),
         ),
         OpExample(
-            ops.EmbeddingQ(wide, layout="columns"),
+            ops.QuantizedEmbedding(wide, layout="columns"),
             (int_type(2, 3), quantized_type("i8", 7, 5), float_type(5)),
         ),
         *(
             OpExample(
-                ops.EmbeddingQ(Dim.of(21), bits, 16),
+                ops.QuantizedEmbedding(Dim.of(21), bits, 16),
                 (int_type(2, 3), quantized_type("u8", 5, 2, 2 * bits), float_type(5, 2)),
             )
             for bits in (4, 8)
         ),
         OpExample(
-            ops.EmbeddingQ(Dim.of(21), 8, 16, "columns"),
+            ops.QuantizedEmbedding(Dim.of(21), 8, 16, "columns"),
             (int_type(4), quantized_type("i8", 21, 5), float_type(2, 5)),
         ),
     ]
@@ -532,6 +553,8 @@ EXAMPLES: list[OpExample] = [
 def build_example_graph(example: OpExample) -> tuple[Graph, list[Value | None]]:
     """Return the graph of one node with an input for each operand."""
     build = Builder()
-    args = [build.input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)]
-    results = build.add(example.op, *args)
-    return build.finish(example.op.name, {f"y{n}": r for n, r in enumerate(results)}), args
+    args = [
+        build.add_input(f"x{n}", Input(a)) if a else None for n, a in enumerate(example.operands)
+    ]
+    results = build.add_node(example.op, *args)
+    return build.build_graph(example.op.name, {f"y{n}": r for n, r in enumerate(results)}), args

@@ -222,9 +222,9 @@ def _compared(prepared: PreparedModels, name: str) -> ModelOutcome:
             # some programs do not return names
             got = told[result] if result in told else told[str(n)]
             difference = compare_result(result, _array(got), want)
-            worst = max(worst, difference.size)
-            if difference.what:
-                return ModelOutcome(difference.size, difference.what)
+            worst = max(worst, difference.relative_size)
+            if difference.description:
+                return ModelOutcome(difference.relative_size, difference.description)
     return ModelOutcome(worst)
 
 

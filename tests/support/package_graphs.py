@@ -61,7 +61,7 @@ def _decoding(strategy: str) -> Callable[[ModelDefinition, str, int], BuiltModel
         chosen = merge_settings(
             generation.settings, strategy=strategy, repetition_penalty=1.3, **said
         )
-        decoding = make_decoding(chosen, generation.source, True)
+        decoding = make_decoding(chosen, generation.logits_output, True)
         graph = pass_pipeline.simplify_graph(model.graph)
         whole = SelfDecodingGraph(graph, derive_graphs(model), decoding, model.defaults)
         return build_generation_model(whole, get_target(where), opset)

@@ -107,7 +107,9 @@ def format_bound(number: float) -> str:
 
 def format_interval(reach: Interval) -> str:
     """Return an interval as text, such as `[0, ∞]`."""
-    return "nothing" if reach.is_empty else f"[{format_bound(reach.lo)}, {format_bound(reach.hi)}]"
+    return (
+        "nothing" if reach.is_empty else f"[{format_bound(reach.low)}, {format_bound(reach.high)}]"
+    )
 
 
 # Rewrites.
@@ -132,7 +134,7 @@ def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
     now: dict[Value, Value] = {}
     fixed = set(graph.parameters.values())
     for name, value in graph.parameters.items():
-        now[value] = b.parameter(graph.parameter_facts[name])
+        now[value] = b.add_parameter(graph.parameter_facts[name])
     for name, value in graph.inputs.items():
         type_ = value.type
         if name in moving:
@@ -141,7 +143,7 @@ def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
             assert remove_axis(type_, axis) == value.type
         else:
             fixed.add(value)
-        now[value] = b.input(name, Input(type_))
+        now[value] = b.add_input(name, Input(type_))
     for node, results in graph.nodes:
         moves = [a is not None and a not in fixed for a in node.args]
         if not can_vectorize_op(node.op, node.args, moves, axis):
@@ -149,7 +151,7 @@ def _lift(graphs: Graphs, words: Words) -> Iterable[str]:
         args = [a and now[a] for a in node.args]
         now[results[0]] = vectorize_op(b, node.op, args, moves, axis, length)
     outputs = {n: now[v] for n, v in graph.outputs.items()}
-    return format_graphs(b.finish(graph.name, outputs))
+    return format_graphs(b.build_graph(graph.name, outputs))
 
 
 # Proofs.
@@ -223,9 +225,9 @@ def _padded(graphs: Graphs, words: Words) -> Iterable[str]:
     """`$ padded KEEP`: values at padded positions of each value."""
     graph = get_main_graph(graphs)
     keep = graph.inputs[words[0]]
-    states = make_padding_walk(graph, keep, graph.input_facts[words[0]].keep).infer_graph_facts(
-        graph
-    )
+    states = make_padding_walk(
+        graph, keep, graph.input_facts[words[0]].padding_side
+    ).infer_graph_facts(graph)
     for name, value in number_values(graph):
         if said := ", ".join(_rows(states.get(value, NO_PADDING_FACTS))):
             yield f"{name} {said}"

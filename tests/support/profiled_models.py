@@ -58,7 +58,9 @@ def open_profiled_model(profile: str, spec: str, seed: int = 0, **sets: object) 
     generation = elaborated.model.generation
     assert generation
     derived = derive_encoder_and_step(
-        elaborated.model.graph, generation.growing, {generation.source: RETURNED_LOGITS[profile]}
+        elaborated.model.graph,
+        generation.sequence_input,
+        {generation.logits_output: RETURNED_LOGITS[profile]},
     )
     return ProfiledModel(
         elaborated,

@@ -64,20 +64,20 @@ def build_quantized_linear(
     leading_axes: tuple[str | int, ...] = ("b",),
     bias: Array | None = None,
 ) -> QuantizedLinear:
-    """Build `linear_q` of an input with these leading axes."""
+    """Build `quantized_linear` of an input with these leading axes."""
     in_features = weight.shape[1]
     codes, scales = quantize_matrix(weight, form)
     b = Builder()
     axes = [Dim.symbol(a) if isinstance(a, str) else Dim.of(a) for a in leading_axes]
-    x = b.input("x", Input(Type("f32", (*axes, Dim.of(in_features)))))
+    x = b.add_input("x", Input(Type("f32", (*axes, Dim.of(in_features)))))
     weights = {form.format_codes_name("w"): codes, form.format_scales_name("w"): scales}
     types = {form.format_codes_name("w"): form.dtype, form.format_scales_name("w"): "f32"}
     if bias is not None:
         weights["bias"], types["bias"] = bias.astype(np.float32), "f32"
     operands = [
-        b.parameter(Parameter(name=n, type=Type.of(types[n], *w.shape), initial="zeros"))
+        b.add_parameter(Parameter(name=n, type=Type.of(types[n], *w.shape), initializer="zeros"))
         for n, w in weights.items()
     ]
-    op = ops.LinearQ(form.bits, form.group_size, form.layout, form.rounding)
-    y = b.one(op, x, *operands, *([] if bias is not None else [None]))
-    return QuantizedLinear(b.finish("map", {"y": y}), weights, form)
+    op = ops.QuantizedLinear(form.bits, form.group_size, form.layout, form.rounding)
+    y = b.add_op(op, x, *operands, *([] if bias is not None else [None]))
+    return QuantizedLinear(b.build_graph("map", {"y": y}), weights, form)

@@ -34,11 +34,11 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
     def add_batch_loop(self, x: Value) -> Value:
         """Add a loop over batch elements; return all its outputs, or the last carry."""
         inner = Builder()
-        row, carry = (inner.input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
-        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
-        body = inner.finish("body", {"c": after, "y": after})
+        row, carry = (inner.add_input(n, Input(Type.of("f64", SEQ, WIDTH))) for n in ("x", "c"))
+        after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), row, carry))
+        body = inner.build_graph("body", {"c": after, "y": after})
         zero = self.one(ops.Expand(0, SEQ), self.one(ops.Insert(0), self.weight(WIDTH)))
-        last, every = self.build.add(ops.Scan(body, 1, 1, 0), x, zero)
+        last, every = self.build.add_node(ops.Scan(body, 1, 1, 0), x, zero)
         if self.rng.random() < 0.5:
             return self.one(ops.Arith("add"), x, self.one(ops.Insert(0), last))
         return every
@@ -48,51 +48,56 @@ class BatchAxisGraphBuilder(DataflowGraphBuilder):
         iteration.
         """
         inner = Builder()
-        row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
-        carry, seen = inner.input("y", Input(STREAM_TYPE)), inner.input("x", Input(STREAM_TYPE))
+        row = inner.add_input("row", Input(Type.of("f64", BATCH, WIDTH)))
+        carry, seen = (
+            inner.add_input("y", Input(STREAM_TYPE)),
+            inner.add_input("x", Input(STREAM_TYPE)),
+        )
         made = self.read_earlier_positions(inner, seen)
         if self.mixes and self.rng.random() < 0.5:
             made = self.read_whole_batch(inner, made)
-        made = inner.one(ops.Arith("mul"), made, inner.one(ops.Insert(1), row))
-        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, made))
-        scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
+        made = inner.add_op(ops.Arith("mul"), made, inner.add_op(ops.Insert(1), row))
+        after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), carry, made))
+        scan = ops.Scan(inner.build_graph("body", {"y": after}), 1, 1, 1)
         return self.one(scan, self.build.inputs["mem"], self.stream(), x)
 
     def read_earlier_positions(self, inner: Builder, x: Value) -> Value:
         """Add an operation of a loop body that reads earlier positions."""
         match self.rng.choice(["back", "far back", "sum", "own", "own", "attend", "flip"]):
             case "back":
-                return inner.one(ops.Delay(1, 1, 0.5), x)
+                return inner.add_op(ops.Delay(1, 1, 0.5), x)
             case "far back":
-                return inner.one(ops.Delay(1, 2, 0.0), inner.one(ops.Pointwise("tanh"), x))
+                return inner.add_op(ops.Delay(1, 2, 0.0), inner.add_op(ops.Pointwise("tanh"), x))
             case "sum":
-                return inner.one(ops.CumSum(1), x)
+                return inner.add_op(ops.CumSum(1), x)
             case "flip":
-                return inner.one(ops.Flip(1), x)
+                return inner.add_op(ops.Flip(1), x)
             case "attend":
-                heads = inner.one(ops.Insert(1), x)
-                return inner.one(
-                    ops.Squeeze(1), inner.one(ops.Attend(0.5), heads, heads, heads, None)
+                heads = inner.add_op(ops.Insert(1), x)
+                return inner.add_op(
+                    ops.Squeeze(1), inner.add_op(ops.Attend(0.5), heads, heads, heads, None)
                 )
-        return inner.one(ops.Pointwise("sin"), x)
+        return inner.add_op(ops.Pointwise("sin"), x)
 
     def read_whole_batch(self, inner: Builder, x: Value) -> Value:
         """Add an operation of a loop body that depends on the whole batch."""
         match self.rng.choice(["numbers", "rows", "mean", "size", "turned"]):
             case "numbers":
-                at = inner.one(ops.Cast("f64"), inner.one(ops.Range(BATCH)))
+                at = inner.add_op(ops.Cast("f64"), inner.add_op(ops.Range(BATCH)))
             case "rows":
-                at = inner.one(ops.Cast("f64"), inner.one(ops.Extent(0), x))
+                at = inner.add_op(ops.Cast("f64"), inner.add_op(ops.Extent(0), x))
             case "mean":
-                return inner.one(ops.Arith("add"), x, inner.one(ops.Reduce("mean", 0), x))
+                return inner.add_op(ops.Arith("add"), x, inner.add_op(ops.Reduce("mean", 0), x))
             case "turned":
-                return inner.one(ops.Arith("add"), x, inner.one(ops.Flip(0), x))
+                return inner.add_op(ops.Arith("add"), x, inner.add_op(ops.Flip(0), x))
             case _:
-                return inner.one(
-                    ops.Arith("mul"), x, inner.one(ops.Cast("f64"), inner.one(ops.Size(BATCH)))
+                return inner.add_op(
+                    ops.Arith("mul"),
+                    x,
+                    inner.add_op(ops.Cast("f64"), inner.add_op(ops.Size(BATCH))),
                 )
-        return inner.one(
-            ops.Arith("mul"), x, inner.one(ops.Insert(1), inner.one(ops.Insert(1), at))
+        return inner.add_op(
+            ops.Arith("mul"), x, inner.add_op(ops.Insert(1), inner.add_op(ops.Insert(1), at))
         )
 
     def add_merged_copies(self, x: Value) -> Value:
@@ -141,10 +146,10 @@ def make_batch_axis_graph(
 ) -> Graph:
     """Return a graph with the inputs and outputs of `make_dataflow_graph`."""
     builder = BatchAxisGraphBuilder(random.Random(seed), mixes=mixes)
-    builder.streams.append(builder.build.input("x", Input(STREAM_TYPE)))
-    builder.build.input("mem", Input(Type.of("f64", BATCH, Dim.symbol("src"), WIDTH)))
-    builder.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
-    builder.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
+    builder.streams.append(builder.build.add_input("x", Input(STREAM_TYPE)))
+    builder.build.add_input("mem", Input(Type.of("f64", BATCH, Dim.symbol("src"), WIDTH)))
+    builder.build.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side=keep))
+    builder.build.add_input("other", Input(Type.of("bool", BATCH, SEQ)))
     for _ in range(builder.rng.randint(1, 4)):
         builder.streams.append(builder.step())
-    return builder.build.finish("windowed", {"y": builder.streams[-1]})
+    return builder.build.build_graph("windowed", {"y": builder.streams[-1]})

@@ -65,36 +65,36 @@ class DataflowGraphBuilder(RandomGraphBuilder):
         positions, or the length.
         """
         inner = Builder()
-        row = inner.input("row", Input(Type.of("f64", BATCH, WIDTH)))
+        row = inner.add_input("row", Input(Type.of("f64", BATCH, WIDTH)))
         carry, at = (
-            inner.input("y", Input(STREAM_TYPE)),
-            inner.input("at", Input(Type.of("f64", 1, SEQ, 1))),
+            inner.add_input("y", Input(STREAM_TYPE)),
+            inner.add_input("at", Input(Type.of("f64", 1, SEQ, 1))),
         )
-        weight = inner.input("w", Input(Type.of("f64", WIDTH, WIDTH, 2)))
-        other = inner.one(ops.Arith("mul"), inner.one(ops.Insert(1), row), at)
-        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), carry, other))
+        weight = inner.add_input("w", Input(Type.of("f64", WIDTH, WIDTH, 2)))
+        other = inner.add_op(ops.Arith("mul"), inner.add_op(ops.Insert(1), row), at)
+        after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), carry, other))
         match self.rng.choice(["plain"] * 5 + ["look back", "ahead and back", "count", "mean"]):
             case "look back":
-                after = inner.one(ops.Delay(1, 1, 0.5), after)
+                after = inner.add_op(ops.Delay(1, 1, 0.5), after)
             case "ahead and back":
-                after = inner.one(
+                after = inner.add_op(
                     ops.Delay(1, 1, 0.0),
-                    inner.one(make_sequence_conv(2, 1, 1), after, weight, None),
+                    inner.add_op(make_sequence_conv(2, 1, 1), after, weight, None),
                 )
             case "count":
-                copies = inner.one(ops.Expand(1, SEQ), inner.one(ops.Insert(1), row))
-                count = inner.one(ops.Insert(1), inner.one(ops.Reduce("sum", 1), copies))
-                after = inner.one(ops.Arith("add"), after, count)
+                copies = inner.add_op(ops.Expand(1, SEQ), inner.add_op(ops.Insert(1), row))
+                count = inner.add_op(ops.Insert(1), inner.add_op(ops.Reduce("sum", 1), copies))
+                after = inner.add_op(ops.Arith("add"), after, count)
             case "mean":
-                mean = inner.one(ops.Insert(1), inner.one(ops.Reduce("mean", 1), after))
-                after = inner.one(ops.Arith("add"), after, mean)
+                mean = inner.add_op(ops.Insert(1), inner.add_op(ops.Reduce("mean", 1), after))
+                after = inner.add_op(ops.Arith("add"), after, mean)
         used = {a for n in inner.nodes for a in n.args}
         inputs = {"row": self.build.inputs["mem"], "y": x}
         inputs["at"] = self.one(ops.Insert(2), self.one(ops.Insert(0), self.sample_position_ids(x)))
         inputs["w"] = self.weight(WIDTH, WIDTH, 2)
         for name in [n for n, v in inner.inputs.items() if v not in used]:
             del inner.inputs[name], inner.input_facts[name], inputs[name]
-        scan = ops.Scan(inner.finish("body", {"y": after}), 1, 1, 1)
+        scan = ops.Scan(inner.build_graph("body", {"y": after}), 1, 1, 1)
         return self.one(scan, *inputs.values())
 
     def add_position_ids(self, x: Value) -> Value:
@@ -158,12 +158,12 @@ class DataflowGraphBuilder(RandomGraphBuilder):
     def add_masked_scan(self, x: Value) -> Value:
         """Add a loop along the sequence that skips padded or other positions."""
         inner = Builder()
-        row, carry = (inner.input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
-        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
-        body = inner.finish("body", {"c": after, "y": after})
+        row, carry = (inner.add_input(n, Input(Type.of("f64", BATCH, WIDTH))) for n in ("x", "c"))
+        after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), row, carry))
+        body = inner.build_graph("body", {"c": after, "y": after})
         zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.weight(WIDTH)))
-        last, every = self.build.add(
-            ops.Scan(body, 1, 1, 1, masked=True), self.sample_padding_mask(), x, zero
+        last, every = self.build.add_node(
+            ops.Scan(body, 1, 1, 1, has_mask=True), self.sample_padding_mask(), x, zero
         )
         return every if self.rng.random() < 0.7 else self.add_to_positions(x, last)
 
@@ -225,7 +225,7 @@ class DataflowGraphBuilder(RandomGraphBuilder):
     def angles(self, at: Value) -> list[Value]:
         return [
             self.one(ops.Cast("f64"), a)
-            for a in self.build.add(ops.RopeAngles(Dim.of(2), 10.0), at)
+            for a in self.build.add_node(ops.RopeAngles(Dim.of(2), 10.0), at)
         ]
 
     def merge_batch_and_sequence(self, x: Value) -> Value:
@@ -257,13 +257,13 @@ def make_dataflow_graph(
 ) -> Graph:
     """Return a graph of `x`, `mem`, `keep` and `other` with the output `y: f64[batch, seq, 3]`."""
     builder = DataflowGraphBuilder(random.Random(seed), mixes=mixes)
-    builder.streams.append(builder.build.input("x", Input(STREAM_TYPE)))
-    builder.build.input("mem", Input(Type.of("f64", BATCH, SRC, WIDTH)))
-    builder.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
-    builder.build.input("other", Input(Type.of("bool", BATCH, SEQ)))
+    builder.streams.append(builder.build.add_input("x", Input(STREAM_TYPE)))
+    builder.build.add_input("mem", Input(Type.of("f64", BATCH, SRC, WIDTH)))
+    builder.build.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side=keep))
+    builder.build.add_input("other", Input(Type.of("bool", BATCH, SEQ)))
     for _ in range(builder.rng.randint(1, 4)):
         builder.streams.append(builder.step())
-    return builder.build.finish("wide", {"y": builder.streams[-1]})
+    return builder.build.build_graph("wide", {"y": builder.streams[-1]})
 
 
 def sample_dataflow_values(

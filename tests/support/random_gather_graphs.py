@@ -30,20 +30,20 @@ class GatherGraphBuilder(RandomGraphBuilder):
             case "roll":
                 return self.one(ops.Roll(2, D(self.rng.choice([-1, 1, 2]))), x)
             case "top":
-                values, ids = self.build.add(ops.TopK(2, D(3)), x)
+                values, ids = self.build.add_node(ops.TopK(2, D(3)), x)
                 if self.rng.random() < 0.5:
                     return values
                 return self.one(ops.Cast("f64"), ids)
             case "pad":
                 mode = self.rng.choice(["constant", "reflect", "edge"])
                 wide = self.one(ops.Pad(2, D(1), D(2), mode), x)
-                return self.one(ops.Stride(2, D(0), D(6), D(2)), wide)
+                return self.one(ops.StridedSlice(2, D(0), D(6), D(2)), wide)
             case "resize":
                 mode = self.rng.choice(["bilinear", "bicubic", "nearest"])
                 wide = self.one(ops.Resize(2, (D(5),), mode), x)
-                return self.one(ops.Stride(2, D(0), D(5), D(2)), wide)
+                return self.one(ops.StridedSlice(2, D(0), D(5), D(2)), wide)
         both = self.one(ops.Concat(2), x, self.stream())
-        return self.one(ops.Stride(2, D(self.rng.choice([0, 1])), D(6), D(2)), both)
+        return self.one(ops.StridedSlice(2, D(self.rng.choice([0, 1])), D(6), D(2)), both)
 
     def transform_sequence(self) -> Value:
         """Apply an op along the sequence; few of these ops are causal."""
@@ -60,7 +60,7 @@ class GatherGraphBuilder(RandomGraphBuilder):
             case "norm":
                 return self.one(ops.GroupNorm(2, D(3), 1e-3), x, None, self.weight(3))
             case "half":
-                half = self.one(ops.Stride(1, D(0), SEQ, D(2)), x)
+                half = self.one(ops.StridedSlice(1, D(0), SEQ, D(2)), x)
                 return self.one(ops.Resize(1, (SEQ,), "nearest"), half)
         best = self.one(ops.TopK(1, D(1)), x)
         return self.one(ops.Arith("add"), y, best)

@@ -37,15 +37,15 @@ class RandomGraphBuilder:
         return self.rng.choice(self.streams[-2:])
 
     def one(self, op: Op, *args: Value | None) -> Value:
-        return self.build.one(op, *args)
+        return self.build.add_op(op, *args)
 
     def all(self, op: Op, *args: Value | None) -> tuple[Value, ...]:
-        return self.build.add(op, *args)
+        return self.build.add_node(op, *args)
 
     def weight(self, *shape: int) -> Value:
         name = f"w{len(self.build.parameters)}"
-        return self.build.parameter(
-            Parameter(name=name, type=Type.of("f64", *shape), initial="normal")
+        return self.build.add_parameter(
+            Parameter(name=name, type=Type.of("f64", *shape), initializer="normal")
         )
 
     def number(self, value: int) -> Value:
@@ -106,7 +106,7 @@ class RandomGraphBuilder:
         op = ops.Gru("after", reverse=self.rng.random() < 0.1)
         keep = self.get_padding_mask(x) if self.rng.random() < 0.5 else None
         weights = self.weight(3 * WIDTH, WIDTH), self.weight(3 * WIDTH, WIDTH)
-        out, last = self.build.add(op, x, *weights, None, None, keep)
+        out, last = self.build.add_node(op, x, *weights, None, None, keep)
         if self.rng.random() < 0.1:
             return self.one(ops.Arith("add"), x, self.one(ops.Insert(1), last))
         return out
@@ -181,14 +181,14 @@ class RandomGraphBuilder:
         while mask.type.rank < 4:
             mask = self.one(ops.Insert(0 if mask.type.rank < 3 else 1), mask)
         q, k = (self.one(ops.Insert(1), v) for v in (x, y))
-        out, weights = self.build.add(ops.Attend(0.7), q, k, k, mask)
+        out, weights = self.build.add_node(ops.Attend(0.7), q, k, k, mask)
         if self.rng.random() < 0.3:
             return self.one(ops.MatMul(), self.one(ops.Squeeze(1), weights), y)
         return self.one(ops.Squeeze(1), out)
 
     def weigh(self, x: Value, y: Value) -> Value:
         mask = self.mask()
-        op = self.rng.choice([ops.MaskedSoftmax(), ops.Hard(), ops.Share()])
+        op = self.rng.choice([ops.MaskedSoftmax(), ops.MaskedHardmax(), ops.MaskedNormalization()])
         weights = self.one(op, self.scores(x, y), mask)
         if self.rng.random() < 0.3:
             weights = self.one(
@@ -199,18 +199,18 @@ class RandomGraphBuilder:
             weights = self.one(ops.Arith("mul"), weights, gate)
         if self.rng.random() < 0.5:
             return self.one(ops.Einsum("b q k, b k e -> b q e"), weights, y)
-        return self.one(self.rng.choice([ops.Weigh(), ops.MatMul()]), weights, y)
+        return self.one(self.rng.choice([ops.WeightedSum(), ops.MatMul()]), weights, y)
 
     def scan(self, x: Value, y: Value) -> Value:
         inner = Builder()
         row_type = Type.of("f64", BATCH, WIDTH)
-        row, other, carry = (inner.input(n, Input(row_type)) for n in ("x", "y", "c"))
-        after = inner.one(ops.Pointwise("tanh"), inner.one(ops.Arith("add"), row, carry))
-        seen = inner.one(ops.Arith("mul"), after, other)
-        body = inner.finish("body", {"c": after, "y": seen})
+        row, other, carry = (inner.add_input(n, Input(row_type)) for n in ("x", "y", "c"))
+        after = inner.add_op(ops.Pointwise("tanh"), inner.add_op(ops.Arith("add"), row, carry))
+        seen = inner.add_op(ops.Arith("mul"), after, other)
+        body = inner.build_graph("body", {"c": after, "y": seen})
         zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.get_initial_carry()))
         reverse = self.rng.random() < 0.1
-        return self.build.add(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
+        return self.build.add_node(ops.Scan(body, 2, 1, 1, reverse=reverse), x, y, zero)[1]
 
 
 def make_random_graph(seed: int, keep: Literal["left", "right", "any"] = "any") -> Graph:
@@ -224,11 +224,11 @@ def finish_random_graph(
     builder: RandomGraphBuilder, keep: Literal["left", "right", "any"] = "any"
 ) -> Graph:
     """Add random streams to a builder and return its graph."""
-    builder.streams.append(builder.build.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    builder.build.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
+    builder.streams.append(builder.build.add_input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    builder.build.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side=keep))
     for _ in range(builder.rng.randint(2, 6)):
         builder.streams.append(builder.step())
-    return builder.build.finish("random", {"y": builder.streams[-1]})
+    return builder.build.build_graph("random", {"y": builder.streams[-1]})
 
 
 def sample_graph_values(

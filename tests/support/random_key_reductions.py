@@ -99,7 +99,7 @@ def add_softmax(builder: GridBuilder, x: Value, y: Value) -> Value:
             weights,
             add_constant(builder, 0.0),
         )
-    return builder.one(ops.Weigh(), weights, y)
+    return builder.one(ops.WeightedSum(), weights, y)
 
 
 def add_argmax(builder: GridBuilder, x: Value, y: Value) -> Value:
@@ -136,7 +136,7 @@ def add_sparsemax(builder: GridBuilder, x: Value, y: Value) -> Value:
     if builder.rng.random() < 0.8:
         weights = builder.one(ops.Where(), seen, weights, add_constant(builder, 0.0))
     weights = builder.one(ops.Pointwise("tanh"), weights)
-    return builder.one(ops.Weigh(), weights, y)
+    return builder.one(ops.WeightedSum(), weights, y)
 
 
 def add_sort(builder: GridBuilder, x: Value, y: Value) -> Value:

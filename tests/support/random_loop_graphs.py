@@ -33,17 +33,17 @@ class LoopGraphBuilder(RandomGraphBuilder):
         """Add a loop over rows of a table, over streams, or over numbers."""
         rows = self.get_loop_input(x, y)
         inner = LoopBodyBuilder(self.rng, depth=self.depth + 1, outer=self, template=x)
-        row = inner.build.input("row", Input(Type(rows.type.dtype, rows.type.shape[1:])))
-        carry = inner.build.input("carry", Input(x.type))
+        row = inner.build.add_input("row", Input(Type(rows.type.dtype, rows.type.shape[1:])))
+        carry = inner.build.add_input("carry", Input(x.type))
         done = None
         if self.rng.random() < 0.3:
-            done = inner.build.input("done", Input(Type("bool", x.type.shape[:2])))
+            done = inner.build.add_input("done", Input(Type("bool", x.type.shape[:2])))
         inner.streams = [carry, inner.combine_row(carry, row)]
         for _ in range(self.rng.randint(1, 3)):
             inner.streams.append(inner.step())
         after = inner.one(ops.Pointwise("tanh"), inner.streams[-1])
         outputs = inner.outputs(carry, after, done)
-        body = inner.build.finish("body", outputs)
+        body = inner.build.build_graph("body", outputs)
         starts = [x] if done is None else [x, self.has_large_values(y)]
         op = ops.Scan(
             body,
@@ -51,9 +51,9 @@ class LoopGraphBuilder(RandomGraphBuilder):
             len(starts),
             0,
             reverse=self.rng.random() < 0.3,
-            until=-1 if done is None else 1,
+            end_condition_index=-1 if done is None else 1,
         )
-        made = self.build.add(op, rows, *starts, *inner.captured)
+        made = self.build.add_node(op, rows, *starts, *inner.captured)
         if len(outputs) > len(starts) and self.rng.random() < 0.6:
             return self.one(ops.Reduce("sum", 0), made[-1])
         return made[0]
@@ -92,7 +92,7 @@ class LoopBodyBuilder(LoopGraphBuilder):
         if value in self.captured:
             return self.build.inputs[f"outer {self.captured.index(value)}"]
         self.captured.append(value)
-        return self.build.input(name, Input(value.type))
+        return self.build.add_input(name, Input(value.type))
 
     def weight(self, *shape: int) -> Value:
         return self.capture(self.outer.weight(*shape))

@@ -173,9 +173,9 @@ def finish_prefix_graph(
 ) -> Graph:
     """Add random streams to a builder and return its graph."""
     b = builder.build
-    builder.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep=keep))
-    b.input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
+    builder.streams.append(b.add_input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    b.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side=keep))
+    b.add_input("memory", Input(Type.of("f64", BATCH, MEMORY, WIDTH)))
     builder.streams.append(
         builder.replace_prefix(builder.streams[0], builder.sample_prefix_length())
     )
@@ -184,7 +184,7 @@ def finish_prefix_graph(
         if TIME.get_prefix_length(made.type.shape[1]) is None:
             break
         builder.streams.append(made)
-    return b.finish("headed", {"y": builder.streams[-1]})
+    return b.build_graph("headed", {"y": builder.streams[-1]})
 
 
 def sample_prefix_values(
@@ -243,13 +243,13 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         """Add a loop that captures the first position."""
         inner = Builder()
         type = Type.of("f64", BATCH, WIDTH)
-        one, carry, first = (inner.input(n, Input(type)) for n in ("x", "c", "f"))
-        after = inner.one(ops.Arith("add"), one, inner.one(ops.Pointwise("tanh"), carry))
-        seen = inner.one(ops.Arith("mul"), after, first)
-        body = inner.finish("body", {"c": after, "y": seen})
+        one, carry, first = (inner.add_input(n, Input(type)) for n in ("x", "c", "f"))
+        after = inner.add_op(ops.Arith("add"), one, inner.add_op(ops.Pointwise("tanh"), carry))
+        seen = inner.add_op(ops.Arith("mul"), after, first)
+        body = inner.build_graph("body", {"c": after, "y": seen})
         zero = self.one(ops.Expand(0, BATCH), self.one(ops.Insert(0), self.get_initial_carry()))
         alone = self.one(ops.Squeeze(1), row)
-        return self.build.add(ops.Scan(body, 1, 1, 1), x, zero, alone)[1]
+        return self.build.add_node(ops.Scan(body, 1, 1, 1), x, zero, alone)[1]
 
     def start_carry(self, x: Value, row: Value) -> Value:
         """Add a running sum with the first position as initial carry, which is not available before
@@ -257,11 +257,11 @@ class FirstPositionBuilder(PrefixGraphBuilder):
         """
         inner = Builder()
         type = Type.of("f64", BATCH, WIDTH)
-        one, carry = (inner.input(n, Input(type)) for n in ("x", "c"))
-        after = inner.one(ops.Arith("add"), one, carry)
-        body = inner.finish("body", {"c": after, "y": after})
+        one, carry = (inner.add_input(n, Input(type)) for n in ("x", "c"))
+        after = inner.add_op(ops.Arith("add"), one, carry)
+        body = inner.build_graph("body", {"c": after, "y": after})
         alone = self.one(ops.Squeeze(1), row)
-        return self.build.add(ops.Scan(body, 1, 1, 1), x, alone)[1]
+        return self.build.add_node(ops.Scan(body, 1, 1, 1), x, alone)[1]
 
 
 def make_first_position_graph(seed: int) -> Graph:

@@ -57,7 +57,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
         self.mask_pair = x, y
         weights = self.one(ops.MaskedSoftmax(), self.scores(x, y), self.mask())
         self.mask_pair = None
-        return self.one(ops.Weigh(), weights, y)
+        return self.one(ops.WeightedSum(), weights, y)
 
     def add_strided_window(self) -> Value:
         """Return a stream shortened by a stride."""
@@ -72,7 +72,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
         kind = self.rng.choice(["conv"] * 5 + ["max", "mean", "slice", "pad"])
         if kind == "slice" or before < 0:
             lag = self.rng.randrange(by)
-            picked = ops.Stride(1, Dim.of(lag), x.type.shape[1], Dim.of(by))
+            picked = ops.StridedSlice(1, Dim.of(lag), x.type.shape[1], Dim.of(by))
             return self.record_mask(x, self.one(picked, x), by, lag)
         if kind == "pad" and before:
             # Equals a padded convolution, in two ops.
@@ -84,7 +84,9 @@ class StridedGraphBuilder(RandomGraphBuilder):
             op = ops.MaxPool(dilation=(1,), **window)
             return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - after)
         if kind == "mean" and before < kernel:
-            op = ops.AveragePool(extra=(0,), counted=self.rng.random() < 0.5, **window)
+            op = ops.AveragePool(
+                end_overhang=(0,), count_include_pad=self.rng.random() < 0.5, **window
+            )
             return self.record_mask(x, self.one(op, x), by, kernel - 1 - before - after)
         conv = ops.Conv(dilation=(spread,), **window)
         y = self.one(conv, x, self.weight(WIDTH, WIDTH, kernel), None)
@@ -94,7 +96,7 @@ class StridedGraphBuilder(RandomGraphBuilder):
         """Record the padding mask of `y` and return `y`."""
         keep = self.keeps.get(x.type.shape[1])
         if keep is not None:
-            made = self.one(ops.KeepRows(by, lag), keep)
+            made = self.one(ops.DownsamplePaddingMask(by, lag), keep)
             self.keeps.setdefault(made.type.shape[1], made)
         if y.type.shape[1] not in self.keeps:
             every = self.one(ops.Constant(True, "bool"))
@@ -110,8 +112,8 @@ def make_strided_graph(seed: int) -> Graph:
     """
     builder = StridedGraphBuilder(random.Random(seed))
     b = builder.build
-    builder.streams.append(b.input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
-    builder.keeps[SEQ] = b.input("keep", Input(Type.of("bool", BATCH, SEQ), keep="any"))
+    builder.streams.append(b.add_input("x", Input(Type.of("f64", BATCH, SEQ, WIDTH))))
+    builder.keeps[SEQ] = b.add_input("keep", Input(Type.of("bool", BATCH, SEQ), padding_side="any"))
     for _ in range(builder.rng.randint(2, 6)):
         builder.streams.append(builder.step())
-    return b.finish("random", {"y": builder.streams[-1]})
+    return b.build_graph("random", {"y": builder.streams[-1]})

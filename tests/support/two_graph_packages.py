@@ -123,7 +123,7 @@ def bind_pair_weights(
         return loading.bind_checkpoint(list(wanted.values()), rules, weights)
     facts = {n: f for graph in graphs for n, f in graph.parameter_facts.items()}
     return SeededValues(
-        seed, wanted, {n: f.initial for n, f in facts.items()}, find_tied_pairs(wanted, rules)
+        seed, wanted, {n: f.initializer for n, f in facts.items()}, find_tied_pairs(wanted, rules)
     )
 
 

@@ -21,18 +21,20 @@ def merge_transposes(build: Builder, op: Op, args: NodeOperands) -> NodeResults 
         case ops.Transpose(order=outer), (
             Value(node=Node(op=ops.Transpose(order=inner), args=(Value() as x,))),
         ):
-            return build.add(ops.Transpose(tuple(inner[n] for n in outer)), x)
+            return build.add_node(ops.Transpose(tuple(inner[n] for n in outer)), x)
     return None
 
 
 def build_three_transposes() -> Graph:
     build = Builder()
-    x = build.input("x", Input(Type.of("f32", Dim.symbol("a"), 2, 3)))
+    x = build.add_input("x", Input(Type.of("f32", Dim.symbol("a"), 2, 3)))
     y = x
     for n in range(3):
-        y = build.one(ops.Transpose((1, 2, 0)), y, scope=f"turn.{n}")
+        y = build.add_op(ops.Transpose((1, 2, 0)), y, scope=f"turn.{n}")
         build.names[f"turn.{n}"] = y
-    return build.finish("main", {"y": build.one(ops.Pointwise("tanh"), y)}, min_lengths={"a": 1})
+    return build.build_graph(
+        "main", {"y": build.add_op(ops.Pointwise("tanh"), y)}, min_lengths={"a": 1}
+    )
 
 
 def test_three_transposes_cancel_and_keep_their_name() -> None:
@@ -73,24 +75,24 @@ def test_graph_errors_are_described() -> None:
 def test_batch_dependence_is_reported() -> None:
     build = Builder()
     b, t = Dim.symbol("batch"), Dim.symbol("seq")
-    x = build.input("x", Input(Type.of("f32", b, t)))
-    mean = build.one(ops.Reduce("mean", 0), x)
-    graph = build.finish("main", {"y": build.one(ops.Arith("sub"), x, mean)})
+    x = build.add_input("x", Input(Type.of("f32", b, t)))
+    mean = build.add_op(ops.Reduce("mean", 0), x)
+    graph = build.build_graph("main", {"y": build.add_op(ops.Arith("sub"), x, mean)})
     assert find_batch_symbol(graph) == "batch"
     (warning,) = check_batch_independence(graph, "batch")
     assert (warning.code, warning.severity) == ("W0602", "warning")
     assert warning.title == "`mean` mixes elements along `batch`: each result depends on the others"
-    apart = build.finish("main", {"y": build.one(ops.Reduce("sum", 1), x)})
+    apart = build.build_graph("main", {"y": build.add_op(ops.Reduce("sum", 1), x)})
     assert check_batch_independence(apart, "batch") == []
 
 
 def test_analysis_report() -> None:
     build = Builder()
-    x = build.input("x", Input(Type.of("f32", Dim.symbol("batch"), Dim.symbol("seq"))))
-    build.input(
-        "keep", Input(Type.of("bool", Dim.symbol("batch"), Dim.symbol("seq")), keep="right")
+    x = build.add_input("x", Input(Type.of("f32", Dim.symbol("batch"), Dim.symbol("seq"))))
+    build.add_input(
+        "keep", Input(Type.of("bool", Dim.symbol("batch"), Dim.symbol("seq")), padding_side="right")
     )
-    graph = build.finish("main", {"y": build.one(ops.Delay(1, 2, 0.0), x)})
+    graph = build.build_graph("main", {"y": build.add_op(ops.Delay(1, 2, 0.0), x)})
     assert analyze_graph(graph, "x", "y").format_lines() == [
         "causal along seq",
         "  y[t] depends on positions t-2 to t",

@@ -20,14 +20,14 @@ from specc.transforms.linear_weights import (
 def build_linear_graph(out: int, width: int, *, shown: bool = False) -> Graph:
     """Build two linear layers; one matrix is read by another op too."""
     made = Builder()
-    x = made.input("x", Input(Type("f32", (Dim.symbol("n"), Dim.of(width)))))
-    w = made.parameter(Parameter(name="w", type=Type.of("f32", out, width), initial=""))
-    b = made.parameter(Parameter(name="b", type=Type.of("f32", out), initial=""))
-    v = made.parameter(Parameter(name="v", type=Type.of("f32", width, out), initial=""))
-    y = made.one(ops.Linear(), made.one(ops.Linear(), x, w, b), v, None)
-    z = made.one(ops.MatMul(), x, v)
+    x = made.add_input("x", Input(Type("f32", (Dim.symbol("n"), Dim.of(width)))))
+    w = made.add_parameter(Parameter(name="w", type=Type.of("f32", out, width), initializer=""))
+    b = made.add_parameter(Parameter(name="b", type=Type.of("f32", out), initializer=""))
+    v = made.add_parameter(Parameter(name="v", type=Type.of("f32", width, out), initializer=""))
+    y = made.add_op(ops.Linear(), made.add_op(ops.Linear(), x, w, b), v, None)
+    z = made.add_op(ops.MatMul(), x, v)
     more = {"w": w} if shown else {}
-    return made.finish("g", {"y": y, "z": z, **more})
+    return made.build_graph("g", {"y": y, "z": z, **more})
 
 
 def test_results_are_unchanged() -> None:

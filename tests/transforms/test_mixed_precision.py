@@ -93,8 +93,8 @@ def test_interface_is_unchanged(name: str) -> None:
 def find_producer(value: Value) -> Node:
     """Return the node that computes a result, ignoring casts."""
     while value.node is not None and isinstance(value.node.op, ops.Cast | ops.Last):
-        assert value.node.first is not None
-        value = value.node.first
+        assert value.node.first_operand is not None
+        value = value.node.first_operand
     assert value.node is not None
     return value.node
 
@@ -154,13 +154,13 @@ def test_kv_cache_is_half(name: str) -> None:
 def test_underflowing_constant_stays_float32() -> None:
     """`1e-9` underflows to zero in float16."""
     made = Builder()
-    x = made.input("x", Input(Type.of("f32", 2, 3)))
-    w = made.parameter(Parameter(name="w", type=Type.of("f32", 3, 3), initial="zeros"))
-    product = made.one(ops.Linear(), x, w)
+    x = made.add_input("x", Input(Type.of("f32", 2, 3)))
+    w = made.add_parameter(Parameter(name="w", type=Type.of("f32", 3, 3), initializer="zeros"))
+    product = made.add_op(ops.Linear(), x, w)
     for number, half, wanted in ((1e-9, "f16", "f32"), (1e-9, "bf16", "bf16")):
-        small = made.one(ops.Constant(number, "f32"))
-        total = made.one(ops.Arith("add"), product, small)
-        again = made.one(ops.Linear(), total, w)
-        graph = convert_graph_to_half(made.finish("g", {"y": again}), half)  # type: ignore[arg-type]
+        small = made.add_op(ops.Constant(number, "f32"))
+        total = made.add_op(ops.Arith("add"), product, small)
+        again = made.add_op(ops.Linear(), total, w)
+        graph = convert_graph_to_half(made.build_graph("g", {"y": again}), half)  # type: ignore[arg-type]
         (added,) = (r for n, r in graph.nodes if isinstance(n.op, ops.Arith))
         assert added[0].type.dtype == wanted

@@ -54,7 +54,7 @@ def test_every_window_is_exceeded_or_listed(
     (tmp_path / "m.specc").write_text(text)
     specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
     found = list(iterate_rounds(specc.load(tmp_path / "m.onnx").scoring))
-    longest = max(one.sizes.get("n", 0) for one in found if one.compared)
+    longest = max(one.sizes.get("n", 0) for one in found if one.is_compared)
     listed = [name for one in found for name in one.skipped_lengths]
     beyond = [length for length in lengths if length >= longest]
     if beyond:
@@ -62,7 +62,7 @@ def test_every_window_is_exceeded_or_listed(
         assert name.startswith("n above ")
         assert int(name.removeprefix("n above ")) <= min(beyond)
     strict = cli.main(["verify", str(tmp_path / "m.onnx"), "--strict", "-q"])
-    assert strict == (5 if listed or any(one.uncovered for one in found) else 0)
+    assert strict == (5 if listed or any(one.uncovered_subgraphs for one in found) else 0)
 
 
 @pytest.mark.parametrize("parts", ["score,step", "generate"])

@@ -10,9 +10,9 @@ import specc
 from specc.cli.main import main
 from specc.runtime.random_inputs import make_random_inputs
 from specc.verification.quantization_error import (
-    QuantizationLoss,
-    comparison_sizes,
-    log_probabilities,
+    OutputError,
+    choose_comparison_sizes,
+    compute_log_softmax,
 )
 
 
@@ -47,7 +47,7 @@ def test_error_per_layer(models: dict[str, str], capsys: pytest.CaptureFixture[s
     told = {line.split("`")[1]: float(line.split()[-4]) for line in lines if " off by " in line}
     low, full = (specc.load(models[f"gpt2{kind}"]).weights() for kind in ("int8", ""))
     graph = specc.load(models["gpt2"]).manifest.graph
-    inputs = make_random_inputs(graph, comparison_sizes(graph), np.random.default_rng(0))
+    inputs = make_random_inputs(graph, choose_comparison_sizes(graph), np.random.default_rng(0))
     rows = [w["wte.weight"].astype(float)[inputs["input_ids"]] for w in (low, full)]
     lost = np.linalg.norm(rows[0] - rows[1]) / np.linalg.norm(rows[1])
     assert told["wte"] == pytest.approx(lost, rel=0.05)  # two digits are printed
@@ -84,9 +84,12 @@ def test_invalid_thresholds(wrong: str, models: dict[str, str]) -> None:
 def test_measures_computed_by_hand() -> None:
     full = np.array([[[0.0, 1.0], [2.0, 0.0]]], np.float32)
     low = np.array([[[0.0, 1.0], [2.0, 3.0]]], np.float32)
-    loss = QuantizationLoss()
-    loss.see(low, full, drawn=True)
-    p, q = (log_probabilities(full.astype(float)[0, 1]), log_probabilities(low.astype(float)[0, 1]))
+    loss = OutputError()
+    loss.add_result(low, full, is_logits=True)
+    p, q = (
+        compute_log_softmax(full.astype(float)[0, 1]),
+        compute_log_softmax(low.astype(float)[0, 1]),
+    )
     found = loss.measures
     assert found["top1_changed"] == 0.5
     assert found["error"] == 1.5

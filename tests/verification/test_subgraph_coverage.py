@@ -15,7 +15,7 @@ import specc
 from specc.cli import main as cli
 from specc.diagnostics.diagnostic import Failed
 from specc.runtime.random_inputs import make_random_inputs
-from specc.verification.subgraph_coverage import Coverage
+from specc.verification.subgraph_coverage import SubgraphCoverage
 from specc.verification.verify_model import iterate_rounds
 
 HEAD = """specc 1
@@ -48,7 +48,7 @@ def find_subgraphs(graph: GraphProto) -> Iterator[GraphProto]:
 def test_every_subgraph_of_blocked_attention_is_executed(name: str, tmp_path: Path) -> None:
     path = compile_text(HEAD + BLOCKED[name], tmp_path)
     found = list(iterate_rounds(specc.load(path).scoring))
-    assert not any(one.uncovered for one in found)
+    assert not any(one.uncovered_subgraphs for one in found)
     assert cli.main(["verify", str(path), "--strict"]) == 0
 
 
@@ -88,12 +88,12 @@ def test_executions_are_counted_in_nested_bodies(tmp_path: Path) -> None:
         ({"batch": 2, "n": 200}, 0.01, 200 // 16 + 1),
         ({"batch": 2, "n": 200}, 0.7, 0),
     ):
-        coverage = Coverage.of(model)
+        coverage = SubgraphCoverage.from_model(model)
         rng = np.random.default_rng(0)
         graph = model.manifest.graph
         coverage.run(make_random_inputs(graph, sizes, rng, density))
         names = coverage.subgraphs.names
-        counted = dict(zip(names, coverage.counts.tolist(), strict=True))
+        counted = dict(zip(names, coverage.execution_counts.tolist(), strict=True))
         (loop,) = (n for n in names if "Loop" in n)
         assert counted[loop] == blocks
 
@@ -115,4 +115,4 @@ def test_unexecuted_subgraphs_are_listed(
 def test_every_subgraph_of_a_built_in_spec_is_executed(spec: str, tmp_path: Path) -> None:
     specc.compile(spec, tmp_path / "m.onnx", init=0, set=SMALL_CONFIGS[spec])
     found = list(iterate_rounds(specc.load(tmp_path / "m.onnx").scoring))
-    assert not [one.uncovered for one in found if one.uncovered]
+    assert not [one.uncovered_subgraphs for one in found if one.uncovered_subgraphs]

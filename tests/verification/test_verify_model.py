@@ -67,14 +67,14 @@ def test_nonfinite_values_are_compared_by_position(
     got: list[float], want: list[float], agrees: bool
 ) -> None:
     assert (
-        not compare_result("y", np.array(got, np.float32), np.array(want, np.float64)).what
+        not compare_result("y", np.array(got, np.float32), np.array(want, np.float64)).description
     ) is agrees
 
 
 def test_shapes_and_integers_are_compared_exactly() -> None:
-    assert compare_result("y", np.zeros((2, 3), "f4"), np.zeros((3, 2))).what
-    assert compare_result("y", np.array([1, 2]), np.array([1, 3])).what
-    assert not compare_result("y", np.array([1, 2]), np.array([1, 2])).what
+    assert compare_result("y", np.zeros((2, 3), "f4"), np.zeros((3, 2))).description
+    assert compare_result("y", np.array([1, 2]), np.array([1, 3])).description
+    assert not compare_result("y", np.array([1, 2]), np.array([1, 2])).description
 
 
 def compile_text(text: str, directory: Path, **options: Any) -> Path:
@@ -145,15 +145,15 @@ def generate_inputs(**given: Input) -> Iterator[dict[str, Any]]:
     """Yield the inputs of the first three rounds."""
     b = Builder()
     for name, facts in given.items():
-        b.input(name, facts)
-    graph = b.finish("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
+        b.add_input(name, facts)
+    graph = b.build_graph("g", {name: b.inputs[name] for name in given}, min_lengths={"n": 2})
     rng = np.random.default_rng(0)
     for turn in range(3):
         yield make_random_inputs(graph, choose_lengths(graph, turn), rng)
 
 
 def test_first_and_last_id_are_used() -> None:
-    ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), below=Dim.of(1000))
+    ids = Input(Type.of("i64", Dim.symbol("b"), Dim.symbol("n")), upper_bound=Dim.of(1000))
     tried = [made["ids"] for made in generate_inputs(ids=ids)]
     assert [t.shape for t in tried] == [(1, 2), (2, 3), (3, 5)]
     assert all(t.max() == 999 and t.min() == 0 for t in tried)
@@ -161,12 +161,12 @@ def test_first_and_last_id_are_used() -> None:
 
 @pytest.mark.parametrize(("side", "sides"), [("left", {0}), ("right", {1}), ("any", {0, 1})])
 def test_padding_side(side: Any, sides: set[int]) -> None:
-    keep = Input(Type.of("bool", Dim.symbol("b"), Dim.symbol("n")), keep=side)
+    keep = Input(Type.of("bool", Dim.symbol("b"), Dim.symbol("n")), padding_side=side)
     seen: set[int] = set()
     for seed in range(10):
         b = Builder()
-        x = b.input("keep", keep)
-        graph = b.finish("g", {"y": x})
+        x = b.add_input("keep", keep)
+        graph = b.build_graph("g", {"y": x})
         made = make_random_inputs(graph, {"b": 3, "n": 5}, np.random.default_rng(seed))["keep"]
         assert made[0].all()
         assert made.any(axis=1).all()

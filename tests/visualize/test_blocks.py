@@ -38,17 +38,17 @@ def test_block_weights_and_cost_equal_the_graph(name: str) -> None:
     ]
     graph = elaborate_graph(name, *([] if name in SOME else sets))
     root = build_block_tree(graph)
-    assert root.weights == count_parameters(graph)
-    assert root.work == summarize_graph(graph).sum_parts("multiply_adds")
-    for block in root.all():
+    assert root.parameter_count == count_parameters(graph)
+    assert root.multiply_adds == summarize_graph(graph).sum_parts("multiply_adds")
+    for block in root.walk_blocks():
         for a, b in block.flow.edges:
             assert {a, b} <= {*range(len(block.flow.items))}
         inside = {item.name for item in block.flow.items if item.role == "block"}
-        assert inside <= set(block.inner)
+        assert inside <= set(block.inner_blocks)
 
 
 def find_block(root: Block, path: str) -> Block:
-    return next(block for block in root.all() if block.path == path)
+    return next(block for block in root.walk_blocks() if block.path == path)
 
 
 def test_gpt2_layer_equals_the_paper() -> None:
@@ -61,7 +61,7 @@ def test_gpt2_layer_equals_the_paper() -> None:
     ]  # fmt: skip
     assert layer.flow.items[0].role == "port"
     assert layer.kind == "attention"
-    assert layer.inner["mlp"].kind == "linear"
+    assert layer.inner_blocks["mlp"].kind == "linear"
 
 
 def test_edges_from_encoder_to_decoder() -> None:
@@ -82,7 +82,7 @@ def test_edges_from_encoder_to_decoder() -> None:
 
 def test_blocks_have_source_lines() -> None:
     root = build_block_tree(elaborate_graph("digits"))
-    lines = [line for block in root.all() for line in block.lines]
+    lines = [line for block in root.walk_blocks() for line in block.lines]
     assert {line.file for line in lines} >= {"vit.specc"}
     for line in lines:
         assert line.number >= 1

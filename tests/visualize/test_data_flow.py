@@ -85,7 +85,7 @@ def is_computed(node: Node, results: tuple[Value, ...]) -> bool:
 
 def list_shown_blocks(root: Block) -> list[Block]:
     """Return the blocks with parts."""
-    return [b for b in root.all() if b.inner]
+    return [b for b in root.walk_blocks() if b.inner_blocks]
 
 
 def map_nodes_to_parts(
@@ -101,7 +101,7 @@ def map_nodes_to_parts(
 
 def list_members(graph: Graph, homes: Mapping[Node, str], block: Block, name: str) -> list[Node]:
     """Return the nodes of an inner block and its repetitions."""
-    inner = block.inner[name]
+    inner = block.inner_blocks[name]
     return [
         node
         for node, results in graph.nodes
@@ -117,7 +117,7 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
         outside = {
             node
             for node, results in graph.nodes
-            if is_computed(node, results) and not is_inside(homes[node], block.outer)
+            if is_computed(node, results) and not is_inside(homes[node], block.outer_path)
         }
         oracle = DataFlowOracle(graph, part_of, outside - part_of.keys())
         read = {
@@ -143,7 +143,7 @@ def check_edges(graph: Graph, homes: Homes, root: Block) -> None:
 def check_reachability(graph: Graph, homes: Homes, root: Block) -> None:
     """Every part leads to a result and is reachable from an input, except parts that contain only
     weights, such as position embeddings."""
-    for block in root.all():
+    for block in root.walk_blocks():
         items, edges = block.flow.items, block.flow.edges
         reached = {n for n, i in enumerate(items) if i.role == "result"}
         while more := {a for a, b in edges if b in reached} - reached:
@@ -178,9 +178,9 @@ def reads_inputs(graph: Graph, value: Value) -> bool:
 
 def check_residuals(graph: Graph, homes: Homes, root: Block) -> None:
     """Every residual sum is a `+` of some block."""
-    drawn = {i.node for b in root.all() for i in b.flow.items if i.role == "op"}
-    scopes = {b.outer for b in root.all() if b.inner}
-    leaves = [b.outer for b in root.all() if not b.inner]
+    drawn = {i.node for b in root.walk_blocks() for i in b.flow.items if i.role == "op"}
+    scopes = {b.outer_path for b in root.walk_blocks() if b.inner_blocks}
+    leaves = [b.outer_path for b in root.walk_blocks() if not b.inner_blocks]
     weights = {*graph.parameters.values()}
     for node, _ in graph.nodes:
         if not (isinstance(node.op, ops.Arith) and node.op.fn == "add"):
@@ -220,7 +220,7 @@ def test_bert_residual_connections() -> None:
     """Devlin et al., 2018: LayerNorm(x + dense(h)) twice per layer."""
     root = build_block_tree(elaborate_small("bert"))
     for path in ("bert.encoder.layer.0.attention.output", "bert.encoder.layer.0.output"):
-        flow = next(b for b in root.all() if b.path == path).flow
+        flow = next(b for b in root.walk_blocks() if b.path == path).flow
         names = [(flow.items[a].name, flow.items[b].name) for a, b in flow.edges]
         assert ("dense", "+") in names
         assert ("+", "LayerNorm") in names
@@ -231,7 +231,7 @@ def test_bert_residual_connections() -> None:
 def test_planted_bugs_are_found(mistake: str) -> None:
     graph = elaborate_small("bert")
     homes, root = find_node_scopes(graph), build_block_tree(graph)
-    flow = root.inner["bert"].flow
+    flow = root.inner_blocks["bert"].flow
     _, b = flow.edges[-2]
     blocks = [n for n, item in enumerate(flow.items) if item.role == "block"]
     edges = {
@@ -239,8 +239,8 @@ def test_planted_bugs_are_found(mistake: str) -> None:
         "extra": (*flow.edges, (blocks[0], blocks[-1])),
         "lost": tuple(e for e in flow.edges if e[1] != b),
     }[mistake]
-    changed = replace(root.inner["bert"], flow=replace(flow, edges=edges))
-    wrong = replace(root, inner={**root.inner, "bert": changed})
+    changed = replace(root.inner_blocks["bert"], flow=replace(flow, edges=edges))
+    wrong = replace(root, inner_blocks={**root.inner_blocks, "bert": changed})
     with pytest.raises(AssertionError):
         check_edges(graph, homes, wrong)
         check_reachability(graph, homes, wrong)

@@ -242,27 +242,27 @@ Rest = Callable[[Builder, Value, Value], dict[str, Value]]
 def build_norm_graph(rest: Rest) -> Graph:
     """Build `rest` over the result of a norm and a weight."""
     b = Builder()
-    x = b.input("x", Input(Type("f32", (Dim.symbol("n"), FOUR))))
+    x = b.add_input("x", Input(Type("f32", (Dim.symbol("n"), FOUR))))
     parts = {"g": (4,), "b": (4,), "w": (4, 4)}
     g, bias, w = (
-        b.parameter(Parameter(name=n, type=Type.of("f32", *s), initial="zeros"))
+        b.add_parameter(Parameter(name=n, type=Type.of("f32", *s), initializer="zeros"))
         for n, s in parts.items()
     )
-    made = b.one(ops.LayerNorm(1e-5), x, g, bias)
-    return b.finish("g", rest(b, made, w))
+    made = b.add_op(ops.LayerNorm(1e-5), x, g, bias)
+    return b.build_graph("g", rest(b, made, w))
 
 
 def apply_linear(b: Builder, x: Value, w: Value) -> Value:
-    return b.one(ops.Linear(), x, w, None)
+    return b.add_op(ops.Linear(), x, w, None)
 
 
 def transpose(b: Builder, w: Value) -> Value:
-    return b.one(ops.Transpose((1, 0)), w)
+    return b.add_op(ops.Transpose((1, 0)), w)
 
 
 REFUSED: dict[str, Rest] = {
     "it is a result too": lambda b, x, w: {"y": apply_linear(b, x, w), "x": x},
-    "it is added too": lambda b, x, w: {"y": b.one(ops.Arith("add"), x, apply_linear(b, x, w))},
+    "it is added too": lambda b, x, w: {"y": b.add_op(ops.Arith("add"), x, apply_linear(b, x, w))},
     "the weight reads more": lambda b, x, w: {
         "y": apply_linear(b, x, w),
         "z": apply_linear(b, apply_linear(b, x, w), w),

@@ -53,10 +53,10 @@ def add_model_docs(model: ModelProto, graph: Graph, doc: str) -> None:
 
 def format_input_doc(graph_input: Input) -> str:
     """Return the doc string of an input, such as `i64[batch, seq], from 0 to 50256`."""
-    if graph_input.keep:
-        side = PADDING_SIDE_TEXT[graph_input.keep]
+    if graph_input.padding_side:
+        side = PADDING_SIDE_TEXT[graph_input.padding_side]
         return f"{graph_input.type}: false at padded positions; padding{side or ' on any side'}"
-    limit = graph_input.below.number if graph_input.below is not None else None
+    limit = graph_input.upper_bound.number if graph_input.upper_bound is not None else None
     return str(graph_input.type) if limit is None else f"{graph_input.type}, from 0 to {limit - 1}"
 
 
@@ -166,7 +166,7 @@ def build_model(
     g.facts.max_lengths = {symbol: limit.max_length for symbol, limit in limits.items()}
     for name, value in graph.inputs.items():
         g.values.tensors[value] = Tensor(name, value.type, value)
-        g.facts.padding_sides[value] = graph.input_facts[name].keep
+        g.facts.padding_sides[value] = graph.input_facts[name].padding_side
     g.values.buffers.update(graph.inputs[name] for name in buffers)
     weights = add_parameters(g, graph.parameters, storage_dtypes or {}, ties or {})
     lower_nodes(g, graph)

@@ -107,7 +107,7 @@ class GenerationParts(SelfDecodingGraph):
     @property
     def can_start_empty(self) -> bool:
         """Return True if generation can start without a prompt."""
-        graph, growing = self.graph, self.derived.growing
+        graph, growing = self.graph, self.derived.sequence_input
         batch = graph.inputs[growing].type.shape[0]
         others = [t for n, t in self.inputs.items() if n not in (growing, *self.padding_masks)]
         return (bool(self.decoding.start) or self.starts_from_prefix) and any(
@@ -133,29 +133,35 @@ class GenerationParts(SelfDecodingGraph):
     @property
     def optional_inputs(self) -> tuple[str, ...]:
         """Return the optional inputs: the prompt, if a start token is built in."""
-        absent_inputs = (self.derived.growing, *self.padding_masks) if self.can_start_empty else ()
+        absent_inputs = (
+            (self.derived.sequence_input, *self.padding_masks) if self.can_start_empty else ()
+        )
         return tuple(n for n in self.inputs if n in absent_inputs)
 
     @property
     def padding_masks(self) -> tuple[str, ...]:
         """Return the padding masks of the prompt."""
-        graph, shape = self.graph, self.graph.inputs[self.derived.growing].type.shape
+        graph, shape = self.graph, self.graph.inputs[self.derived.sequence_input].type.shape
         return tuple(
             n
             for n, v in graph.inputs.items()
-            if graph.input_facts[n].keep and v.type.shape == shape
+            if graph.input_facts[n].padding_side and v.type.shape == shape
         )
 
     @cached_property
     def _read_inputs(self) -> set[str]:
         """Return the spec's inputs that the graphs, or the input defaults in use, read."""
         names = {n for part in self.graphs for n in part.inputs if n in self.graph.inputs} | {
-            self.derived.growing
+            self.derived.sequence_input
         }
         pending = list(names)
         while pending:
             name = pending.pop()
-            if self.defaults and name in self.defaults.outputs and name != self.derived.growing:
+            if (
+                self.defaults
+                and name in self.defaults.outputs
+                and name != self.derived.sequence_input
+            ):
                 sources = find_default_sources(self.defaults, name) - names
                 names |= sources
                 pending += sources
@@ -165,7 +171,7 @@ class GenerationParts(SelfDecodingGraph):
     def _defaulted_inputs(self) -> list[str]:
         """Return the inputs that are computed inside the model."""
         outputs = self.defaults.outputs if self.defaults else ()
-        return [n for n in outputs if n in self._read_inputs and n != self.derived.growing]
+        return [n for n in outputs if n in self._read_inputs and n != self.derived.sequence_input]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +209,7 @@ class GenerationContext:
     def per_token_inputs(self) -> list[str]:
         """Return the step's inputs along the time axis other than the tokens."""
         other_inputs = {
-            self.derived.growing,
+            self.derived.sequence_input,
             *self.derived.static_inputs,
             *(s.name for s in self.derived.states),
         }
@@ -222,7 +228,7 @@ class GenerationContext:
             # `encode` lists all inputs of the spec; those without users may be unbound.
             if name in tensors or value in read:
                 g.values.tensors[value] = Tensor(tensors[name].name, value.type, value)
-                g.facts.padding_sides[value] = graph.input_facts[name].keep
+                g.facts.padding_sides[value] = graph.input_facts[name].padding_side
         for name, value in graph.parameters.items():
             g.values.tensors[value] = g.values.parameters[name]
 

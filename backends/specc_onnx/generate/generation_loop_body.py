@@ -82,9 +82,9 @@ def find_token_mask_default(context: GenerationContext, name: str) -> Graph | No
     """Return the default that computes whether a generated token is valid; None if all tokens are
     valid. Raise E0944 for a default that reads more than the token.
     """
-    defaults, growing = context.parts.defaults, context.derived.growing
+    defaults, growing = context.parts.defaults, context.derived.sequence_input
     # With padding on a fixed side, all generated positions are valid.
-    has_fixed_side = context.parts.graph.input_facts[name].keep != "any"
+    has_fixed_side = context.parts.graph.input_facts[name].padding_side != "any"
     if defaults is None or name not in defaults.outputs or has_fixed_side:
         return None
     default = extract_tokenwise_default(defaults, name, growing)
@@ -183,7 +183,7 @@ def emit_first_logits(
     g, state_carries = context.g, context.derived.states
     next_states = [context.derived.step.outputs[s.next_output] for s in state_carries]
     logits_type = Type("f32", (context.batch, first_logits.shape[-1]))
-    tokens = body_tensors[context.derived.growing].name
+    tokens = body_tensors[context.derived.sequence_input].name
     count = emit_axis_length(g, tokens, 1)
     has_tokens = g.node("Squeeze", g.node("Greater", count, [0]))
     types = [logits_type, *(value.type for value in next_states)]
@@ -229,7 +229,7 @@ def _list_next_carries(
     context: GenerationContext, body_tensors: Mapping[str, Tensor], decision: TokenDecision
 ) -> list[str]:
     """Return the carries after the iteration, in the order of `LoopIteration.carries`."""
-    dtype = context.derived.step.inputs[context.derived.growing].type.dtype
+    dtype = context.derived.step.inputs[context.derived.sequence_input].type.dtype
     token = emit_cast(
         context.g, emit_unsqueeze(context.g, decision.tokens, 1), dtype, source_dtype="i64"
     )
@@ -255,7 +255,7 @@ def _emit_next_mask(
     beams_share_mask = context.repeat_count > 1 and default is None
     if decision.parents is not None and batch_axis is not None and not beams_share_mask:
         mask = g.node("Gather", mask, decision.parents, axis=batch_axis)
-    new = context.derived.step.inputs[context.derived.growing].type.shape[1]
+    new = context.derived.step.inputs[context.derived.sequence_input].type.shape[1]
     time_axis = next(n for n, d in enumerate(x.shape) if d.symbols() & new.symbols())
     if default is None:
         leading = g.node("Shape", mask, start=0, end=time_axis)
@@ -263,7 +263,7 @@ def _emit_next_mask(
         shape = g.node("Concat", leading, [1], trailing, axis=0)
         newest = g.node("Expand", True, shape)
     else:
-        value = default.inputs[context.derived.growing]
+        value = default.inputs[context.derived.sequence_input]
         g.values.tensors[value] = Tensor(token, value.type)
         # IR types have another `batch` than the expanded beams, so they are not recorded.
         types, g.bodies.open[-1].types = g.bodies.open[-1].types, {}

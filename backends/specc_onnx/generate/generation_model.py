@@ -65,8 +65,8 @@ def build_generation_model(
     g = context.g
     weights = add_parameters(g, parts.parameters, storage_dtypes or {}, ties or {})
     for name in context.per_token_inputs:
-        if not context.parts.graph.input_facts[name].keep:
-            growing = context.derived.growing
+        if not context.parts.graph.input_facts[name].padding_side:
+            growing = context.derived.sequence_input
             raise_error(
                 "E0944",
                 f"`{name}` has no value for generated positions of `{growing}`",
@@ -110,8 +110,8 @@ def _make_generation_context(
     # An absent optional input is empty, so it determines no length.
     input_types = {n: t for n, t in types.items() if n not in parts.optional_inputs}
     lengths = LengthResolver(input_types, graph.length_equations, graph.min_lengths)
-    shape = graph.inputs[derived.growing].type.shape
-    assert len(shape) == 2, f"{derived.growing} is not a token sequence per batch element"
+    shape = graph.inputs[derived.sequence_input].type.shape
+    assert len(shape) == 2, f"{derived.sequence_input} is not a token sequence per batch element"
     batch = shape[0]
     beams = decoding.num_beams if decoding.strategy == "beam" else 1
     static_inputs = (derived.step.inputs[n].type for n in derived.static_inputs)
@@ -194,7 +194,7 @@ def _emit_begin_token(context: GenerationContext) -> str | None:
     """
     g = context.g
     g.site = LoweringSite(("start",))
-    growing = context.derived.growing
+    growing = context.derived.sequence_input
     type, is_absent = context.types[growing], None
     tokens = _emit_optional_input(context, growing)
     if not context.parts.starts_from_prefix:
@@ -237,7 +237,7 @@ def _emit_optional_input(context: GenerationContext, name: str) -> str:
 
 def make_prompt_carry(context: GenerationContext) -> LoopCarry:
     """Build the carry of the token ids; its initial value is the whole prompt."""
-    growing = context.derived.growing
+    growing = context.derived.sequence_input
     ids = context.main_tensors[growing]
     default_names = (n for graph in context.parts.default_graphs for n in graph.outputs)
     for name in default_names:

@@ -155,7 +155,7 @@ def _emit_masked_softmax(g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 
 @lower
-def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+def masked_hardmax(op: ops.MaskedHardmax, g: Emitter, scores: Tensor, mask: Tensor) -> str:
     """Lower to the one-hot of the first maximum of the visible scores."""
     dtype, axis = scores.dtype, scores.rank - 1
     lowest = g.constant(float("-inf"), dtype)
@@ -172,7 +172,9 @@ def hard(op: ops.Hard, g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 
 @lower
-def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
+def masked_normalization(
+    op: ops.MaskedNormalization, g: Emitter, scores: Tensor, mask: Tensor
+) -> str:
     """Lower to the visible scores after ReLU divided by their sum, or by 1 if the sum is 0."""
     dtype, axis = scores.dtype, scores.rank - 1
     visible = g.node("Where", mask, g.node("Relu", scores), g.constant(0, dtype))
@@ -182,7 +184,7 @@ def share(op: ops.Share, g: Emitter, scores: Tensor, mask: Tensor) -> str:
 
 
 @lower
-def weigh(op: ops.Weigh, g: Emitter, weights: Tensor, values: Tensor) -> str:
+def weighted_sum(op: ops.WeightedSum, g: Emitter, weights: Tensor, values: Tensor) -> str:
     """Lower to a sum over near keys, a blocked sum, or a matrix product."""
     if weights.value and weights.value.node:
         _record_attention_note(g, weights.dtype, {"weights": weights.name})

@@ -285,7 +285,7 @@ def _emit_key_span(
     """Emit the key positions to which the queries of a block attend; the span is never empty."""
     zero, one = g.shape([0]), [1]
     # The band bounds q - k: its upper end is the lookback, its negated lower end the lookahead.
-    back, ahead = local.band.hi, -local.band.lo
+    back, ahead = local.band.high, -local.band.low
     start, stop = zero, length
     if back != inf:
         start = g.node("Sub", queries.start, [int(back)])

@@ -161,11 +161,15 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
         padding_before, padding_after, counts_padding = (
             op.padding_before,
             op.end_padding,
-            op.counted,
+            op.count_include_pad,
         )
-        if counts_padding and any(op.extra):
+        if counts_padding and any(op.end_overhang):
             name = _emit_window_padding(g, op, name, 0.0, "f32")
-            padding_before, padding_after, counts_padding = (0,) * len(op.kernel), op.extra, False
+            padding_before, padding_after, counts_padding = (
+                (0,) * len(op.kernel),
+                op.end_overhang,
+                False,
+            )
         return g.node(
             "AveragePool",
             name,
@@ -179,7 +183,7 @@ def average_pool(op: ops.AveragePool, g: Emitter, x: Tensor) -> str:
 
 
 @lower
-def keep_rows(op: ops.KeepRows, g: Emitter, keep: Tensor) -> str:
+def downsample_padding_mask(op: ops.DownsamplePaddingMask, g: Emitter, keep: Tensor) -> str:
     """Lower to a max pool over the mask as floats; "all true" is computed as "none false"."""
     is_any, pad = op.lag < 0, max(-op.lag, 0)
     pool = ops.MaxPool((abs(op.lag) + 1,), (op.stride,), (1,), (pad, pad))
@@ -198,7 +202,7 @@ class _EmptyWindowGuard:
     """Padding for sliding windows, whose axes may be empty at run time."""
 
     g: Emitter
-    op: ops.Sliding
+    op: ops.SlidingWindowOp
 
     @property
     def first_axis(self) -> int:

@@ -162,8 +162,8 @@ class LengthResolver:
 def _read_axis(g: "Emitter", lengths: LengthResolver, source: AxisSource) -> str:
     """Emit a symbol computed from an axis of an input, i64[1]."""
     axis_length = g.node("Shape", source.input, start=source.axis, end=source.axis + 1)
-    if source.rest != 0:
-        axis_length = g.node("Sub", axis_length, lengths.emit_length(g, source.rest))
+    if source.offset != 0:
+        axis_length = g.node("Sub", axis_length, lengths.emit_length(g, source.offset))
     if source.factor == 1:
         return axis_length
     return emit_exact_quotient(g, axis_length, [source.factor])

@@ -69,7 +69,7 @@ class GridSlice:
 
     def build_graph(self, value: Value) -> Graph:
         """Return the graph that computes a slice from values of the outer graph."""
-        return self.builder.finish("portion", {"portion": value})
+        return self.builder.build_graph("portion", {"portion": value})
 
     def _slice_all_operands(
         self, value: Value, axes: GridAxes
@@ -106,7 +106,7 @@ class GridSlice:
         mask = op.mask(node)
         last = op.scores(node).type.rank - 1
         band = find_band_interval(mask, mask.type.rank - 2, mask.type.rank - 1)
-        is_inside = self.visible_band.lo <= band.lo and band.hi <= self.visible_band.hi
+        is_inside = self.visible_band.low <= band.low and band.high <= self.visible_band.high
         return is_inside and axes == (last - 1, last)
 
     def _slice_leaf(self, value: Value, axes: GridAxes) -> Value:
@@ -130,7 +130,7 @@ class GridSlice:
         if isinstance(op, ops.Expand) and op.axis in axes:
             op = replace(op, length=shape[op.axis])
         try:
-            result = self.builder.add(op, *operands, scope=self.scope)[value.index]
+            result = self.builder.add_node(op, *operands, scope=self.scope)[value.index]
         except ShapeError:
             return None
         return result if result.type.shape == tuple(shape) else None

@@ -12,7 +12,7 @@ from specc.analysis.linear_recurrence import MAX_LOOP_LENGTH, match_linear_recur
 from specc.ir import ops
 from specc.ir.dim import Dim
 from specc.ir.graph import Builder, Value, collect_needed_nodes
-from specc.ir.ops.recurrent import Loop, remove_axis
+from specc.ir.ops.recurrent import LoopOperands, remove_axis
 from specc.ir.types import Type
 from specc.transforms.chunk_scan import LinearRecurrence, compute_in_chunks
 from specc_onnx.lower.blocked_attention import set_lengths_nonempty
@@ -62,13 +62,13 @@ def _emit_chunks(
 
 def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     """Lower to `Scan`, or to `Loop` for early exit and targets that need it."""
-    if op.until != -1 or g.target.loop_operator == "loop":
+    if op.end_condition_index != -1 or g.target.loop_operator == "loop":
         return emit_loop_node(op, g, *args)
     operands = op.split_operands(args)
     scanned, axes = _emit_scanned_operands(op, g, operands)
     body = _build_scan_body(op, g, operands)
     directions = [int(op.reverse)]
-    collected = len(op.body.outputs) - op.carries
+    collected = len(op.body.outputs) - op.carry_count
     results = g.nodes(
         "Scan",
         len(op.body.outputs),
@@ -83,9 +83,11 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     # `scan_output_axes` crashes for an empty batch (ONNX Runtime 1.31)
     stacked = [
         _move_axis(g, name, 0, op.axis, type.rank)
-        for name, type in zip(results[op.carries :], g.site.types[op.carries :], strict=True)
+        for name, type in zip(
+            results[op.carry_count :], g.site.types[op.carry_count :], strict=True
+        )
     ]
-    results = (*results[: op.carries], *stacked)
+    results = (*results[: op.carry_count], *stacked)
     length = operands.scanned[0].shape[op.axis]
     if g.lengths.is_positive(length):
         return results
@@ -93,10 +95,10 @@ def emit_scan(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
 
 
 def _emit_scanned_operands(
-    op: ops.Scan, g: Emitter, operands: Loop[Tensor]
+    op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]
 ) -> tuple[list[str], list[int]]:
     """Emit the scanned inputs, padded to at least one position, and their scan axes."""
-    tensors, axes = [*operands.scanned], [op.axis] * op.scanned
+    tensors, axes = [*operands.scanned], [op.axis] * op.scanned_count
     # `keep` is `[b, t]`: its time axis is always 1.
     if operands.keep is not None:
         tensors, axes = [operands.keep, *tensors], [1, *axes]
@@ -127,16 +129,19 @@ def _emit_without_placeholder(
     has_positions = g.node("Greater", g.dim(length), 0)
     final_carries = [
         emit_where(g, initial.dtype, has_positions, final, initial)
-        for initial, final in zip(initial_carries, results[: op.carries], strict=True)
+        for initial, final in zip(initial_carries, results[: op.carry_count], strict=True)
     ]
-    stacked = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carries :]]
+    stacked = [emit_slice(g, r, op.axis, 0, length) for r in results[op.carry_count :]]
     return (*final_carries, *stacked)
 
 
-def _build_scan_body(op: ops.Scan, g: Emitter, operands: Loop[Tensor]) -> GraphProto:
+def _build_scan_body(op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor]) -> GraphProto:
     """Build the body graph with ONNX's input order: carries, then `keep`, then scanned values."""
     body_inputs = list(op.body.inputs.items())
-    scanned, carries = body_inputs[: op.scanned], body_inputs[op.scanned : op.scanned + op.carries]
+    scanned, carries = (
+        body_inputs[: op.scanned_count],
+        body_inputs[op.scanned_count : op.scanned_count + op.carry_count],
+    )
     with g.open_body() as body:
         keep = operands.keep and g.new_tensor("keep", remove_axis(operands.keep.type, 1))
         inputs = [add_body_input(g, name, value) for name, value in carries]
@@ -163,13 +168,13 @@ def lower_scan_body(
     g.values.tensors.update(zip(body_inputs.captured, captured, strict=True))
     for name, value in op.body.parameters.items():
         g.values.tensors[value] = g.values.parameters[name]
-    if op.lasting:
+    if op.unfrozen_output_count:
         names = _lower_lasting_body(op, g)
     else:
         lower_nodes(g, op.body)
         names = g.list_names(values)
     if position_mask is not None:
-        zeros = [g.constant(0, v.type.dtype) for v in values[op.carries :]]
+        zeros = [g.constant(0, v.type.dtype) for v in values[op.carry_count :]]
         previous = [*g.list_names(body_inputs.initial_carries), *zeros]
         triples = zip(values, names, previous, strict=True)
         names = [
@@ -184,11 +189,13 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
     sequences.
     """
     values = list(op.body.outputs.values())
-    conditional_outputs = values[: len(values) - op.lasting]
+    conditional_outputs = values[: len(values) - op.unfrozen_output_count]
     unconditional = collect_needed_nodes(values[len(conditional_outputs) :])
     lower_nodes(g, op.body, unconditional)
     initial_carries = op.split_body_inputs().initial_carries
-    any_unfinished = _emit_any_unfinished(g, g.values.tensors[initial_carries[op.until]])
+    any_unfinished = _emit_any_unfinished(
+        g, g.values.tensors[initial_carries[op.end_condition_index]]
+    )
     types = [v.type for v in conditional_outputs]
 
     def lower_body() -> list[str]:
@@ -196,7 +203,7 @@ def _lower_lasting_body(op: ops.Scan, g: Emitter) -> list[str]:
         return g.list_names(conditional_outputs)
 
     def emit_unchanged() -> list[str]:
-        zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carries :]]
+        zeros = [emit_full(g, 0, t.dtype, t.shape) for t in types[op.carry_count :]]
         return [*g.list_names(initial_carries), *zeros]
 
     branches = {"unfinished": lower_body, "finished": emit_unchanged}
@@ -219,27 +226,29 @@ def emit_loop_node(op: ops.Scan, g: Emitter, *args: Tensor) -> tuple[str, ...]:
     has_early_exit = _has_early_exit(op)
     condition = None
     if has_early_exit:
-        condition = _emit_any_unfinished(g, operands.initial_carries[op.until])
+        condition = _emit_any_unfinished(g, operands.initial_carries[op.end_condition_index])
     loop_inputs = (iterations, condition, *operands.initial_carries)
     results = g.nodes("Loop", len(op.body.outputs), *loop_inputs, body=body)
     # if all iterations run and there is at least one, no output is missing
     has_all_iterations = not has_early_exit and g.lengths.is_positive(length)
     stacked = []
-    for collected, type in zip(results[op.carries :], g.site.types[op.carries :], strict=True):
+    for collected, type in zip(
+        results[op.carry_count :], g.site.types[op.carry_count :], strict=True
+    ):
         if not has_all_iterations:
             collected = _emit_zero_filled(op, g, collected, type, iterations)
         if op.reverse:
             collected = g.node("Slice", collected, [-1], [-(2**62)], [0], [-1])
         stacked.append(_move_axis(g, collected, 0, op.axis, type.rank))
-    return (*results[: op.carries], *stacked)
+    return (*results[: op.carry_count], *stacked)
 
 
 def _build_loop_body(
-    op: ops.Scan, g: Emitter, operands: Loop[Tensor], iterations: str
+    op: ops.Scan, g: Emitter, operands: LoopOperands[Tensor], iterations: str
 ) -> GraphProto:
     """Build the body graph with the inputs of `Loop`: iteration, condition, carries."""
     body_inputs = list(op.body.inputs.items())
-    initial_carries = body_inputs[op.scanned : op.scanned + op.carries]
+    initial_carries = body_inputs[op.scanned_count : op.scanned_count + op.carry_count]
     with g.open_body() as body:
         iteration, condition = g.new_loop_inputs("iteration")
         inputs = [
@@ -260,7 +269,7 @@ def _build_loop_body(
         results = lower_scan_body(op, g, operands.captured, position_mask)
         # ONNX forbids an output with the name of an input.
         next_condition = (
-            _emit_any_unfinished(g, results[op.until])
+            _emit_any_unfinished(g, results[op.end_condition_index])
             if _has_early_exit(op)
             else g.emit_identity(condition.name, g.make_scoped_name("next_condition"))
         )
@@ -272,7 +281,7 @@ def _build_loop_body(
 
 def _has_early_exit(op: ops.Scan) -> bool:
     """Return True if the loop stops once all sequences are finished."""
-    return op.until != -1 and not op.lasting
+    return op.end_condition_index != -1 and not op.unfrozen_output_count
 
 
 def _emit_any_unfinished(g: Emitter, done: str | Tensor) -> str:

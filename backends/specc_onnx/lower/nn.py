@@ -171,7 +171,9 @@ def emit_masked_softmax(
 
 
 @lower
-def patches(op: ops.Patches, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None) -> str:
+def patch_embedding(
+    op: ops.PatchEmbedding, g: Emitter, x: Tensor, w: Tensor, b: Tensor | None
+) -> str:
     """Lower to a convolution with stride = kernel size, and flatten the result in row-major
     order.
     """

@@ -100,7 +100,7 @@ def _are_position_ids(g: Emitter, value: Value | None) -> bool:
             return True
         if not (value.node.op.view or isinstance(value.node.op, ops.Cast)):
             return False
-        value = value.node.first
+        value = value.node.first_operand
     return False
 
 

@@ -33,8 +33,13 @@ INT8_ACCURACY_LEVEL = 4
 
 
 @lower
-def linear_q(
-    op: ops.LinearQ, g: Emitter, x: Tensor, weights: Tensor, scales: Tensor, bias: Tensor | None
+def quantized_linear(
+    op: ops.QuantizedLinear,
+    g: Emitter,
+    x: Tensor,
+    weights: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
 ) -> str:
     """Lower `x @ w.T + b` with quantized weights."""
     shape = x.shape if x.rank > 1 else (Dim.of(1), *x.shape)
@@ -46,7 +51,7 @@ def linear_q(
 
 
 def _emit_quantized_product(
-    op: ops.LinearQ,
+    op: ops.QuantizedLinear,
     g: Emitter,
     tokens: Tensor,
     weights: Tensor,
@@ -56,11 +61,11 @@ def _emit_quantized_product(
     """Emit `x @ w.T` with the fastest kernel that the target has for this quantization."""
     dtype = tokens.dtype
     has_kernel = dtype == "f32" or dtype in g.target.compute_dtypes
-    if op.block and op.layout == "rows" and g.target.quantized_operators and has_kernel:
+    if op.group_size and op.layout == "rows" and g.target.quantized_operators and has_kernel:
         return _emit_matmul_nbits(op, g, tokens, weights, scales, result_shape)
     # Per-tensor scales change the result, so they apply even without a kernel for the type.
     is_per_tensor = op.rounding == "tensor"
-    if not is_per_tensor and not (op.rounding == "row" and not op.block and has_kernel):
+    if not is_per_tensor and not (op.rounding == "row" and not op.group_size and has_kernel):
         return _emit_dequantized_product(op, g, tokens, weights, scales)
     # activations are quantized in f32
     x, scales32 = (
@@ -74,7 +79,12 @@ def _emit_quantized_product(
 
 
 def _emit_matmul_nbits(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, result_shape: tuple[Dim, ...]
+    op: ops.QuantizedLinear,
+    g: Emitter,
+    x: Tensor,
+    w: Tensor,
+    scales: Tensor,
+    result_shape: tuple[Dim, ...],
 ) -> str:
     """Emit `MatMulNBits` (group-wise quantized weights)."""
     if op.rounding == "row":
@@ -88,7 +98,7 @@ def _emit_matmul_nbits(
         K=x.shape[-1].number,
         N=result_shape[-1].number,
         bits=op.bits,
-        block_size=op.block,
+        block_size=op.group_size,
         accuracy_level=INT8_ACCURACY_LEVEL if op.rounding == "block" else 1,
     )
     g.bodies.open[-1].types[name] = Type(x.dtype, result_shape)
@@ -96,7 +106,12 @@ def _emit_matmul_nbits(
 
 
 def _emit_integer_product(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor, result_shape: tuple[Dim, ...]
+    op: ops.QuantizedLinear,
+    g: Emitter,
+    x: Tensor,
+    w: Tensor,
+    scales: Tensor,
+    result_shape: tuple[Dim, ...],
 ) -> str:
     """Emit an integer matrix product with per-channel, then per-token scales."""
     token_scales, scaled_tokens = _emit_token_scales(g, x)
@@ -120,7 +135,7 @@ def _emit_integer_product(
 
 
 def _emit_per_tensor_product(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
+    op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
     """Emit an integer product with one activation scale, in a form that ONNX Runtime fuses."""
     codes, scale, zero_point = g.nodes("DynamicQuantizeLinear", 3, x)
@@ -129,7 +144,7 @@ def _emit_per_tensor_product(
     return g.node("Mul", sums, g.node("Mul", scale, scales))
 
 
-def _emit_columns(op: ops.LinearQ, g: Emitter, w: Tensor | str) -> Tensor | str:
+def _emit_columns(op: ops.QuantizedLinear, g: Emitter, w: Tensor | str) -> Tensor | str:
     """Emit a stored matrix as `[in, out]`."""
     return g.node("Transpose", w, perm=[1, 0]) if op.layout == "rows" else w
 
@@ -188,23 +203,25 @@ def _emit_rounded_groups(g: Emitter, x: Tensor, block: int) -> Tensor:
 
 
 def _emit_dequantized_product(
-    op: ops.LinearQ, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
+    op: ops.QuantizedLinear, g: Emitter, x: Tensor, w: Tensor, scales: Tensor
 ) -> str:
     """Emit a product with dequantized weights."""
     if op.rounding == "row":
         x = _emit_rounded_tokens(g, x)
     elif op.rounding == "block":
-        x = _emit_rounded_groups(g, x, op.block)
+        x = _emit_rounded_groups(g, x, op.group_size)
     width = x.shape[-1]
     matrix = _emit_dequantized_matrix(op, g, w, scales, width)
     return g.node("MatMul", x, _emit_columns(op, g, matrix))
 
 
 @lower
-def embedding_q(op: ops.EmbeddingQ, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor) -> str:
+def quantized_embedding(
+    op: ops.QuantizedEmbedding, g: Emitter, ids: Tensor, table: Tensor, scales: Tensor
+) -> str:
     """Gather tokens, then dequantize them, so that the table stays quantized."""
     indices, rank = emit_checked_indices(g, ids), ids.rank
-    if g.target.quantized_operators == "weights" and op.block and op.layout == "rows":
+    if g.target.quantized_operators == "weights" and op.group_size and op.layout == "rows":
         return _emit_gather_block_quantized(op, g, indices, table, scales)
     count, shape = Dim.symbol("gathered tokens"), g.site.types[0].shape
     flat = emit_reshape(g, indices, (count,), source_shape=ids.shape) if rank != 1 else indices
@@ -226,7 +243,7 @@ def _emit_gathered_groups(g: Emitter, x: Tensor, indices: str, count: Dim, axis:
 
 
 def _emit_gather_block_quantized(
-    op: ops.EmbeddingQ, g: Emitter, ids: str, table: Tensor, scales: Tensor
+    op: ops.QuantizedEmbedding, g: Emitter, ids: str, table: Tensor, scales: Tensor
 ) -> str:
     """Emit `GatherBlockQuantized`, and remove the padding of the last group."""
     out, count, _ = table.shape
@@ -240,10 +257,10 @@ def _emit_gather_block_quantized(
         gather_axis=0,
         quantize_axis=1,
         bits=op.bits,
-        block_size=op.block,
+        block_size=op.group_size,
     )
     *lead, width = g.site.types[0].shape
-    padded_width = count * op.block
+    padded_width = count * op.group_size
     g.bodies.open[-1].types[values] = Type(scales.dtype, (*lead, padded_width))
     return values if padded_width == width else emit_slice(g, values, len(lead), 0, width)
 
@@ -260,10 +277,14 @@ lower.add_rules(
 
 
 def _emit_dequantized_matrix(
-    op: ops.LinearQ | ops.EmbeddingQ, g: Emitter, w: Tensor, scales: Tensor, width: Dim
+    op: ops.QuantizedLinear | ops.QuantizedEmbedding,
+    g: Emitter,
+    w: Tensor,
+    scales: Tensor,
+    width: Dim,
 ) -> str:
     """Dequantize a matrix in its stored layout."""
-    dtype, block = scales.dtype, op.block
+    dtype, block = scales.dtype, op.group_size
     if not block:
         codes = emit_cast(g, w, dtype)
         # a scale per output: along the last axis if stored by columns, else along the first

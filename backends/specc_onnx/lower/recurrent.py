@@ -27,7 +27,7 @@ from specc_onnx.lower.tensor_helpers import (
 
 
 @dataclass(frozen=True, slots=True)
-class PackedSequence:
+class RecurrentBatchLayout:
     """Batch and time axes of a recurrent layer, and its padding mask, bool[b, t]."""
 
     g: Emitter
@@ -117,7 +117,7 @@ class PackedSequence:
         return g.node("Where", has_positions, final, initial or g.constant(0.0, dtype))
 
 
-def _find_packed_operand(sequence: PackedSequence, x: Tensor) -> str | None:
+def _find_packed_operand(sequence: RecurrentBatchLayout, x: Tensor) -> str | None:
     """Return the time-major output of the previous layer, or of its two directions."""
     g, operands = sequence.g, [x]
     node = x.value.node if x.value else None
@@ -143,7 +143,7 @@ def _emit_placeholder_count(g: Emitter, length: Dim) -> str:
     return g.node("Max", g.node("Sub", [1], g.shape([length])), [0])
 
 
-def _emit_target_positions(sequence: PackedSequence) -> str:
+def _emit_target_positions(sequence: RecurrentBatchLayout) -> str:
     """Emit the target index of each position: valid positions first, then padded ones, each in
     their order. For `x . y`, where the second position is padding, the indices are 0 2 1.
     """
@@ -157,7 +157,7 @@ def _emit_target_positions(sequence: PackedSequence) -> str:
     return g.node("Where", keep, valid_index, padded_index)
 
 
-def _emit_source_positions(sequence: PackedSequence) -> str:
+def _emit_source_positions(sequence: RecurrentBatchLayout) -> str:
     """Emit the source index of each position, the inverse of `_emit_target_positions`."""
     g, shape = sequence.g, (sequence.batch, sequence.length)
     indices = make_typed_tensor(emit_arange(g, sequence.length), "i64", shape[1:])
@@ -255,7 +255,7 @@ def lstm(op: ops.Lstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
 
 
 @lower
-def lstm_q(op: ops.LstmQ, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
+def quantized_lstm(op: ops.QuantizedLstm, g: Emitter, *args: Tensor | None) -> tuple[str, ...]:
     """Lower to ONNX Runtime's `DynamicQuantizeLSTM`. It quantizes all time steps as one tensor;
     padded ones are zeros, which do not change the scale.
     """
@@ -268,21 +268,21 @@ class _RecurrentLayer:
     """One layer with its operands; quantized weights are `[in, gates]`."""
 
     g: Emitter
-    op: RecurrentOp | ops.LstmQ
+    op: RecurrentOp | ops.QuantizedLstm
     args: tuple[Tensor | None, ...]
     cell: GateOrder
 
     @cached_property
     def operands(self) -> ops.RecurrentOperands[Tensor]:
         """The operands by name."""
-        is_quantized = isinstance(self.op, ops.LstmQ)
+        is_quantized = isinstance(self.op, ops.QuantizedLstm)
         return ops.RecurrentOperands.from_operands(self.args, quantized=is_quantized)
 
     @property
-    def sequence(self) -> PackedSequence:
+    def sequence(self) -> RecurrentBatchLayout:
         """The sequence with its padding mask."""
         shape = self.operands.sequence.shape
-        return PackedSequence(self.g, self.operands.keep, *shape[:2])
+        return RecurrentBatchLayout(self.g, self.operands.keep, *shape[:2])
 
     def is_fusible(self, feature: str) -> bool:
         """Return True if ONNX's operator can compute the layer with this feature ("" for none)."""
@@ -299,7 +299,9 @@ def _emit_layer(
     if layer.is_fusible(feature):
         return _emit_fused_layer(layer, kind, **attributes)
     op, scope = layer.op, layer.g.site.scope
-    assert not isinstance(op, ops.LstmQ), "quantization plans check that the target has LstmQ"
+    assert not isinstance(op, ops.QuantizedLstm), (
+        "quantization plans check that the target has `QuantizedLstm`"
+    )
     return lower_expansion(layer.g, layer.args, lambda b, x: expand_to_scan(b, op, x, scope))
 
 
@@ -322,7 +324,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     peepholes = x.peepholes and emit_unsqueeze(g, emit_gates_in_order(g, x.peepholes, order), 0)
     hidden_states, *final_states = g.nodes(
         kind,
-        3 if isinstance(layer.op, ops.Lstm | ops.LstmQ) else 2,
+        3 if isinstance(layer.op, ops.Lstm | ops.QuantizedLstm) else 2,
         *(packed, *weights, padded_lengths, *states, peepholes, *_emit_scales(layer)),
         domain=CONTRIB_DOMAIN if x.scales else "",
         hidden_size=x.state_weights.shape[1 - axis].number,
@@ -341,7 +343,7 @@ def _emit_fused_layer(layer: _RecurrentLayer, kind: str, **attributes: object) -
     return tuple(results)
 
 
-def _emit_initial_state(sequence: PackedSequence, state: Tensor | None) -> str | None:
+def _emit_initial_state(sequence: RecurrentBatchLayout, state: Tensor | None) -> str | None:
     """Emit an initial state with a directions axis."""
     if state is None:
         return None

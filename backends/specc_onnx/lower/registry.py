@@ -64,10 +64,10 @@ def lower_expansion(
 ) -> tuple[str, ...]:
     """Lower the IR nodes that `add_nodes` builds in place of an op with these operands."""
     b = Builder()
-    inputs = [b.input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
+    inputs = [b.add_input(f"x{n}", Input(a.type)) if a else None for n, a in enumerate(args)]
     results = add_nodes(b, inputs)
     g.values.tensors.update((v, t) for v, t in zip(inputs, args, strict=True) if v and t)
-    lower_nodes(g, b.finish("expansion", {f"y{n}": v for n, v in enumerate(results)}))
+    lower_nodes(g, b.build_graph("expansion", {f"y{n}": v for n, v in enumerate(results)}))
     return tuple(g.list_names(results))
 
 

@@ -17,7 +17,7 @@ from onnx import GraphProto
 
 from specc.ir import ops
 from specc.ir.dim import multiply_dims
-from specc.ir.ops.nn import RouteOperands
+from specc.ir.ops.nn import MixtureOfExpertsOperands
 from specc.ir.types import Type
 from specc_onnx.lower.dynamic_shapes import LengthResolver
 from specc_onnx.lower.emitter import Emitter, Tensor, emit_body_results, emit_if, make_body_graph
@@ -44,7 +44,7 @@ MAX_INLINE_NODES = 24
 
 
 @lower
-def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
+def mixture_of_experts(op: ops.MixtureOfExperts, g: Emitter, *args: Tensor) -> str:
     """Emit the weighted sums of expert outputs."""
     (result_type,) = g.site.types
     routed = op.split_operands(args)
@@ -68,11 +68,13 @@ def route(op: ops.Route, g: Emitter, *args: Tensor) -> str:
     return emit_cast(g, result, result_type.dtype, source_dtype=dtype)
 
 
-def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> bool:
+def _can_inline_experts(
+    op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
+) -> bool:
     """Return True if the experts are few and small and have static weights."""
     stored = {t.name for t in g.values.parameters.values()} | {*g.values.narrow_weights.values()}
     elements = sum(multiply_dims(t.shape).number or MAX_INLINE_ELEMENTS for t in operands.stacked)
-    count = op.experts.number
+    count = op.num_experts.number
     return (
         count is not None
         and count <= g.target.max_unrolled_experts
@@ -82,11 +84,13 @@ def _can_inline_experts(op: ops.Route, g: Emitter, operands: RouteOperands[Tenso
     )
 
 
-def _emit_expert_ids(op: ops.Route, g: Emitter, operands: RouteOperands[Tensor]) -> str:
+def _emit_expert_ids(
+    op: ops.MixtureOfExperts, g: Emitter, operands: MixtureOfExpertsOperands[Tensor]
+) -> str:
     """Emit the expert ids of each token, i64[n, k]; the id after the last expert means no
     expert.
     """
-    no_expert = g.dim(op.experts)
+    no_expert = g.dim(op.num_experts)
     ids = emit_cast(g, emit_flatten(g, operands.ids), "i64", source_dtype=operands.ids.dtype)
     is_valid = g.node("Less", ids, no_expert)
     is_negative = g.node("Less", ids, 0)
@@ -104,9 +108,9 @@ class _ExpertEmitter:
     is the type of the summed outputs.
     """
 
-    op: ops.Route
+    op: ops.MixtureOfExperts
     g: Emitter
-    operands: RouteOperands[Tensor]
+    operands: MixtureOfExpertsOperands[Tensor]
     tokens: str
     gates: str
     ids: str
@@ -115,7 +119,7 @@ class _ExpertEmitter:
     def emit_loop(self, start: str) -> str:
         """Emit a `Loop` over the experts that have tokens."""
         g = self.g
-        used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.experts)
+        used_mask = emit_slice(g, self._emit_used_experts(), 0, 0, self.op.num_experts)
         # ascending, so that a token's summation order does not depend on other tokens
         used_experts = g.node("Squeeze", g.node("NonZero", used_mask), [0])
         iterations = g.node("Size", used_experts)
@@ -136,7 +140,7 @@ class _ExpertEmitter:
 
     def emit_unrolled(self, start: str) -> str:
         """Emit an `If` per expert."""
-        g, total, count = self.g, start, self.op.experts.number or 0
+        g, total, count = self.g, start, self.op.num_experts.number or 0
         parts = [self._split_expert_weights(t, count) for t in self.operands.stacked]
         for index in range(count):
             expert = g.constant(index, "i64")
@@ -149,7 +153,7 @@ class _ExpertEmitter:
 
     def _emit_used_experts(self) -> str:
         """Emit which experts have tokens, bool[experts + 1]; the last element is for no expert."""
-        g, count = self.g, self.op.experts + 1
+        g, count = self.g, self.op.num_experts + 1
         flat_ids = g.node("Reshape", self.ids, [-1])
         ones = g.node("Expand", True, g.node("Shape", flat_ids))
         zeros = emit_full(g, False, "bool", [count])

@@ -4,12 +4,12 @@ from specc_onnx.lower import (  # noqa: F401  each module registers the rules of
     attention,
     conv,
     elementwise,
+    indexing,
     loop,
     nn,
     quantized,
     recurrent,
     route,
-    rows,
     tensor,
 )
 from specc_onnx.lower.registry import lower, lower_nodes

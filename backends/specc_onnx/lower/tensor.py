@@ -154,9 +154,9 @@ def _emit_split_piece(op: ops.Slice, g: Emitter, x: Tensor, ends: Sequence[int])
 @lower
 def index(op: ops.Index, g: Emitter, x: Tensor) -> str:
     """Lower to `Gather` of one position."""
-    if op.at.number is not None:
-        return g.node("Gather", x, g.dim(op.at), axis=op.axis)
-    at = emit_checked_length(g, op.at, op.at)
+    if op.index.number is not None:
+        return g.node("Gather", x, g.dim(op.index), axis=op.axis)
+    at = emit_checked_length(g, op.index, op.index)
     return g.node("Gather", x, g.node("Squeeze", at, [0]), axis=op.axis)
 
 
@@ -186,11 +186,11 @@ def flip(op: ops.Flip, g: Emitter, x: Tensor) -> str:
 @lower
 def delay(op: ops.Delay, g: Emitter, x: Tensor) -> str:
     """Prepend `by` positions and drop as many at the end; the axis may be shorter than `by`."""
-    if op.by == 0:
+    if op.steps == 0:
         return x.name
     shape = list(x.shape)
-    length, shape[op.axis] = shape[op.axis], Dim.of(op.by)
-    padding = emit_full(g, op.first, x.dtype, shape)
+    length, shape[op.axis] = shape[op.axis], Dim.of(op.steps)
+    padding = emit_full(g, op.fill_value, x.dtype, shape)
     padded = g.node("Concat", padding, x, axis=op.axis)
     return emit_slice(g, padded, op.axis, 0, length)
 

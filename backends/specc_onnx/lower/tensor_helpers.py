@@ -174,7 +174,7 @@ def is_always_true(x: Tensor) -> bool:
     while value is not None and value.node is not None:
         op = value.node.op
         if op.name == "constant":
-            return op.attributes()["value"] is True
+            return op.get_attributes()["value"] is True
         if op.name not in ("insert", "expand", "squeeze", "transpose", "split", "merge"):
             return False
         value = value.node.args[0]
@@ -192,7 +192,7 @@ MAX_SIGN_SEARCH_DEPTH = 48
 VALUE_PRESERVING_OPS = (
     *(ops.Insert, ops.Squeeze, ops.Expand, ops.Split, ops.Merge, ops.Transpose),
     *(ops.Slice, ops.Index, ops.Last, ops.Flip, ops.Roll),
-    *(ops.Sort, ops.TopK, ops.Stride),
+    *(ops.Sort, ops.TopK, ops.StridedSlice),
 )
 """Operations whose results are elements of their first operand."""
 
@@ -259,7 +259,7 @@ class SignAnalysis:
             case Node(ops.Arith(fn="max"), (a, b)):
                 # one nonnegative operand suffices: `max(ids, 0)`
                 return self.are_nonnegative(a) or self.are_nonnegative(b)
-            case Node(ops.Delay(first=first), args):
+            case Node(ops.Delay(fill_value=first), args):
                 return first >= 0 and self.are_nonnegative(*args)
         return self.are_nonnegative(*_list_sign_sources(node))
 

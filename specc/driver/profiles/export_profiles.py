@@ -80,7 +80,7 @@ def _find_max_sequence_length(model: ModelDefinition, generation: GenerateSectio
     """Return the maximum sequence length in tokens: the smallest position embedding table,
     else the config's `context`, else `DEFAULT_MAX_LENGTH`.
     """
-    symbol = model.graph.inputs[generation.growing].type.shape[1].name or ""
+    symbol = model.graph.inputs[generation.sequence_input].type.shape[1].name or ""
     if limit := find_length_limits(model.graph).get(symbol):
         return limit.max_length
     context = as_exact_integer(model.config.get("context"))
@@ -150,9 +150,9 @@ def apply_profile(profile: str, model: ModelDefinition, derived: DerivedGraphs) 
         encode = {"encode": derived.encode} if derived.encode else {}
         return ProfiledGraphs({**encode, "step": derived.step}, derived.states)
     if profile == "hf" and derived.encode is not None:
-        exported = build_encoder_decoder(derived, generation.source)
+        exported = build_encoder_decoder(derived, generation.logits_output)
     else:
-        graph, states = build_decoder(profile, derived, generation.source)
+        graph, states = build_decoder(profile, derived, generation.logits_output)
         exported = ProfiledGraphs({"model": graph}, states)
     if profile == "genai":
         files = {GENAI_FILE: build_genai_config(model, generation, graph, states)}

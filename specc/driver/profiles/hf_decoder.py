@@ -75,7 +75,7 @@ class GraphReplay:
     def _copy_parameters(self, graph: Graph, names: Mapping[Value, str], node: Node) -> None:
         for a in node.args:
             if a and a in names and a not in self.copied_values:
-                self.copied_values[a] = self.builder.parameter(graph.parameter_facts[names[a]])
+                self.copied_values[a] = self.builder.add_parameter(graph.parameter_facts[names[a]])
 
     def _uncopied_nodes(self, wanted: Iterable[Value]) -> set[Node]:
         live: set[Node] = set()
@@ -93,20 +93,22 @@ class GraphReplay:
             some = tuple(a for a in args if a and a.type.shape[op.axis] != 0)
             if len(some) == 1:
                 return some
-        return self.builder.add(op, *args)
+        return self.builder.add_node(op, *args)
 
     def make_constant(self, type: Type, value: float | bool) -> Value:
         """Return a constant tensor: `value` expanded to the shape of `type`."""
-        constant = self.builder.one(ops.Constant(value, type.dtype))
+        constant = self.builder.add_op(ops.Constant(value, type.dtype))
         for axis, length in enumerate(type.shape):
-            constant = self.builder.one(ops.Insert(axis), constant)
-            constant = self.builder.one(ops.Expand(axis, length), constant)
+            constant = self.builder.add_op(ops.Insert(axis), constant)
+            constant = self.builder.add_op(ops.Expand(axis, length), constant)
         return constant
 
     def declare_mask(self, name: str, type: Type) -> Value:
         """Declare an int64 mask input (0 for padding) and return it as booleans."""
-        given = self.builder.input(name, Input(Type("i64", type.shape)))
-        return self.builder.one(ops.Compare("ne"), given, self.builder.one(ops.Constant(0, "i64")))
+        given = self.builder.add_input(name, Input(Type("i64", type.shape)))
+        return self.builder.add_op(
+            ops.Compare("ne"), given, self.builder.add_op(ops.Constant(0, "i64"))
+        )
 
     def declare_cache(self, step: Graph, state: DecodeState, name: str) -> None:
         """Declare a cache of `step` as the input `name`, and convert it to the layout of the
@@ -114,9 +116,9 @@ class GraphReplay:
         """
         value = step.inputs[state.name]
         layout, type = get_cache_layout(state), get_exported_state_type(state, value.type)
-        given = self.builder.input(name, Input(type))
+        given = self.builder.add_input(name, Input(type))
         self.copied_values[value] = (
-            self.builder.one(layout.import_op, given) if layout.import_op else given
+            self.builder.add_op(layout.import_op, given) if layout.import_op else given
         )
 
     def finish(self, name: str, outputs: Mapping[str, Value]) -> Graph:
@@ -124,7 +126,7 @@ class GraphReplay:
         symbols = _collect_symbols(self.builder.inputs.values())
         min_lengths = {n: m for n, m in self.min_lengths.items() if n in symbols}
         length_equations = {n: d for n, d in self.length_equations.items() if n in symbols}
-        return self.builder.finish(
+        return self.builder.build_graph(
             name, outputs, min_lengths=min_lengths, length_equations=length_equations
         )
 
@@ -291,7 +293,7 @@ def build_decoder(
     replay = GraphReplay()
     declare_input_ids(replay, step, derived)
     for name, value in step.inputs.items():
-        if name == derived.growing or name in {s.name for s in derived.states}:
+        if name == derived.sequence_input or name in {s.name for s in derived.states}:
             continue
         replay.copied_values[value] = _declare_other_input(
             profile, replay, name, value, step.input_facts[name], name in derived.full_length_inputs
@@ -309,7 +311,7 @@ def build_decoder(
 
 def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict[str, Dim]:
     """Return the new symbols for batch size, new and past length, by symbol of the step."""
-    batch, new = derived.step.inputs[derived.growing].type.shape
+    batch, new = derived.step.inputs[derived.sequence_input].type.shape
     key = layers[0]["key"]
     past = key.type.shape[key.time_axis if key.time_axis is not None else 0]
     named = {d.name: Dim.symbol(n) for d, n in ((batch, BATCH), (new, NEW), (past, PAST))}
@@ -318,9 +320,9 @@ def name_lengths(derived: DerivedGraphs, layers: tuple[CacheLayer, ...]) -> dict
 
 def declare_input_ids(replay: GraphReplay, step: Graph, derived: DerivedGraphs) -> None:
     """Declare `input_ids`, which holds the new tokens."""
-    value, facts = step.inputs[derived.growing], step.input_facts[derived.growing]
-    replay.copied_values[value] = replay.builder.input(
-        IDS, Input(value.type, below=facts.below, span=facts.span)
+    value, facts = step.inputs[derived.sequence_input], step.input_facts[derived.sequence_input]
+    replay.copied_values[value] = replay.builder.add_input(
+        IDS, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
     )
 
 
@@ -329,7 +331,7 @@ def _declare_other_input(
 ) -> Value:
     """Map an input other than the ids: the attention mask, or the position ids."""
     batch_size, new_length = value.type.shape if value.type.rank == 2 else (None, None)
-    if facts.keep and batch_size is not None and new_length is not None:
+    if facts.padding_side and batch_size is not None and new_length is not None:
         if MASK in replay.builder.inputs:
             fail_unsupported_profile(
                 profile,
@@ -340,9 +342,9 @@ def _declare_other_input(
             return replay.declare_mask(MASK, value.type)
         total_length = Dim.symbol(PAST) + new_length
         mask = replay.declare_mask(MASK, Type.of("bool", batch_size, total_length))
-        return replay.builder.one(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
+        return replay.builder.add_op(ops.Slice(1, Dim.symbol(PAST), total_length), mask)
     if name == POSITIONS and value.type.dtype == "i64" and not covers_past:
-        return replay.builder.input(POSITIONS, facts)
+        return replay.builder.add_input(POSITIONS, facts)
     fail_unsupported_profile(
         profile,
         f"the profile has no name for the input `{name}`",
@@ -361,7 +363,7 @@ def emit_caches(
         for word, state in layer.items():
             cache = replay.copied_values[step.outputs[state.next_output]]
             op = get_cache_layout(state).export_op
-            made[name.format(n, word)] = replay.builder.one(op, cache) if op else cache
+            made[name.format(n, word)] = replay.builder.add_op(op, cache) if op else cache
     return made
 
 

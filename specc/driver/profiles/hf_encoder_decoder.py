@@ -209,10 +209,10 @@ def _find_encoder_inputs(encode: Graph, derived: DerivedGraphs) -> tuple[str, st
 def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
     """Return the name of the encoder's padding mask; "" if there is none."""
     # a mask that only the decoder reads is passed to every step
-    masks = [n for n in encode.inputs if encode.input_facts[n].keep]
+    masks = [n for n in encode.inputs if encode.input_facts[n].padding_side]
     facts = derived.step.input_facts
     static_inputs = [n for n in derived.static_inputs if n in derived.step.inputs]
-    masks += [n for n in static_inputs if facts[n].keep and n not in masks]
+    masks += [n for n in static_inputs if facts[n].padding_side and n not in masks]
     if len(masks) > 1:
         fail_unsupported_profile(
             "hf", f"there are two masks, `{masks[0]}` and `{masks[1]}`", ["an encoder has one"]
@@ -223,7 +223,7 @@ def _find_encoder_mask(encode: Graph, derived: DerivedGraphs) -> str:
 def _find_encoder_input(encode: Graph, derived: DerivedGraphs, mask: str) -> str:
     """Return the name of the encoder's only input besides the mask."""
     # the generated tokens are the decoder's input, even if `encode` reads them too
-    read = [n for n in encode.inputs if n not in (mask, derived.growing)]
+    read = [n for n in encode.inputs if n not in (mask, derived.sequence_input)]
     types = [encode.inputs[n].type for n in read]
     if len(read) != 1 or (types[0].dtype, types[0].rank) not in ENCODER_INPUT_NAMES:
         names = ", ".join(f"`{n}` {t}" for n, t in zip(read, types, strict=True))
@@ -269,8 +269,8 @@ def _build_encoder(parts: EncoderDecoderParts) -> Graph:
     value = encode.inputs[parts.encoder_input]
     facts = encode.input_facts[parts.encoder_input]
     name = ENCODER_INPUT_NAMES[value.type.dtype, value.type.rank]
-    replay.copied_values[value] = replay.builder.input(
-        name, Input(value.type, below=facts.below, span=facts.span)
+    replay.copied_values[value] = replay.builder.add_input(
+        name, Input(value.type, upper_bound=facts.upper_bound, span=facts.span)
     )
     if parts.mask in encode.inputs:
         mask = encode.inputs[parts.mask]
@@ -294,7 +294,7 @@ def _build_decoder(
     # inputs are declared in the order in which the file lists them
     declare_input_ids(replay, step, derived)
     if without_past:
-        replay.copied_values[end] = replay.builder.input(HIDDEN, Input(end.type))
+        replay.copied_values[end] = replay.builder.add_input(HIDDEN, Input(end.type))
     _declare_cross_mask(parts, replay, step, encode)
     _fill_decoder_masks(parts, replay, step)
     _add_past_caches(parts, replay, step, without_past=without_past)
@@ -365,9 +365,9 @@ def _declare_cross_mask(
 def _fill_decoder_masks(parts: EncoderDecoderParts, replay: GraphReplay, step: Graph) -> None:
     """Replace the mask of the generated tokens by ones: this profile has no input for it."""
     derived = parts.derived
-    known = {derived.growing, *derived.static_inputs, *(s.name for s in derived.states)}
+    known = {derived.sequence_input, *derived.static_inputs, *(s.name for s in derived.states)}
     for name, value in step.inputs.items():
-        if step.input_facts[name].keep and name not in derived.static_inputs:
+        if step.input_facts[name].padding_side and name not in derived.static_inputs:
             replay.copied_values[value] = replay.make_constant(value.type, True)
         elif name not in known:
             fail_unsupported_profile("hf", f"the profile has no name for the input `{name}`")
@@ -388,6 +388,6 @@ def _add_past_caches(
                 replay.declare_cache(step, state, PAST_SELF_ATTENTION.format(n, word))
         for word in () if without_past else CACHE_PARTS:
             value = step.inputs[pair[word]]
-            replay.copied_values[value] = replay.builder.input(
+            replay.copied_values[value] = replay.builder.add_input(
                 PAST_CROSS_ATTENTION.format(n, word), Input(value.type)
             )

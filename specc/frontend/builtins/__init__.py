@@ -5,12 +5,12 @@ from specc.frontend.builtins import (
     attention_scores,
     conv,
     elementwise,
+    indexing,
     nn,
     position,
     recurrent,
     registry,
     route,
-    rows,
     tensor,
 )
 from specc.frontend.builtins.registry import BUILTINS
@@ -21,11 +21,11 @@ __all__ = [
     "attention_scores",
     "conv",
     "elementwise",
+    "indexing",
     "nn",
     "position",
     "recurrent",
     "registry",
     "route",
-    "rows",
     "tensor",
 ]

@@ -166,7 +166,7 @@ def attend_by(
         _raise_noise_error(site, noise)
     options = _WeightOptions(score=score, mask=mask, add=add, normalize=normalize, noise=noise)
     weights = options.compute_weights(site, q, k)
-    out = site.add_op(ops.Weigh(), weights, v)
+    out = site.add_op(ops.WeightedSum(), weights, v)
     if len(q.shape) > 2:
         return Results((out, weights), ATTENTION_RESULTS)
     # a length axis of 1 was added to a query without one
@@ -174,8 +174,8 @@ def attend_by(
     return Results(tuple(squeezed), ATTENTION_RESULTS)
 
 
-def _is_normalizer(normalize: Normalizer, word: str) -> bool:
-    return isinstance(normalize, ChoiceValue) and normalize.word == word
+def _is_normalizer(normalize: Normalizer, normalizer_name: str) -> bool:
+    return isinstance(normalize, ChoiceValue) and normalize.value == normalizer_name
 
 
 def _raise_noise_error(site: CallSite, noise: Tensor | None) -> NoReturn:

@@ -17,7 +17,7 @@ from specc.frontend.masks import (
     expand_mask,
     make_grid_indices,
 )
-from specc.frontend.parameter_kinds import NORMALIZER_WORDS, Mask, Normalizer, Score
+from specc.frontend.parameter_kinds import NORMALIZER_NAMES, Mask, Normalizer, Score
 from specc.frontend.spec_values import (
     BuiltinFunction,
     ChoiceValue,
@@ -81,7 +81,9 @@ def compute_scores(
         else:
             names = {"q": query, "k": key}
             inner, heads = get_definition_scope(site, score), len(q.shape) == 4
-            value = expand_definition(site.context, score, grid_indices, names, inner, heads=heads)
+            value = expand_definition(
+                site.context, score, grid_indices, names, inner, has_heads_axis=heads
+            )
     if not isinstance(value, Tensor):
         title = f"a score must be a tensor of floats, not {describe_value(value)}"
         site.raise_error("E0605", title, "score")
@@ -142,14 +144,14 @@ def get_definition_scope(site: CallSite, function: Score) -> str:
 
 OPS_BY_NORMALIZER: Mapping[str, type[Op]] = {
     "softmax": ops.MaskedSoftmax,
-    "hard": ops.Hard,
-    "sampled": ops.Hard,
-    "kernel": ops.Share,
-    "uniform": ops.Share,
+    "hard": ops.MaskedHardmax,
+    "sampled": ops.MaskedHardmax,
+    "kernel": ops.MaskedNormalization,
+    "uniform": ops.MaskedNormalization,
 }
 """The op that normalizes scores along the keys, by normalizer; `queries` transposes first."""
 
-SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_WORDS)
+SOFTMAX_NORMALIZER = ChoiceValue("softmax", NORMALIZER_NAMES)
 
 
 def normalize_scores(
@@ -171,7 +173,7 @@ def normalize_scores(
         if mask is not True:
             visible = site.add_op(ops.And(), visible_grid, visible)
         return site.add_op(ops.Where(), visible, weights, zero)
-    word = normalize.word if isinstance(normalize, ChoiceValue) else ""
+    word = normalize.value if isinstance(normalize, ChoiceValue) else ""
     if word == "queries":
         return _softmax_over_queries(site, grid, visible_grid)
     if word == "uniform":  # every visible key has the same weight, whatever the score
@@ -260,7 +262,7 @@ def masked_softmax(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
 @register_builtin()
 def hard(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
     """Return one-hot weights at the maximum visible score of each query."""
-    return _normalize_masked(site, scores, mask, ChoiceValue("hard", NORMALIZER_WORDS))
+    return _normalize_masked(site, scores, mask, ChoiceValue("hard", NORMALIZER_NAMES))
 
 
 def _normalize_masked(site: CallSite, scores: Tensor, mask: Mask, normalizer: Normalizer) -> Tensor:
@@ -285,7 +287,7 @@ def share(site: CallSite, scores: Tensor, mask: Mask) -> Tensor:
     """Divide each visible score by the sum over the keys, negative scores as zero; zeros
     where the sum is zero.
     """
-    return _normalize_masked(site, scores, mask, ChoiceValue("kernel", NORMALIZER_WORDS))
+    return _normalize_masked(site, scores, mask, ChoiceValue("kernel", NORMALIZER_NAMES))
 
 
 @register_builtin()
@@ -295,7 +297,7 @@ def weights_by(site: CallSite, normalize: Normalizer, scores: Tensor, *, mask: M
 
     `normalize` is one of `attend_by`'s, except `sampled`, which needs noise.
     """
-    if isinstance(normalize, ChoiceValue) and normalize.word == "sampled":
+    if isinstance(normalize, ChoiceValue) and normalize.value == "sampled":
         title = "`normalize=sampled` needs `noise`, which only `attend_by` takes"
         site.raise_error(
             "E0606", title, "normalize", helps=["write `attend_by(…, noise=gumbel_noise(u))`"]
@@ -309,6 +311,7 @@ def weigh(site: CallSite, weights: Tensor, values: Tensor) -> Tensor:
     if len(weights.shape) == len(values.shape) - 1:
         query_axis = len(weights.shape) - 1
         return site.squeeze_axis(
-            site.add_op(ops.Weigh(), site.insert_axis(weights, query_axis), values), query_axis
+            site.add_op(ops.WeightedSum(), site.insert_axis(weights, query_axis), values),
+            query_axis,
         )
-    return site.add_op(ops.Weigh(), weights, values)
+    return site.add_op(ops.WeightedSum(), weights, values)

@@ -185,12 +185,12 @@ def _mask_input(site: CallSite, operand: WindowOperand, keep: Tensor) -> Tensor:
     )
 
 
-def _compute_output_mask(site: CallSite, op: ops.Sliding, keep: Tensor) -> Tensor:
+def _compute_output_mask(site: CallSite, op: ops.SlidingWindowOp, keep: Tensor) -> Tensor:
     """Return the padding mask of the output positions of `op`."""
     # as many positions come out as went in, in the same order
     if op.keeps_positions(0):
         return keep
-    return site.add_op(ops.KeepRows(op.stride[0], op.get_lag(0)), keep)
+    return site.add_op(ops.DownsamplePaddingMask(op.stride[0], op.get_lag(0)), keep)
 
 
 def _get_bias(site: CallSite, bias: bool | Tensor, out: Dim, has_own_weight: bool) -> Tensor | None:

@@ -70,7 +70,7 @@ def _record_index_bound(site: CallSite, ids: Tensor, size: Dim) -> None:
         # only the input itself: ids that the graph computes are not given by the caller
         if value is ids.value:
             facts = builder.input_facts[name]
-            builder.input_facts[name] = replace(facts, below=facts.below or size)
+            builder.input_facts[name] = replace(facts, upper_bound=facts.upper_bound or size)
 
 
 @register_builtin(weights=True)
@@ -157,7 +157,7 @@ def patches(
         )
     weight = site.add_weight("weight", [out, x.shape[1], *sizes], init, ["out", "", "size", "size"])
     bias_weight = site.add_weight("bias", [out], ZEROS_INIT, ["out"]) if bias else None
-    return site.add_op(ops.Patches(), x, weight, bias_weight)
+    return site.add_op(ops.PatchEmbedding(), x, weight, bias_weight)
 
 
 @register_builtin()

@@ -176,12 +176,14 @@ def _check_exclusive_options(site: CallSite, kind: str, option_names: set[str]) 
 MSCALE_OPTIONS = ("mscale", "mscale_all_dim")
 
 
-def _compute_attention_factor(numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
+def _compute_attention_factor(scaling_numbers: Mapping[str, RopeNumber]) -> dict[str, RopeNumber]:
     """Replace `mscale` and `mscale_all_dim` by the factor of cos and sin (arXiv:2405.04434,
     authors' code).
     """
-    others = {name: value for name, value in numbers.items() if name not in MSCALE_OPTIONS}
-    scales = [v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := numbers.get(n), float)]
+    others = {name: value for name, value in scaling_numbers.items() if name not in MSCALE_OPTIONS}
+    scales = [
+        v for n in ("factor", *MSCALE_OPTIONS) if isinstance(v := scaling_numbers.get(n), float)
+    ]
     if len(scales) < 3:
         return others
     factor, scale, all_dim = scales

@@ -26,12 +26,12 @@ from specc.frontend.spec_values import (
     ABSENT,
     Absent,
     EvalResult,
-    NeedsValue,
     Number,
     Record,
     RuntimeNumber,
     SpecValue,
     Tensor,
+    UndecidedValueError,
     describe_value,
     format_value,
 )
@@ -206,9 +206,9 @@ class CallSite:
         weight = graph.Parameter(
             name=name,
             type=Type("f32", tuple(dims)),
-            initial=initial,
+            initializer=initial,
             span=self.context.locate_at_user_call(self.span),
-            made_by=self.call.function.path,
+            declared_by=self.call.function.path,
         )
         existing = self.context.builder.parameter_facts.get(name)
         # checked before sharing: calls with different shapes cannot share one weight
@@ -245,9 +245,9 @@ class CallSite:
         self.raise_error("E0417", title, option)
 
     def require_integer(self, value: Dim, option: str) -> int:
-        """Return a known integer; raise NeedsValue while it is a symbol."""
+        """Return a known integer; raise UndecidedValueError while it is a symbol."""
         if value.number is None:
-            raise NeedsValue(value.symbols(), self.argument_spans.get(option))
+            raise UndecidedValueError(value.symbols(), self.argument_spans.get(option))
         return value.number
 
     def resolve_axis(self, x: Tensor, axis: Dim, *, extra_axes: int = 0) -> int:

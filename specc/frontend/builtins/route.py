@@ -11,7 +11,7 @@ from specc.frontend.builtins.registry import ONE, CallSite, register_builtin
 from specc.frontend.parameter_kinds import FunctionValue
 from specc.frontend.spec_values import (
     POISON,
-    AlreadyReported,
+    AlreadyReportedError,
     SpecValue,
     Tensor,
     describe_value,
@@ -53,7 +53,7 @@ def _find_token_count_readers(
     """
     yield from (node for node, _ in body.nodes if is_length_dependent(node))
     for node in collect_needed_nodes(captured):
-        attributes = node.op.attributes().values()
+        attributes = node.op.get_attributes().values()
         if any(isinstance(v, Dim) and length in v.symbols() for v in attributes):
             yield node
 
@@ -82,7 +82,7 @@ def _find_token_mixing(body: Graph) -> Iterator[Node]:
     traces = trace_axes(body, {tokens: AxisTrace({tokens.type.rank - 2: SAME_POSITION})})
     for node, results in body.nodes:
         reads = [traces[r] for r in results if r in traces]
-        if any(t.is_read_whole or set(t.axes.values()) - {SAME_POSITION} for t in reads):
+        if any(t.is_fully_read or set(t.axes.values()) - {SAME_POSITION} for t in reads):
             yield node
 
 
@@ -92,7 +92,7 @@ def _raise_tokens_mixed(
     """Raise E0331 at an op of the expert block and at the call of `route`."""
     spans = origins.get(node, NodeOrigin()).spans
     span = spans[-1] if spans else site.span
-    fn = node.op.attributes().get("fn")
+    fn = node.op.get_attributes().get("fn")
     op_name = fn if isinstance(fn, str) else node.op.name
     raise_error(
         "E0331",
@@ -156,7 +156,7 @@ def route(
     )
     check_tokens_independent(site, body, captured, length)
     body, weights = drop_unused_weights(body, list(stack.stacked_values.values()))
-    op = ops.Route(body, experts, len(weights), keep is not None)
+    op = ops.MixtureOfExperts(body, experts, len(weights), keep is not None)
     operands = [x, ids, gates, *([keep] if keep else [])]
     return site.add_op(op, *operands, *(Tensor(v) for v in (*weights, *captured)))
 
@@ -249,13 +249,17 @@ def _rename_lengths_inside(site: CallSite, x: Tensor, length: str) -> dict[str, 
 
 
 def _elaborate_expert(
-    site: CallSite, to: FunctionValue, tokens: Value, stack: ExpertStack, lengths: dict[str, Dim]
+    site: CallSite,
+    expert: FunctionValue,
+    tokens: Value,
+    stack: ExpertStack,
+    lengths: dict[str, Dim],
 ) -> Tensor:
     """Elaborate the expert block for the routed tokens and return its result. Raise E0331
     if that is not one vector per token.
     """
     context, call = site.context, site.call
-    names: dict[str, SpecValue] = {"to": to, "x": Tensor(tokens, site.argument_spans.get("x"))}
+    names: dict[str, SpecValue] = {"to": expert, "x": Tensor(tokens, site.argument_spans.get("x"))}
     # call the block as if the user had written the call in place of `route`
     function = ast.Name("to", span=call.function.span)
     inner = ast.Call(function, (ast.Name("x", span=call.span),), span=call.span)
@@ -276,7 +280,7 @@ def _elaborate_expert(
         context.weights.expert_stacks.pop()
         context.symbols.runtime = outer_lengths
     if output is POISON:
-        raise AlreadyReported
+        raise AlreadyReportedError
     if not isinstance(output, Tensor) or output.shape[:-1] != tokens.type.shape[:-1]:
         title = f"an expert must return one vector per token, not {describe_value(output)}"
         helps = [f"return […, out] for the input {format_type(tokens.type)}"]

@@ -194,7 +194,7 @@ def _resolve_padding(
 ) -> tuple[AxisNumbers, AxisNumbers]:
     """Return the number of zeros at the start and at the end, per axis."""
     if isinstance(padding, str):
-        return _resolve_padding_word(site, padding, window)
+        return _resolve_padding_mode(site, padding, window)
     axes = len(window.kernel)
     before, after = [], []
     for pair in _split_padding(padding, axes):
@@ -227,7 +227,7 @@ def _split_padding(padding: EndPadding, axes: int) -> Sequence[tuple[Dim, ...]]:
     return [p if isinstance(p, tuple) else (p, p) for p in per_axis]
 
 
-def _resolve_padding_word(
+def _resolve_padding_mode(
     site: CallSite, padding: str, window: SlidingWindow
 ) -> tuple[AxisNumbers, AxisNumbers]:
     spans = window.extents

@@ -1,16 +1,16 @@
 """All ops. Importing this package fills `specc.ir.op.OPS_BY_NAME`."""
 
-from specc.ir.ops import conv, nn, quantized, recurrent, rows, tensor
+from specc.ir.ops import conv, indexing, nn, quantized, recurrent, tensor
 from specc.ir.ops.conv import *  # noqa: F403
+from specc.ir.ops.indexing import *  # noqa: F403
 from specc.ir.ops.nn import *  # noqa: F403
 from specc.ir.ops.quantized import *  # noqa: F403
 from specc.ir.ops.recurrent import *  # noqa: F403
-from specc.ir.ops.rows import *  # noqa: F403
 from specc.ir.ops.tensor import *  # noqa: F403
 
 __all__ = [
     *tensor.__all__,
-    *rows.__all__,
+    *indexing.__all__,
     *nn.__all__,
     *conv.__all__,
     *quantized.__all__,

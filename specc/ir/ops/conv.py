@@ -12,7 +12,14 @@ from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["AveragePool", "Conv", "ConvTranspose", "KeepRows", "MaxPool", "Sliding"]
+__all__ = [
+    "AveragePool",
+    "Conv",
+    "ConvTranspose",
+    "DownsamplePaddingMask",
+    "MaxPool",
+    "SlidingWindowOp",
+]
 
 OPERAND_WINDOW_AXES = {1: ("t",), 2: ("y", "x")}
 """Names of an operand's window axes in the rules, by their count."""
@@ -43,7 +50,7 @@ class PaddedWindow:
         return list(zip(OPERAND_WINDOW_AXES[rank], RESULT_WINDOW_AXES[rank], strict=True))
 
 
-class Sliding(PaddedWindow):
+class SlidingWindowOp(PaddedWindow):
     """Common attributes of windows: size, stride and padding."""
 
     stride: tuple[int, ...]
@@ -58,17 +65,17 @@ class Sliding(PaddedWindow):
         """The number of positions that a window may extend past the end, per axis."""
         return self.padding_after
 
-    def get_span(self, n: int) -> int:
+    def get_window_extent(self, n: int) -> int:
         """Return the distance from the first to the last position of a window."""
         return self.dilations[n] * (self.kernel[n] - 1)
 
     def get_lag(self, n: int) -> int:
         """Return the lag: position t exists if the operand's position `t · stride + lag` does."""
-        return self.get_span(n) - self.padding_before[n] - self.end_padding[n]
+        return self.get_window_extent(n) - self.padding_before[n] - self.end_padding[n]
 
-    def get_reach(self, n: int) -> tuple[int, int]:
+    def get_offset_bounds(self, n: int) -> tuple[int, int]:
         """Return the nearest and farthest position read, backwards from `t · stride`."""
-        return self.padding_before[n] - self.get_span(n), self.padding_before[n]
+        return self.padding_before[n] - self.get_window_extent(n), self.padding_before[n]
 
     def keeps_positions(self, n: int) -> bool:
         """Return whether position t of the result corresponds to position t of the operand."""
@@ -90,16 +97,16 @@ class Sliding(PaddedWindow):
 
     def mark_axes(self) -> tuple[list[str], list[str]]:
         """Return the axes of the operand with their marks, and those of the result."""
-        marked, made = [], []
+        marked_axes, result_names = [], []
         for n, (old, new) in enumerate(self.pair_axis_names()):
-            low, high = self.get_reach(n)
+            low, high = self.get_offset_bounds(n)
             kept = self.keeps_positions(n)
             # Axes that are not the operand's get a name of their own, and a mark for their offset.
-            marked.append(
+            marked_axes.append(
                 f"{old}[{low}:{high}]" if kept else f"{old}[{low}:{high}:{self.stride[n]}:{new}]"
             )
-            made.append(old if kept else new)
-        return marked, made
+            result_names.append(old if kept else new)
+        return marked_axes, result_names
 
     def bind_window_axes(self, axes: AxisBindings) -> None:
         """Bind the result's axes. ShapeError if a known length is too short for a window."""
@@ -108,20 +115,28 @@ class Sliding(PaddedWindow):
             # Only a known length can be refused here; any other is checked at run time.
             spare = self.compute_spare_length(length, n).number
             if spare is not None and spare < 0:
-                title = f"a window spans {self.get_span(n) + 1} positions, the axis has {length}"
+                span = self.get_window_extent(n) + 1
+                title = f"a window spans {span} positions, the axis has {length}"
                 raise ShapeError(title, (0,), name=old)
             if not self.keeps_positions(n):
                 axes[new] = self.compute_length(length, n)
 
 
 def _build_window_signature(
-    channels: str, marked: list[str], rest: str, made: str, named: Sequence[str]
+    input_channels: str,
+    marked_axes: list[str],
+    other_operands: str,
+    output_channels: str,
+    result_axis_names: Sequence[str],
 ) -> Signature:
     """Build the signature of a window over a sequence or an image."""
-    if len(marked) == 1:
-        return Signature.parse(f"f[b {marked[0]} {channels}]{rest} -> f[b {named[0]} {made}]")
-    axes, result_axes = " ".join(marked), " ".join(named)
-    return Signature.parse(f"f[b {channels} {axes}]{rest} -> f[b {made} {result_axes}]")
+    if len(marked_axes) == 1:
+        operands = f"f[b {marked_axes[0]} {input_channels}]{other_operands}"
+        return Signature.parse(f"{operands} -> f[b {result_axis_names[0]} {output_channels}]")
+    axes, result_axes = " ".join(marked_axes), " ".join(result_axis_names)
+    return Signature.parse(
+        f"f[b {input_channels} {axes}]{other_operands} -> f[b {output_channels} {result_axes}]"
+    )
 
 
 KERNEL_AXES = {1: "k", 2: "k l"}
@@ -136,7 +151,7 @@ def _check_kernel_size(op: "Conv | ConvTranspose", axes: AxisBindings) -> None:
             raise ShapeError(title, (1,))
 
 
-class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True):
+class Conv(SlidingWindowOp, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", heavy=True):
     """Convolution over time or an image: `y = w * x + b`, as in PyTorch.
 
     The weight is [out, in / groups, kernel …]; each of the `groups` reads its own channels. The
@@ -168,10 +183,12 @@ class Conv(Sliding, Op, sig="f[b t[low:high] i], f[o j k], f[o]? -> f[b t o]", h
         _check_kernel_size(self, axes)
         check_channel_groups(axes["i"], axes["o"], self.groups)
         # Groups divide the channels, so the weight has a fraction of them.
-        taken, given = axes["j"] * self.groups, axes["i"]
-        if taken != given:
-            title = f"the weight has {taken} input channels, the input has {given}"
-            raise ShapeError(title, (0, 1), (given, taken))
+        weight_channels, input_channels = axes["j"] * self.groups, axes["i"]
+        if weight_channels != input_channels:
+            title = (
+                f"the weight has {weight_channels} input channels, the input has {input_channels}"
+            )
+            raise ShapeError(title, (0, 1), (input_channels, weight_channels))
         self.bind_window_axes(axes)
 
 
@@ -225,15 +242,15 @@ class ConvTranspose(PaddedWindow, Op, sig="f[b t~ i], f[i p k], f[o]? -> f[b u o
             axes[new] = self.compute_length(axes[old], n)
 
 
-def check_channel_groups(channels: Dim, out: Dim, groups: Dim) -> None:
+def check_channel_groups(input_channels: Dim, output_channels: Dim, groups: Dim) -> None:
     """Raise ShapeError if channels are not divisible by the groups."""
-    for count in (channels, out):
+    for count in (input_channels, output_channels):
         if mod_dims(count, groups).number:
             title = f"{count} channels cannot be shared out to {groups} groups"
             raise ShapeError(title, (0, 1))
 
 
-class Pooling(Sliding):
+class Pooling(SlidingWindowOp):
     """A pooling window without weights; empty windows have no maximum and no mean."""
 
     def get_signature(self) -> Signature:
@@ -246,7 +263,7 @@ class Pooling(Sliding):
 
     def compute_spare_length(self, length: Dim, n: int) -> Dim:
         """Return a length that is negative if a window would see only padding."""
-        blind = self._find_blind_length(n)
+        blind = self._find_missed_length(n)
         # More padding than a window reaches: it may read only padding.
         if self.get_lag(n) < 0:
             return length - (blind + 1)
@@ -255,7 +272,7 @@ class Pooling(Sliding):
             return fits
         return min_dims(fits, length - min_dims(length, 1) * (blind + 1))
 
-    def _find_blind_length(self, n: int) -> int:
+    def _find_missed_length(self, n: int) -> int:
         """Return the most positions that some dilated window misses entirely, or 0."""
         places = [
             self.dilations[n] * place - self.padding_before[n] for place in range(self.kernel[n])
@@ -287,25 +304,27 @@ class MaxPool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
 class AveragePool(Pooling, Op, sig="f[b t[low:high] c] -> f[b t c]"):
     """The mean of each window, per channel.
 
-    With `counted`, padding at both ends counts as zeros, otherwise it is excluded. Windows may
-    extend over `extra` positions more, which never count.
+    With `count_include_pad`, padding at both ends counts as zeros, otherwise it is excluded.
+    Windows may extend over `end_overhang` positions more, which never count.
     """
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     pads: tuple[int, ...]
-    extra: tuple[int, ...]
-    counted: bool
+    end_overhang: tuple[int, ...]
+    count_include_pad: bool
 
     @property
     def end_padding(self) -> tuple[int, ...]:
         """The number of positions that a window may extend past the end, per axis."""
-        return tuple(a + b for a, b in zip(self.padding_after, self.extra, strict=True))
+        return tuple(a + b for a, b in zip(self.padding_after, self.end_overhang, strict=True))
 
 
-class KeepRows(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
-    """The padding mask after a window with `stride` (`Sliding.lag`): position t exists if those
-    from `t · stride` to `t · stride + lag` do; with a negative lag, if one of them does.
+class DownsamplePaddingMask(Op, sig="b[b t[low:high:stride:u]] -> b[b u]"):
+    """The padding mask after a convolution or pooling with `stride` and `lag`
+    (`SlidingWindowOp.get_lag`): position t is valid if positions `t · stride` to
+    `t · stride + lag` are; with a negative lag, if one of positions `t · stride + lag` to
+    `t · stride` is.
     """
 
     stride: int

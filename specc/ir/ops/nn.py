@@ -17,21 +17,21 @@ __all__ = [
     "Attend",
     "Dropout",
     "Embedding",
-    "Hard",
     "LayerNorm",
     "Linear",
+    "MaskedHardmax",
+    "MaskedNormalization",
     "MaskedSoftmax",
     "MaskedWeights",
-    "Patches",
+    "MixtureOfExperts",
+    "MixtureOfExpertsOperands",
+    "PatchEmbedding",
     "RMSNorm",
     "RopeAngles",
     "Rotate",
-    "Route",
-    "RouteOperands",
-    "Share",
     "Sinusoid",
     "Softmax",
-    "Weigh",
+    "WeightedSum",
 ]
 
 T = TypeVar("T")
@@ -89,20 +89,20 @@ class MaskedSoftmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s 
     """
 
 
-class Hard(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedHardmax(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """One-hot of the largest visible score of each query (the first of equals).
 
     Zeros if no key is visible, or all visible scores are minus infinity.
     """
 
 
-class Share(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
+class MaskedNormalization(MaskedWeights, Op, sig="f[*s q k|q], b[#*s #q #k|q] -> f[*s q k]"):
     """Visible scores divided by their sum, as in kernel regression (Nadaraya 1964). Negative
     scores count as zero. A sum of zero gives zeros.
     """
 
 
-class Weigh(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
+class WeightedSum(Op, sig="f[#*s q k|q], f[#*s k|q e] -> f[*s q e]", heavy=True):
     """Weighted sum of values, `w @ v`, with the dependence of the mask that produced the
     weights.
     """
@@ -130,7 +130,7 @@ class Attend(
     cap: float = 0.0
 
     query, key, values = Operand(0), Operand(1), Operand(2)
-    mask, added, sinks = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
+    mask, bias, sinks = OptionalOperand(3), OptionalOperand(4), OptionalOperand(5)
     weights_result = 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
@@ -142,7 +142,7 @@ class Attend(
             )
 
 
-class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
+class PatchEmbedding(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
     """Patch embedding: an image split into `p × r` patches, each projected to a vector, in
     row-major order.
 
@@ -154,11 +154,11 @@ class Patches(Op, sig="f[b c y x], f[d c p r], f[d]? -> f[b n d]", heavy=True):
         axes["n"] = rows * divide_image_size(axes["x"], axes["r"], "wide")
 
 
-def divide_image_size(length: Dim, size: Dim, word: str) -> Dim:
+def divide_image_size(length: Dim, size: Dim, dimension: str) -> Dim:
     """Return `length / size`, or raise ShapeError if the image size is not divisible."""
     if mod_dims(length, size).number:
         raise ShapeError(
-            f"an image {length} {word} is not divisible into patches of {size}", (0, 1)
+            f"an image {length} {dimension} is not divisible into patches of {size}", (0, 1)
         )
     return divide_dims_exactly(length, size)
 
@@ -187,18 +187,18 @@ class RopeAngles(Op, sig="i[*s]... -> f[*s r], f[*s r]"):
     """Cosines and sines of `position · frequency` for `dim / 2` rotary pairs (arXiv:2104.09864,
     eq. 15).
 
-    With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1) there is one operand per
-    axis, and pair n has the position on axis `axes[n]`. `frequencies` overrides
-    `theta^(-2n/dim)` for RoPE scaling; both results are multiplied by `factor` (YaRN's attention
-    factor). Angles are computed in float64 and rounded once. `most`: the longest sequence for
-    which the frequencies hold; 0 for any.
+    With several position axes (M-RoPE, arXiv:2409.12191, sec. 2.1.1) there is one operand per axis,
+    and pair n has the position on axis `axes[n]`. `frequencies` overrides `theta^(-2n/dim)` for
+    RoPE scaling; both results are multiplied by `factor` (YaRN's attention factor). Angles are
+    computed in float64 and rounded once. `max_positions`: the longest sequence for which the
+    frequencies hold; 0 for any.
     """
 
     dim: Dim
     theta: float
     factor: float = 1.0
     frequencies: tuple[float, ...] = ()
-    most: int = 0
+    max_positions: int = 0
     axes: tuple[int, ...] = ()
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
@@ -228,8 +228,8 @@ class Rotate(Op, sig="f[b h t d~], f[#b t r], f[#b t r] -> f[b h t d]"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouteOperands(Generic[T]):
-    """Operands of a `Route`, or facts about them, by role."""
+class MixtureOfExpertsOperands(Generic[T]):
+    """Operands of a `MixtureOfExperts`, or facts about them, by role."""
 
     x: T
     ids: T
@@ -244,28 +244,28 @@ class RouteOperands(Generic[T]):
         return self.x, *self.stacked, *self.captured
 
 
-class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True):
+class MixtureOfExperts(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True):
     """Mixture of experts: the weighted sum of the outputs of the `k` experts of each token
     (Shazeer et al. 2017, arXiv:1701.06538, eq. 1).
 
-    Operands: tokens, expert indices, gate weights, `keep` if `masked` (bool [*s]: padded tokens
-    are not routed and give zeros), then `stacked` tensors with one slice per expert along their
-    first axis, then values captured by the body. An index that is no expert contributes
-    nothing; an expert that is named twice counts twice. The body is one expert. Its inputs are
-    the tokens routed to it, [1, …, rows, d] with the rank of the tokens and one symbol for
-    their number, its slice of each stacked tensor, and the captures; its output has one
-    position per token. Positions of the body are independent.
+    Operands: tokens, expert indices, gate weights, `keep` if `has_mask` (bool [*s]: padded tokens
+    are not routed and give zeros), then `stacked_count` tensors with one slice per expert along
+    their first axis, then values captured by the body. An expert index out of range contributes
+    nothing; an expert that is selected twice counts twice. The body computes one expert. Its inputs
+    are the tokens routed to it, [1, …, tokens, d] with the rank of `x`, its slice of each stacked
+    tensor, and the captures; its output has one position per token. Tokens of the body are
+    independent.
     """
 
     body: "Graph"
-    experts: Dim
-    stacked: int
-    masked: bool = False
+    num_experts: Dim
+    stacked_count: int
+    has_mask: bool = False
 
     @property
     def first_body_operand(self) -> int:
         """The index of the first operand after those with the tokens' axes."""
-        return 4 if self.masked else 3
+        return 4 if self.has_mask else 3
 
     @property
     def token_count_symbol(self) -> str:
@@ -284,16 +284,16 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         (value,) = self.body.outputs.values()
         return value
 
-    def split_operands(self, given: Sequence[T]) -> RouteOperands[T]:
+    def split_operands(self, per_operand: Sequence[T]) -> MixtureOfExpertsOperands[T]:
         """Split a per-operand list by role."""
-        end = self.first_body_operand + self.stacked
-        return RouteOperands(
-            x=given[0],
-            ids=given[1],
-            gates=given[2],
-            keep=given[3] if self.masked else None,
-            stacked=tuple(given[self.first_body_operand : end]),
-            captured=tuple(given[end:]),
+        end = self.first_body_operand + self.stacked_count
+        return MixtureOfExpertsOperands(
+            x=per_operand[0],
+            ids=per_operand[1],
+            gates=per_operand[2],
+            keep=per_operand[3] if self.has_mask else None,
+            stacked=tuple(per_operand[self.first_body_operand : end]),
+            captured=tuple(per_operand[end:]),
         )
 
     def get_signature(self) -> Signature:
@@ -302,17 +302,17 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
         """
         x, *others = (v.type for v in self.get_body_inputs())
         terms = [f"{get_dtype_kind(x.dtype)}[*s d]", "i[*s k]", "f[*s k]"]
-        terms += ["b[*s]"] if self.masked else []
+        terms += ["b[*s]"] if self.has_mask else []
         for n, type in enumerate(others):
-            axes = ["e"] if n < self.stacked else []
+            axes = ["e"] if n < self.stacked_count else []
             axes += [f"a{n}_{axis}" for axis in range(type.rank)]
             terms.append(f"{get_dtype_kind(type.dtype)}[{' '.join(axes)}]")
         return Signature.parse(f"{', '.join(terms)} -> f[*s o]")
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         axes["o"] = self.get_body_output().shape[-1]
-        if self.stacked and axes["e"] != self.experts:
-            title = f"{self.experts} experts, but weights for {axes['e']}"
+        if self.stacked_count and axes["e"] != self.num_experts:
+            title = f"{self.num_experts} experts, but weights for {axes['e']}"
             raise ShapeError(title, (self.first_body_operand,))
 
     def _check_body_inputs(self, outer: Sequence[Type]) -> None:
@@ -328,19 +328,19 @@ class Route(Op, sig="f[*s d], i[*s k], f[*s k], a[*t]... -> f[*s o]", heavy=True
             self.get_body_inputs()
         ):
             raise ShapeError(f"{len(args)} operands do not fit the body")
-        given = self.split_operands(types)
-        if given.x.rank < 2:
+        operand_types = self.split_operands(types)
+        if operand_types.x.rank < 2:
             raise ShapeError("routing needs a token axis", (0,))
-        made = super().infer(*args)
-        ones = (Dim.of(1),) * (given.x.rank - 2)
-        rows = (*ones, Dim.symbol(self.token_count_symbol))
+        result_types = super().infer(*args)
+        ones = (Dim.of(1),) * (operand_types.x.rank - 2)
+        token_shape = (*ones, Dim.symbol(self.token_count_symbol))
         outer = [
-            Type(given.x.dtype, (*rows, given.x.shape[-1])),
-            *(Type(t.dtype, t.shape[1:]) for t in given.stacked),
-            *given.captured,
+            Type(operand_types.x.dtype, (*token_shape, operand_types.x.shape[-1])),
+            *(Type(t.dtype, t.shape[1:]) for t in operand_types.stacked),
+            *operand_types.captured,
         ]
         self._check_body_inputs(outer)
         result = self.get_body_output().type
-        if result != Type(made[0].dtype, (*rows, result.shape[-1])):
-            raise ShapeError(f"the body returns {result} for tokens {list(map(str, rows))}")
-        return made
+        if result != Type(result_types[0].dtype, (*token_shape, result.shape[-1])):
+            raise ShapeError(f"the body returns {result} for tokens {list(map(str, token_shape))}")
+        return result_types

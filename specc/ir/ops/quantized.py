@@ -16,7 +16,7 @@ from specc.ir.op import Op, Operand, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["Dequantize", "EmbeddingQ", "LinearQ", "LstmQ", "Quantize"]
+__all__ = ["Dequantize", "Quantize", "QuantizedEmbedding", "QuantizedLinear", "QuantizedLstm"]
 
 WeightLayout: TypeAlias = Literal["rows", "columns"]
 ActivationRoundingMode: TypeAlias = Literal["none", "row", "block", "tensor"]
@@ -45,17 +45,17 @@ _EMBEDDING_SIGNATURES = {
 }
 
 
-class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
+class QuantizedLinear(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
     """Linear layer with quantized weights: `x' @ (w · scale).T + b`.
 
     `rounding` selects `x'`. `none`: `x`. `row`: per-token int8, scale = absmax / 127. `block`: the
-    same per group of `block` values. `tensor`: per-tensor uint8 with a zero point, from the minimum
-    to the maximum, including 0, in 256 steps, as in ONNX `DynamicQuantizeLinear`. Scales and
+    same per group of `group_size` values. `tensor`: per-tensor uint8 with a zero point; 256 steps
+    from the minimum to the maximum, including 0, as in ONNX `DynamicQuantizeLinear`. Scales and
     quotients are float32.
     """
 
     bits: int = 8
-    block: int = 0
+    group_size: int = 0
     layout: WeightLayout = "rows"
     rounding: ActivationRoundingMode = "none"
 
@@ -63,14 +63,14 @@ class LinearQ(Op, sig="f[*s i], q[o i], f[o], f[o]? -> f[*s o]", heavy=True):
 
     def get_signature(self) -> Signature:
         forms = _PER_TENSOR_SIGNATURES if self.rounding == "tensor" else _LINEAR_SIGNATURES
-        return forms[self.layout, bool(self.block)]
+        return forms[self.layout, bool(self.group_size)]
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        if self.block:
-            check_group_shape(axes, axes["i"], self.bits, self.block)
+        if self.group_size:
+            check_group_shape(axes, axes["i"], self.bits, self.group_size)
 
 
-class LstmQ(
+class QuantizedLstm(
     Op,
     sig="f[b~ t~ i], q[i g], q[r~ g], f[g], f[g], f[g]?, f[g]?, b[b~ t~]?, f[b~ r~]?,"
     " f[b~ r~]?, f[p]? -> f[b t r], f[b r], f[b r]",
@@ -79,11 +79,11 @@ class LstmQ(
     """LSTM with quantized weights, `[in, gates]`: all hidden states, the final one, and the final
     cell.
 
-    The equations are those of `lstm`. All existing positions are quantized by one scale, as in
-    `linear_q` with `tensor`; and so are, in each iteration, the states of all batch elements: in
-    the n-th, those before the n-th existing position of each; finished ones count as zeros. So
-    results depend on other batch elements. Operands: the sequence, both weights, their scales, then
-    those of `lstm`.
+    The equations are those of `lstm`. Inputs are quantized per tensor, as in `quantized_linear`
+    with `tensor`, with one scale for all valid positions of the batch. In each iteration the hidden
+    states of all batch elements are quantized with one scale; the states of finished sequences
+    count as zeros. So results depend on other batch elements. Operands: the sequence, both
+    weights, their scales, then the other operands of `lstm`.
     """
 
     reverse: bool = False
@@ -104,18 +104,18 @@ class LstmQ(
             raise ShapeError(title, (10,), name="p")
 
 
-class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
+class QuantizedEmbedding(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
     """Embedding lookup in a quantized table, `width` values per row."""
 
     width: Dim
     bits: int = 8
-    block: int = 0
+    group_size: int = 0
     layout: WeightLayout = "rows"
 
     ids, table, scales = Operand(0), Operand(1), Operand(2)
 
     def get_signature(self) -> Signature:
-        return _EMBEDDING_SIGNATURES[self.layout, bool(self.block)]
+        return _EMBEDDING_SIGNATURES[self.layout, bool(self.group_size)]
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         if "d" not in axes.dims:
@@ -123,8 +123,8 @@ class EmbeddingQ(Op, sig="i[*s], q[v d], f[v] -> f[*s d]"):
         if axes["d"] != self.width:
             title = f"rows have {axes['d']} values, expected {self.width}"
             raise ShapeError(title, (1,))
-        if self.block:
-            check_group_shape(axes, self.width, self.bits, self.block)
+        if self.group_size:
+            check_group_shape(axes, self.width, self.bits, self.group_size)
 
 
 class Quantize(Op, sig="f[b h t d], f[h #t d] -> q[b h t d]"):
@@ -146,21 +146,21 @@ class Dequantize(Op, sig="q[b h t d], f[h #t d] -> f[b h t d]"):
     x, scale = Operand(0), Operand(1)
 
 
-def count_groups(width: int, block: int) -> int:
+def count_groups(width: int, group_size: int) -> int:
     """Return the number of groups of a row."""
-    return -(-width // block)
+    return -(-width // group_size)
 
 
-def check_group_shape(axes: AxisBindings, width: Dim, bits: int, block: int) -> None:
+def check_group_shape(axes: AxisBindings, width: Dim, bits: int, group_size: int) -> None:
     """Check that the groups and their bytes match this row width."""
     number, count = width.number, axes["k"].number
     if number is None or count is None:
         raise ShapeError("quantized weights need static shapes", (1,))
-    if count != count_groups(number, block):
-        title = f"{number} numbers are not {count} blocks of {block}"
+    if count != count_groups(number, group_size):
+        title = f"{number} numbers are not {count} blocks of {group_size}"
         raise ShapeError(title, (1, 2), (width, axes["k"]), "k")
-    if "p" in axes.dims and axes["p"] != block * bits // 8:
-        title = f"{block} numbers of {bits} bits are not {axes['p']} bytes"
+    if "p" in axes.dims and axes["p"] != group_size * bits // 8:
+        title = f"{group_size} numbers of {bits} bits are not {axes['p']} bytes"
         raise ShapeError(title, (1,), name="p")
 
 
@@ -176,8 +176,8 @@ class QuantizationFormat:
     """Quantized weights of `bits` bits with `group_size` (0: per channel).
 
     `is_transposed` weights are `[in, out]` in the checkpoint. `rounding` is the activation
-    quantization; `layer`: that of `lstm_q`, which reads both weights of a layer. Layouts are those
-    of `specc.ir.ops.quantized`.
+    quantization; `layer` is the one of `quantized_lstm`, which reads both weights of a layer.
+    The module docstring describes the layouts.
     """
 
     bits: int

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specc.ir.graph import Graph, Node, Value
 
 
-__all__ = ["Gru", "Loop", "Lstm", "RecurrentLayer", "RecurrentOperands", "Rnn", "Scan"]
+__all__ = ["Gru", "LoopOperands", "Lstm", "RecurrentLayer", "RecurrentOperands", "Rnn", "Scan"]
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class RecurrentOperands(Generic[T]):
     def from_operands(
         cls, args: Sequence[T | None], *, quantized: bool = False
     ) -> "RecurrentOperands[T]":
-        """Assign a per-operand list of `rnn`, `gru` or `lstm`, or of `lstm_q`."""
+        """Assign a per-operand list of `rnn`, `gru` or `lstm`, or of `quantized_lstm`."""
         first = args[: 5 if quantized else 3]
         given = [a for a in first if a is not None]
         assert len(given) == len(first), "inputs and weights are present"
@@ -183,7 +183,7 @@ def reverse_signature(forward: Signature) -> Signature:
 
 
 @dataclass(frozen=True)
-class Loop(Generic[T]):
+class LoopOperands(Generic[T]):
     """Operands of a loop, or facts about them, by role.
 
     `keep` is the padding mask; the `captured` values are loop-invariant.
@@ -208,63 +208,63 @@ class Loop(Generic[T]):
 class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
     """A loop over one axis, with loop-carried values.
 
-    Operands: `keep` if `masked` (bool [b, t]), the scanned tensors (the loop runs along their
-    axis `axis`), the initial carries, then captured values. Inputs of the body: the current
-    slice of each scanned tensor, the carries and the captures; its outputs are the next
-    carries, then the collected values. Results: the final carries, then the collected values
-    stacked along axis `axis`. Where `keep` is false the carries are unchanged and the collected
-    values zero. `reverse` starts at the last position. If `until` is not -1, the carry with
-    that index is boolean, and the loop ends as soon as all its elements are true, also before
-    the first iteration; collected values of the remaining iterations are zero. The body keeps
-    carries and collects zeros for elements where that carry is true, so that no result depends
-    on the number of iterations. The last `lasting` collected values are computed in every
-    iteration, from unchanged carries: later positions look back at them.
+    Operands: `keep` if `has_mask` (bool [b, t]), the scanned tensors (the loop runs along their
+    axis `axis`), the initial carries, then captured values. Inputs of the body: the current slice
+    of each scanned tensor, the carries and the captures; its outputs are the next carries, then the
+    collected values. Results: the final carries, then the collected values stacked along axis
+    `axis`. Where `keep` is false the carries are unchanged and the collected values zero. `reverse`
+    starts at the last position. If `end_condition_index` is not -1, the carry with that index is
+    boolean, and the loop ends as soon as all its elements are true, also before the first
+    iteration; collected values of the remaining iterations are zero. The body keeps carries and
+    collects zeros for elements where that carry is true, so that no result depends on the number of
+    iterations. The last `unfrozen_output_count` collected values are computed in every iteration,
+    from unchanged carries: later positions look back at them.
     """
 
     body: "Graph"
-    scanned: int
-    carries: int
+    scanned_count: int
+    carry_count: int
     axis: int
     reverse: bool = False
-    masked: bool = False
-    until: int = -1
-    lasting: int = 0
+    has_mask: bool = False
+    end_condition_index: int = -1
+    unfrozen_output_count: int = 0
 
     @property
     def first_body_operand(self) -> int:
         """The index of the first operand of the body: `keep` stays outside."""
-        return 1 if self.masked else 0
+        return 1 if self.has_mask else 0
 
-    def split_operands(self, given: Sequence[T]) -> Loop[T]:
+    def split_operands(self, per_operand: Sequence[T]) -> LoopOperands[T]:
         """Split a per-operand list by role."""
-        rows_end = self.first_body_operand + self.scanned
-        starts_end = rows_end + self.carries
-        return Loop(
-            given[0] if self.masked else None,
-            tuple(given[self.first_body_operand : rows_end]),
-            tuple(given[rows_end:starts_end]),
-            tuple(given[starts_end:]),
+        rows_end = self.first_body_operand + self.scanned_count
+        starts_end = rows_end + self.carry_count
+        return LoopOperands(
+            per_operand[0] if self.has_mask else None,
+            tuple(per_operand[self.first_body_operand : rows_end]),
+            tuple(per_operand[rows_end:starts_end]),
+            tuple(per_operand[starts_end:]),
         )
 
-    def split_body_inputs(self) -> "Loop[Value]":
+    def split_body_inputs(self) -> "LoopOperands[Value]":
         """Return the inputs of the body."""
         inputs = tuple(self.body.inputs.values())
-        starts_end = self.scanned + self.carries
-        rows, starts = inputs[: self.scanned], inputs[self.scanned : starts_end]
-        return Loop(None, rows, starts, inputs[starts_end:])
+        starts_end = self.scanned_count + self.carry_count
+        rows, starts = inputs[: self.scanned_count], inputs[self.scanned_count : starts_end]
+        return LoopOperands(None, rows, starts, inputs[starts_end:])
 
-    def map_captures(self, given: Sequence[T]) -> "dict[Value, T]":
+    def map_captures(self, per_operand: Sequence[T]) -> "dict[Value, T]":
         """Map each captured input of the body to its entry in a per-operand list."""
-        captured = self.split_operands(given).captured
+        captured = self.split_operands(per_operand).captured
         return dict(zip(self.split_body_inputs().captured, captured, strict=True))
 
     def get_next_carries(self) -> "tuple[Value, ...]":
         """Return the body's outputs for the next carries."""
-        return tuple(self.body.outputs.values())[: self.carries]
+        return tuple(self.body.outputs.values())[: self.carry_count]
 
     def get_collected_outputs(self) -> "tuple[Value, ...]":
         """Return the body's collected outputs."""
-        return tuple(self.body.outputs.values())[self.carries :]
+        return tuple(self.body.outputs.values())[self.carry_count :]
 
     def get_first_scanned(self, node: "Node") -> "Value":
         """Return the first scanned operand; the others have the same length."""
@@ -282,14 +282,14 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         outer = replace(given, scanned=rows).body_operands
         self._check_body_types(inner, outer)
         after = [v.type for v in self.body.outputs.values()]
-        carried = inner[self.scanned : self.scanned + self.carries]
+        carried = inner[self.scanned_count : self.scanned_count + self.carry_count]
         _check_carried_types(carried, after)
         self._check_end_condition(carried)
         stacked = (
             Type(t.dtype, (*t.shape[: self.axis], length, *t.shape[self.axis :]))
-            for t in after[self.carries :]
+            for t in after[self.carry_count :]
         )
-        return (*after[: self.carries], *stacked)
+        return (*after[: self.carry_count], *stacked)
 
     def _check_body_types(self, inner: Sequence[Type], outer: Sequence[Type]) -> None:
         """Raise ShapeError for an operand of another type than the body's input."""
@@ -300,20 +300,26 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
 
     def _check_end_condition(self, carried: Sequence[Type]) -> None:
         """Check that the carry that ends the loop exists and is boolean."""
-        rows = len(self.body.outputs) - self.carries
-        if not 0 <= self.lasting <= (0 if self.until == -1 else rows):
-            raise ShapeError(f"this loop has fewer than {self.lasting} lasting results")
-        if self.until == -1:
+        rows = len(self.body.outputs) - self.carry_count
+        if not 0 <= self.unfrozen_output_count <= (0 if self.end_condition_index == -1 else rows):
+            raise ShapeError(
+                f"this loop has fewer than {self.unfrozen_output_count} lasting results"
+            )
+        if self.end_condition_index == -1:
             return
-        if not 0 <= self.until < self.carries:
-            raise ShapeError(f"the end condition must be a carry of the loop, not {self.until}")
-        if carried[self.until].dtype != "bool":
-            raise ShapeError(f"the end condition must be boolean, not {carried[self.until]}")
+        if not 0 <= self.end_condition_index < self.carry_count:
+            raise ShapeError(
+                f"the end condition must be a carry of the loop, not {self.end_condition_index}"
+            )
+        if carried[self.end_condition_index].dtype != "bool":
+            raise ShapeError(
+                f"the end condition must be boolean, not {carried[self.end_condition_index]}"
+            )
 
-    def _find_trip_count(self, rows: Sequence[Type]) -> Dim:
+    def _find_trip_count(self, scanned_types: Sequence[Type]) -> Dim:
         """Return the number of iterations, equal for all scanned operands."""
-        length = rows[0].shape[self.axis]
-        for n, row in enumerate(rows):
+        length = scanned_types[0].shape[self.axis]
+        for n, row in enumerate(scanned_types):
             other = row.shape[self.axis]
             if other != length:
                 title = f"scanned lengths {length} and {other} differ"
@@ -322,9 +328,9 @@ class Scan(Op, sig="a[*s]... -> a[*t]", heavy=True):
         return length
 
 
-def _check_carried_types(carried: Sequence[Type], after: Sequence[Type]) -> None:
+def _check_carried_types(initial_types: Sequence[Type], next_types: Sequence[Type]) -> None:
     """Raise ShapeError if an iteration changes the type of a carried value."""
-    for before, now in zip(carried, after, strict=False):
+    for before, now in zip(initial_types, next_types, strict=False):
         if before != now:
             raise ShapeError(f"a carried value is {before} before a step and {now} after it")
 

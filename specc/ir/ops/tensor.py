@@ -279,25 +279,25 @@ class Slice(Op, sig="a[*a t *b] -> a[*a u *b]"):
 
 
 class Index(Op, sig="a[*a t *b] -> a[*a *b]"):
-    """Position `at` of axis `axis`."""
+    """Position `index` of axis `axis`."""
 
     axis: int
-    at: Dim
+    index: Dim
 
     @property
     def start(self) -> Dim:
         """The position, as the start of a slice."""
-        return self.at
+        return self.index
 
     @property
     def stop(self) -> Dim:
         """The position after it, as the end of a slice."""
-        return self.at + 1
+        return self.index + 1
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
         length = axes["t"]
-        if _is_negative_number(self.at) or _is_negative_number(length - self.at - 1):
-            title = f"index {self.at} is out of range for an axis of length {length}"
+        if _is_negative_number(self.index) or _is_negative_number(length - self.index - 1):
+            title = f"index {self.index} is out of range for an axis of length {length}"
             raise ShapeError(title, (0,))
 
 
@@ -330,18 +330,18 @@ class Flip(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
     axis: int
 
 
-class Delay(Op, sig="a[*a t[by:by] *b] -> a[*a t *b]"):
-    """Shift right along axis `axis`: position t is the operand's `t - by`; the first `by`
-    positions are `first`.
+class Delay(Op, sig="a[*a t[steps:steps] *b] -> a[*a t *b]"):
+    """Shift right along axis `axis`: position t of the result is position `t - steps` of the
+    operand; the first `steps` positions are `fill_value`.
     """
 
     axis: int
-    by: int
-    first: float | int | bool
+    steps: int
+    fill_value: float | int | bool
 
     def bind_result_axes(self, axes: AxisBindings) -> None:
-        if self.by < 0:
-            raise ShapeError(f"a delay by {self.by} would read later positions", (0,))
+        if self.steps < 0:
+            raise ShapeError(f"a delay by {self.steps} would read later positions", (0,))
 
 
 class CumSum(Op, sig="n[*a t> *b] -> n[*a t *b]"):

@@ -89,13 +89,15 @@ class AstBuilder(ErrorCollector):
             )
         return token.text
 
-    def build_body(self, opener: Token, rest: Sequence[object]) -> CommentedBody[ast.Commentable]:
-        """Build the nodes between braces with their comments. `rest` are the children after the
-        opening brace, including the closing brace.
+    def build_body(
+        self, opener: Token, remaining_children: Sequence[object]
+    ) -> CommentedBody[ast.Commentable]:
+        """Build the nodes between braces with their comments. `remaining_children` are the children
+        after the opening brace, including the closing brace.
         """
-        closer = rest[-1]
+        closer = remaining_children[-1]
         assert isinstance(closer, Token)
-        children = [child for child in rest if isinstance(child, ast.Commentable)]
+        children = [child for child in remaining_children if isinstance(child, ast.Commentable)]
         return self.attacher.attach(children, self.span(opener).end, self.span(closer).start)
 
     def report_duplicates(

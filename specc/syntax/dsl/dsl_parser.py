@@ -59,7 +59,7 @@ DOTTED: StartSymbol[ast.Name] = StartSymbol("dotted", "a name")
 def parse_fragment(fragment: Fragment, start: StartSymbol[T]) -> T:
     """Parse a fragment of text. Raise E01xx for syntax errors."""
     table = load_lalr_table()
-    lexed = tokenize_fragment(fragment, table.words)
+    lexed = tokenize_fragment(fragment, table.keywords)
     # the parser would only report the replacement token of an invalid character
     if lexed.errors:
         raise Failed(*cap_diagnostics(lexed.errors))
@@ -186,7 +186,7 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     source = Source("<input>", text[:offset])
     fragment = Fragment(source, source.text)
     table = load_lalr_table()
-    lexed = tokenize_fragment(fragment, table.words)
+    lexed = tokenize_fragment(fragment, table.keywords)
     if any(error.code == "E0104" for error in lexed.errors):
         return None  # inside a string literal
     if any(c.end == offset for c in lexed.comments):
@@ -195,8 +195,8 @@ def find_expected_tokens(text: str, offset: int, start: str = FILE.symbol) -> Ex
     states = _run_parser(table, tokens, find_restart_points(fragment, lexed), start)
     if states is None:
         return None
-    terminals = table.expected_terminals(states, table.ends[start])
-    keywords = _find_expected_keywords(table, states, terminals, table.ends[start])
+    terminals = table.find_expected_terminals(states, table.end_terminals[start])
+    keywords = _find_expected_keywords(table, states, terminals, table.end_terminals[start])
     return ExpectedTokens(tuple(tokens), terminals, keywords)
 
 
@@ -206,15 +206,15 @@ def _find_expected_keywords(
     """Return the terminals that are keywords in these states. Where a name is expected too, a
     word is a keyword only if more may follow it than a name.
     """
-    keywords = terminals & {kind for text, kind in table.words.items() if text.isalpha()}
-    if (name_states := table.shift(states, "NAME", end)) is None:
+    keywords = terminals & {kind for text, kind in table.keywords.items() if text.isalpha()}
+    if (name_states := table.shift_token(states, "NAME", end)) is None:
         return keywords
-    after_name = table.expected_terminals(name_states, end)
+    after_name = table.find_expected_terminals(name_states, end)
     return frozenset(
         kind
         for kind in keywords
-        if (keyword_states := table.shift(states, kind, end)) is not None
-        and table.expected_terminals(keyword_states, end) - after_name
+        if (keyword_states := table.shift_token(states, kind, end)) is not None
+        and table.find_expected_terminals(keyword_states, end) - after_name
     )
 
 
@@ -224,11 +224,11 @@ def _run_parser(
     """Return the parser states after `tokens`. After an error parsing resumes at the next item;
     return None if there is no further item.
     """
-    states, end = [table.starts[start]], table.ends[start]
+    states, end = [table.start_states[start]], table.end_terminals[start]
     tried: set[int] = set()
     index = 0
     while index < len(tokens):
-        shifted = table.shift(states, tokens[index].kind, end)
+        shifted = table.shift_token(states, tokens[index].kind, end)
         if shifted is not None:
             states = shifted
             index += 1
@@ -249,7 +249,7 @@ def _find_next_restart(restart_points: Sequence[int], index: int, tried: set[int
 
 def _compute_states_after_header(table: LalrTable, start: str) -> list[int]:
     """Return the parser states after the header of a file."""
-    states, end = [table.starts[start]], table.ends[start]
+    states, end = [table.start_states[start]], table.end_terminals[start]
     for kind in HEADER_TERMINALS:
-        states = table.shift(states, kind, end) or states
+        states = table.shift_token(states, kind, end) or states
     return states

@@ -171,9 +171,9 @@ def layout_leaf(node: ast.Commentable) -> Pieces:
     return LEAF_LAYOUTS[type(node)](node)
 
 
-def layout_clause(word: str, value: ast.Expr | None) -> Pieces:
+def layout_clause(keyword: str, value: ast.Expr | None) -> Pieces:
     """Lay out `along n`, or nothing."""
-    return [] if value is None else [SPACE_BREAK, f"{word} ", *layout_expression(value)]
+    return [] if value is None else [SPACE_BREAK, f"{keyword} ", *layout_expression(value)]
 
 
 def layout_words(words: Iterable[str]) -> Pieces:
@@ -181,16 +181,16 @@ def layout_words(words: Iterable[str]) -> Pieces:
     return join_with_commas([word] for word in words)
 
 
-def join_texts(texts: Sequence[str]) -> str:
+def join_with_and(texts: Sequence[str]) -> str:
     """Format alternatives: `"llama" | "mistral"`."""
     return " | ".join(map(quote_text, texts))
 
 
 def layout_use(node: ast.Use) -> Pieces:
     """Lay out the files, the name, and the locations of config and weights."""
-    sources = [f" from {join_texts(node.sources)}"] if node.sources else []
+    sources = [f" from {join_with_and(node.sources)}"] if node.sources else []
     under = [f" under {print_weight_path(node.under)}"] if node.under else []
-    return ["use ", join_texts(node.paths), f" as {node.name}", *sources, *under]
+    return ["use ", join_with_and(node.paths), f" as {node.name}", *sources, *under]
 
 
 def layout_quantize_entry(node: ast.QuantizeEntry) -> Pieces:
@@ -327,9 +327,9 @@ def _layout_results(results: Sequence[ast.BlockParameter]) -> Pieces:
     return ["(", *join_with_commas(layout_block_parameter(r) for r in results), ")"]
 
 
-def layout_name_list(word: str, names: Sequence[str]) -> Pieces:
+def layout_name_list(keyword: str, names: Sequence[str]) -> Pieces:
     """Lay out `carry s, c`, or nothing."""
-    return [SPACE_BREAK, f"{word} ", *layout_words(names)] if names else []
+    return [SPACE_BREAK, f"{keyword} ", *layout_words(names)] if names else []
 
 
 REVERSE_LAYOUT: Pieces = [SPACE_BREAK, "reverse"]

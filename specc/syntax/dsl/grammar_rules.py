@@ -75,13 +75,13 @@ RULE_CALLBACKS |= {
 
 @register_rule("title")
 @register_rule("word")
-def _title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
+def _build_title(b: AstBuilder, span: Span, token: Token) -> ast.TextLiteral:
     text = b.unescape_string(token) if token.kind == "STRING" else token.text
     return ast.TextLiteral(text, span=span)
 
 
 @register_rule("reference")
-def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
+def _build_reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
     lower = name.path.lower()
     # `True`, `NULL`, `yes`: `AstBuilder.check_bound_name` rejects these names
     literal = FOREIGN_LITERALS.get(lower, lower if lower in LITERAL_WORDS else name.path)
@@ -97,7 +97,9 @@ def _reference(b: AstBuilder, span: Span, name: ast.Name) -> ast.Name:
 
 
 @register_rule("call")
-def _call(b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None) -> ast.Call:
+def _build_call(
+    b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | None
+) -> ast.Call:
     present: tuple[Argument, ...] = drop_absent_options(arguments)
     args = tuple(a for a in present if not isinstance(a, ast.Option))
     options = tuple(a for a in present if isinstance(a, ast.Option))
@@ -117,7 +119,7 @@ def _call(b: AstBuilder, span: Span, function: ast.Name, *arguments: Argument | 
 
 
 @register_rule("record_of")
-def _record_of(
+def _build_record(
     b: AstBuilder, span: Span, *children: ast.Option | Token | None
 ) -> ast.RecordLiteral:
     # the tokens are the braces
@@ -127,7 +129,7 @@ def _record_of(
 
 
 @register_rule("choice_type")
-def _choice_type(
+def _build_choice_type(
     b: AstBuilder, span: Span, *children: ast.TextLiteral | Token | None
 ) -> ast.TypeName:
     titles = [t for t in children if isinstance(t, ast.TextLiteral)]
@@ -138,7 +140,9 @@ def _choice_type(
 
 
 @register_rule("record_type")
-def _record_type(b: AstBuilder, span: Span, *children: ast.Field | Token | None) -> ast.TypeName:
+def _build_record_type(
+    b: AstBuilder, span: Span, *children: ast.Field | Token | None
+) -> ast.TypeName:
     fields = tuple(f for f in children if isinstance(f, ast.Field))
     b.report_duplicates("the field", fields)
     optional = isinstance(children[-1], Token)  # the `?`, else None
@@ -229,7 +233,7 @@ RULE_CALLBACKS |= {
 
 
 @register_rule("scan")
-def _scan(b: AstBuilder, span: Span, *children: object) -> ast.Scan:
+def _build_scan(b: AstBuilder, span: Span, *children: object) -> ast.Scan:
     node = SCAN(b, span, *children)
     location = node.until.span if node.until else span
     if not node.variables and location is not None:
@@ -244,7 +248,7 @@ def _scan(b: AstBuilder, span: Span, *children: object) -> ast.Scan:
 
 
 @register_rule("scan_head")
-def _scan_head(
+def _build_scan_head(
     b: AstBuilder, span: Span, variables: tuple[str, ...], sequences: tuple[ast.Expr, ...]
 ) -> ScanHeader:
     if len(variables) != len(sequences):
@@ -259,7 +263,7 @@ def _scan_head(
 
 
 @register_rule("dim_name")
-def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimName:
+def _build_dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> ast.DimName:
     minimum = 0
     if bound is not None and bound.text.isdigit():
         minimum = int(bound.text)
@@ -271,7 +275,7 @@ def _dim_name(b: AstBuilder, span: Span, name: Token, bound: Token | None) -> as
 
 
 @register_rule("config")
-def _config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
+def _build_config(b: AstBuilder, span: Span, *children: object) -> ast.Config:
     node = CONFIG(b, span, *children)
     b.report_duplicates(
         "the value", (e for e in node.entries if isinstance(e, ast.Field | ast.Assign))
@@ -289,7 +293,7 @@ def _report_repeated_ignores(b: AstBuilder, node: ast.Config) -> None:
 
 
 @register_rule("field")
-def _field(
+def _build_field(
     b: AstBuilder, span: Span, name: Token, kind: ast.TypeName, *others: object
 ) -> ast.Field:
     comments = ast.NO_COMMENTS
@@ -304,7 +308,7 @@ def _field(
 
 
 @register_rule("reading")
-def _reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
+def _build_reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
     node = READING(b, span, *children)
     # an input and a result may have one name
     b.report_duplicates("the input", (e for e in node.entries if isinstance(e, ast.InputReading)))
@@ -313,7 +317,7 @@ def _reading(b: AstBuilder, span: Span, *children: object) -> ast.Reading:
 
 
 @register_rule("generate")
-def _generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
+def _build_generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
     node = GENERATE(b, span, *children)
     for setting in node.settings:
         if setting.name in ("of", "from") and setting.span is not None:
@@ -328,7 +332,7 @@ def _generate(b: AstBuilder, span: Span, *children: object) -> ast.Generate:
 
 
 @register_rule("file")
-def _file(
+def _build_file(
     b: AstBuilder,
     span: Span,
     version: Token,

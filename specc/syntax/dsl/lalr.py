@@ -51,27 +51,27 @@ class LalrTable:
     always reduces by one rule is that `~rule`. `chain_cache` caches chains of unit reductions.
     """
 
-    words: dict[str, str]
+    keywords: dict[str, str]
     rules: list[LalrRule]
     states: list[int | dict[str, int]]
-    starts: dict[str, int]
-    ends: dict[str, int]
+    start_states: dict[str, int]
+    end_terminals: dict[str, int]
     chain_cache: dict[tuple[int, int, str], int] = field(default_factory=dict)
 
-    def action(self, state: int, kind: str) -> int | None:
+    def get_action(self, state: int, kind: str) -> int | None:
         """Return the action of a state for a token: the next state, `~rule` for a reduction, None
         for an unexpected token.
         """
         row = self.states[state]
         return row if isinstance(row, int) else row.get(kind)
 
-    def goto(self, state: int, origin: str) -> int | None:
+    def get_goto_state(self, state: int, origin: str) -> int | None:
         """Return the next state after reducing to `origin`."""
         row = self.states[state]
         assert not isinstance(row, int), "a reduce state reads no token"
         return row.get(origin)
 
-    def goto_unit_chain(self, state_below: int, action: int, kind: str) -> int:
+    def follow_unit_rules(self, state_below: int, action: int, kind: str) -> int:
         """Return the state on top of `state_below` after a chain of unit reductions: `i` becomes an
         atom, a power, a product, a sum and so on before it becomes a condition.
         """
@@ -82,14 +82,16 @@ class LalrTable:
                 rule = self.rules[~next_action]
                 if next_action != action and not rule.is_unit_rule:
                     break
-                state = self.goto(state_below, rule.origin)
+                state = self.get_goto_state(state_below, rule.origin)
                 assert state is not None
                 self.chain_cache[key] = state
                 # in a state that can end the text the parser has to check for the end
-                next_action = None if state in self.ends.values() else self.action(state, kind)
+                next_action = (
+                    None if state in self.end_terminals.values() else self.get_action(state, kind)
+                )
         return self.chain_cache[key]
 
-    def shift(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
+    def shift_token(self, states: Sequence[int], kind: str, end: int) -> list[int] | None:
         """Return the states after the reductions before `kind` and its shift; for $END, after the
         reductions to the state `end`. None for an unexpected token.
 
@@ -97,13 +99,13 @@ class LalrTable:
         does not accept. Therefore the reductions are simulated without building nodes.
         """
         stack = list(states)
-        while (action := self.action(stack[-1], kind)) is not None:
+        while (action := self.get_action(stack[-1], kind)) is not None:
             if action >= 0:
                 return [*stack, action]
             rule = self.rules[~action]
             if rule.length:
                 del stack[-rule.length :]
-            state = self.goto(stack[-1], rule.origin)
+            state = self.get_goto_state(stack[-1], rule.origin)
             if state is None:  # the start symbol itself was reduced
                 return stack if kind == "$END" else None
             stack.append(state)
@@ -111,10 +113,12 @@ class LalrTable:
                 return stack
         return None
 
-    def expected_terminals(self, states: Sequence[int], end: int) -> frozenset[str]:
+    def find_expected_terminals(self, states: Sequence[int], end: int) -> frozenset[str]:
         """Return the terminals that may come next."""
-        terminals = {*self.words.values(), "NAME", "NUMBER", "STRING", "$END"}
-        return frozenset(kind for kind in terminals if self.shift(states, kind, end) is not None)
+        terminals = {*self.keywords.values(), "NAME", "NUMBER", "STRING", "$END"}
+        return frozenset(
+            kind for kind in terminals if self.shift_token(states, kind, end) is not None
+        )
 
 
 @cache
@@ -125,7 +129,7 @@ def load_lalr_table() -> LalrTable:
     symbols = data["symbols"]
 
     return LalrTable(
-        words=data["words"],
+        keywords=data["words"],
         rules=[LalrRule(*r) for r in data["rules"]],
         # a row is `[symbol, action, …]`
         states=[
@@ -134,19 +138,19 @@ def load_lalr_table() -> LalrTable:
             else {symbols[n]: a for n, a in zip(row[::2], row[1::2], strict=True)}
             for row in data["states"]
         ],
-        starts=data["starts"],
-        ends=data["ends"],
+        start_states=data["starts"],
+        end_terminals=data["ends"],
     )
 
 
 class StackEntry(NamedTuple):
-    """A value on the stack, parsed from tokens `first` to `last` (`first` is -1 without tokens),
-    with expression nesting depth `depth`.
+    """A value on the stack, parsed from tokens `first_token` to `last_token` (`first_token` is -1
+    without tokens), with expression nesting depth `depth`.
     """
 
     value: object
-    first: int
-    last: int
+    first_token: int
+    last_token: int
     depth: int
 
 
@@ -174,17 +178,17 @@ class ParseRun:
     states: list[int] = field(default_factory=list)
     stack: list[StackEntry] = field(default_factory=list)
     keywords_as_names: set[int] = field(default_factory=set)
-    stopped: bool = False
+    is_stopped: bool = False
 
     def parse(self) -> object:
         """Return the value of the start symbol; None after errors."""
-        self.states = [self.table.starts[self.start]]
-        end = self.table.ends[self.start]
+        self.states = [self.table.start_states[self.start]]
+        end = self.table.end_terminals[self.start]
         restart_points = set(self.restart_points)
         index = 0
-        while not self.stopped:
+        while not self.is_stopped:
             token = self.tokens[index]
-            action = self.table.action(self.states[-1], token.kind)
+            action = self.table.get_action(self.states[-1], token.kind)
             if action is None:
                 self.errors.append(self.explain(self, index))
                 restart = recover_from_error(self, index)
@@ -205,20 +209,22 @@ class ParseRun:
 
     def accepts(self, states: Sequence[int], kind: str) -> bool:
         """Return whether a token of this kind may follow these states."""
-        return self.table.shift(states, kind, self.table.ends[self.start]) is not None
+        return (
+            self.table.shift_token(states, kind, self.table.end_terminals[self.start]) is not None
+        )
 
     def expected_terminals(self) -> frozenset[str]:
         """Return the terminals that may come next."""
-        return self.table.expected_terminals(self.states, self.table.ends[self.start])
+        return self.table.find_expected_terminals(self.states, self.table.end_terminals[self.start])
 
     def reduce(self, action: int, kind: str) -> None:
         """Replace the children of a complete rule on the stack by its value."""
         rule = self.table.rules[~action]
         if rule.is_unit_rule:
             entry = self.stack[-1]
-            if entry.last - entry.first < lexer.MAX_EXPRESSION_TOKENS:
+            if entry.last_token - entry.first_token < lexer.MAX_EXPRESSION_TOKENS:
                 # two thirds of the reductions are unit rules; a chain of them is one step
-                self.states[-1] = self.table.goto_unit_chain(self.states[-2], action, kind)
+                self.states[-1] = self.table.follow_unit_rules(self.states[-2], action, kind)
                 return
             self.states.pop()
         else:
@@ -228,30 +234,30 @@ class ParseRun:
             del self.states[len(self.states) - rule.length :]
         # a long call is as hard to traverse as a long sum; it is checked at its end
         long = rule.origin == "expr" or rule.callback in CHAIN_RULES
-        if long and entry.last - entry.first >= lexer.MAX_EXPRESSION_TOKENS:
-            self.stop_at_limit("E0111", entry.first)
-        state = self.table.goto(self.states[-1], rule.origin)
+        if long and entry.last_token - entry.first_token >= lexer.MAX_EXPRESSION_TOKENS:
+            self.stop_at_limit("E0111", entry.first_token)
+        state = self.table.get_goto_state(self.states[-1], rule.origin)
         assert state is not None
         self.states.append(state)
 
     def build_value(self, rule: LalrRule, entries: list[StackEntry]) -> StackEntry:
         """Build the value of a complete rule."""
-        matched = [entry for entry in entries if entry.first >= 0]
-        first, last = (matched[0].first, matched[-1].last) if matched else (-1, -1)
+        matched = [entry for entry in entries if entry.first_token >= 0]
+        first, last = (matched[0].first_token, matched[-1].last_token) if matched else (-1, -1)
         children = splice_children(rule, entries)
         depth = compute_expression_depth(rule, entries)
         if rule.is_list:
             return StackEntry(children, first, last, depth)
         if rule.passes_single_child and len(children) == 1:
             return StackEntry(children[0], first, last, depth)
-        if depth > lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.stopped:
+        if depth > lexer.MAX_EXPRESSION_DEPTH and first >= 0 and not self.is_stopped:
             self.stop_at_limit("E0110", first)
         return StackEntry(self.build(rule.callback, children, first, last), first, last, depth)
 
-    def stop_at_limit(self, code: str, first: int) -> None:
-        """Report an exceeded limit at token `first`, and stop parsing."""
-        self.errors.append(self.build_limit_error(code, first))
-        self.stopped = True
+    def stop_at_limit(self, code: str, first_token: int) -> None:
+        """Report an exceeded limit at token `first_token`, and stop parsing."""
+        self.errors.append(self.build_limit_error(code, first_token))
+        self.is_stopped = True
 
 
 def splice_children(rule: LalrRule, entries: list[StackEntry]) -> list[object]:

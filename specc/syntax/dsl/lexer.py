@@ -118,9 +118,9 @@ CHARACTER_HINTS = {
 """Characters of other languages and word processors, with help about their equivalents."""
 
 
-def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedTokens:
-    """Tokenize a fragment. `words` maps the text of each fixed terminal to its name."""
-    lexer = Lexer(fragment, words)
+def tokenize_fragment(fragment: Fragment, keywords: Mapping[str, str]) -> LexedTokens:
+    """Tokenize a fragment. `keywords` maps the text of each fixed terminal to its name."""
+    lexer = Lexer(fragment, keywords)
     offset, size = 0, len(fragment.text)
     while offset < size and len(lexer.found.errors) < MAX_COLLECTED_ERRORS:
         offset = lexer.consume_token(offset)
@@ -132,9 +132,9 @@ def tokenize_fragment(fragment: Fragment, words: Mapping[str, str]) -> LexedToke
 class Lexer:
     """Splits a fragment into tokens, which are collected in `found`."""
 
-    def __init__(self, fragment: Fragment, words: Mapping[str, str]) -> None:
+    def __init__(self, fragment: Fragment, keywords: Mapping[str, str]) -> None:
         self.fragment = fragment
-        self.words = words
+        self.keywords = keywords
         self.found = LexedTokens()
 
     def consume_token(self, offset: int) -> int:
@@ -145,7 +145,7 @@ class Lexer:
         text, end = match.group(), match.end()
         match match.lastgroup:
             case "NAME" | "sign":
-                self._add_token(self.words.get(text, "NAME"), text, offset)
+                self._add_token(self.keywords.get(text, "NAME"), text, offset)
             case "STRING":
                 self._add_token("STRING", text, offset)
             case "NUMBER":

@@ -52,16 +52,16 @@ def find_unbalanced_brackets(
 
 
 def _close_bracket(
-    tokens: Sequence[Token], closer: int, stack: list[int], found: UnbalancedBrackets
+    tokens: Sequence[Token], closer: int, stack: list[int], unbalanced: UnbalancedBrackets
 ) -> None:
     """Remove the partner of a closing bracket, and what it encloses, from the open brackets."""
     text = tokens[closer].text
     pairs = [i for i, opener in enumerate(stack) if OPENERS[tokens[opener].text] == text]
     if not pairs:
-        found.unopened.add(closer)
+        unbalanced.unopened.add(closer)
         return
     # `f(a[0)`: the `)` shows that the `[` is never closed
-    found.unclosed.update((opener, closer) for opener in stack[pairs[-1] + 1 :])
+    unbalanced.unclosed.update((opener, closer) for opener in stack[pairs[-1] + 1 :])
     del stack[pairs[-1] :]
 
 

@@ -92,14 +92,14 @@ def _group_terminals(expected: frozenset[str]) -> tuple[set[str], list[str]]:
     return left, words
 
 
-def _remove_value_terminals(left: set[str]) -> list[str]:
+def _remove_value_terminals(terminals: set[str]) -> list[str]:
     """Remove the terminals that begin or follow a value; return the description of their group."""
-    if {"NUMBER", "NAME", "LPAR"} <= left:
-        left -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
+    if {"NUMBER", "NAME", "LPAR"} <= terminals:
+        terminals -= {"STRING", "NUMBER", "LPAR", "LSQB", "LBRACE", "MINUS", "NOT", "NAME"}
         return ["a value"]
-    if OPERATOR_TERMINALS & left and left - OPERATOR_TERMINALS:
+    if OPERATOR_TERMINALS & terminals and terminals - OPERATOR_TERMINALS:
         # after a value any operator fits; a closing token is more relevant
-        left -= OPERATOR_TERMINALS
+        terminals -= OPERATOR_TERMINALS
     return []
 
 

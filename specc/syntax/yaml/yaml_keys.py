@@ -176,7 +176,7 @@ def _report_unbounded_loop(reader: YamlReader, span: Span) -> None:
 def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
     """Parse `x: f(y)`, `a, b: f(y)`, `x: {type: float[b], is: f(y)}`."""
     if len(node.entries) > 1:
-        report_second_key(reader, node.entries)
+        report_extra_key(reader, node.entries)
         return None
     entry = node.entries[0]
     subject = "the name of a result"
@@ -189,7 +189,7 @@ def parse_yaml_let(reader: YamlReader, node: YamlMapping) -> ast.Let | None:
     return ast.Let(targets, parse_yaml_expression(reader, value), span=node.span)
 
 
-def report_second_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
+def report_extra_key(reader: YamlReader, entries: list[YamlEntry]) -> None:
     """Report E0125 for a statement with two keys: a misspelled keyword or two statements."""
     entry = next((e for e in entries if find_similar_name(e.name, STATEMENT_FORMS)), entries[1])
     meant = find_similar_name(entry.name, STATEMENT_FORMS)

@@ -123,15 +123,17 @@ def _format_flow_entry(entry: "YamlPair | YamlItem", *, is_forced: bool) -> str 
     return inner
 
 
-def print_yaml_after(head: str, value: YamlValue, indent: int) -> list[str]:
-    """Print a value after `head`: on the same line if it fits, else below, indented by `indent`."""
+def print_yaml_value(line_start: str, value: YamlValue, indent: int) -> list[str]:
+    """Print a value after `line_start`: on the same line if it fits, else on the following lines,
+    indented by `indent`.
+    """
     if isinstance(value, str):
-        return [f"{head} {format_yaml_scalar(value, flow=False)}"]
+        return [f"{line_start} {format_yaml_scalar(value, flow=False)}"]
     line = format_yaml_flow(value)
     entries = value.pairs if isinstance(value, YamlMap) else value.items
-    if line is not None and (len(head) + 1 + len(line) <= MAX_LINE_WIDTH or not entries):
-        return [f"{head} {line}"]
-    return [head, *print_yaml_block(value, indent)]
+    if line is not None and (len(line_start) + 1 + len(line) <= MAX_LINE_WIDTH or not entries):
+        return [f"{line_start} {line}"]
+    return [line_start, *print_yaml_block(value, indent)]
 
 
 def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
@@ -152,7 +154,7 @@ def print_yaml_block(value: YamlMap | YamlList, indent: int) -> list[str]:
 
 def print_yaml_pair(pair: YamlPair, indent: int) -> list[str]:
     """Print the lines of `key: value`."""
-    lines = print_yaml_after(
+    lines = print_yaml_value(
         " " * indent + format_yaml_scalar(pair.key, flow=False) + ":", pair.value, indent + 2
     )
     return [
@@ -172,7 +174,7 @@ def print_yaml_item(item: YamlItem, indent: int) -> list[str]:
         else:
             lines = [f"{blanks}- {line}"]
     else:
-        lines = print_yaml_after(f"{blanks}-", item.value, indent + 2)
+        lines = print_yaml_value(f"{blanks}-", item.value, indent + 2)
     return [
         *print_comment_lines(item.comments.leading, indent),
         *append_yaml_comment(lines, item.comments, item.comment_first),

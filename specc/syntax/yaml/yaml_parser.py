@@ -265,21 +265,24 @@ def parse_yaml_file(reader: YamlReader, root: YamlNode | None) -> ast.File:
     return attach_items(reader, head, entries, items)
 
 
-def check_yaml_version(reader: YamlReader, found: dict[str, YamlEntry]) -> None:
+def check_yaml_version(reader: YamlReader, header_entries: dict[str, YamlEntry]) -> None:
     """Report E0113 for an unsupported version."""
-    version = reader.get_optional_text(found, "specc")
+    version = reader.get_optional_text(header_entries, "specc")
     if version not in ("1", ""):  # an empty value is already reported
         reader.report_error(
             "E0113",
             f"version {version} of the language is not known",
-            found["specc"].value.span,
+            header_entries["specc"].value.span,
             "here",
             "this compiler reads version 1: `specc: 1`",
         )
 
 
 def attach_items(
-    reader: YamlReader, head: ast.File, entries: Sequence[YamlEntry], items: Iterable[ast.Item]
+    reader: YamlReader,
+    file_header: ast.File,
+    entries: Sequence[YamlEntry],
+    items: Iterable[ast.Item],
 ) -> ast.File:
     """Add the items and the comments to a file."""
     start = end = entries[0].key.span.start if entries else 0
@@ -289,4 +292,6 @@ def attach_items(
         end = get_entry_span(entry).end
     # top-level keys are in any order, but comments are attached in source order
     ordered = sorted(items, key=lambda item: get_node_span(item).start)
-    return attach_file_comments(reader.attacher, replace(head, items=tuple(ordered)), start, end)
+    return attach_file_comments(
+        reader.attacher, replace(file_header, items=tuple(ordered)), start, end
+    )

@@ -269,24 +269,24 @@ def translate_advice_to_yaml(diagnostic: Diagnostic) -> Diagnostic:
 
 
 @lru_cache(maxsize=256)
-def rewrite_as_yaml(piece: str, *, in_map: bool = True) -> str:
+def rewrite_as_yaml(code: str, *, in_map: bool = True) -> str:
     """Rewrite a code fragment of advice in YAML; return it unchanged if it is equal in both
     syntaxes. With `in_map`, the erroneous code is a map, `{linear: {in: x}}`, so options and weight
     names become entries.
     """
-    if option := OPTION_PIECE.fullmatch(piece):
-        return f"{option[1]}: {option[2]}" if in_map else piece
-    if in_map and (named := WEIGHTS_PIECE.fullmatch(piece)):
+    if option := OPTION_PIECE.fullmatch(code):
+        return f"{option[1]}: {option[2]}" if in_map else code
+    if in_map and (named := WEIGHTS_PIECE.fullmatch(code)):
         name = named[1].strip('"')
         return f"weights: {name}"
-    for text, convert in _embed_in_specs(piece):
+    for text, convert in _embed_in_specs(code):
         try:
             file = parse_dsl(Source("advice", text))
         except Failed:
             continue
         if not _has_only_docstring(file):
             return _print_flow(convert(file))
-    return piece
+    return code
 
 
 def _has_only_docstring(file: ast.File) -> bool:
@@ -301,16 +301,16 @@ def _has_only_docstring(file: ast.File) -> bool:
 FileConverter = Callable[[ast.File], YamlMap | YamlList]
 
 
-def _embed_in_specs(piece: str) -> Iterator[tuple[str, FileConverter]]:
+def _embed_in_specs(code: str) -> Iterator[tuple[str, FileConverter]]:
     """Yield whole specs that may contain a fragment, with the conversion of the fragment."""
-    text = piece.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
+    text = code.replace("{ … }", EMPTY_BODY).replace("…", PLACEHOLDER)
     head = 'specc 1\nmodel m "d"\n'  # with a docstring, so that the fragment is not parsed as one
     yield f"{head}{text}\n", _convert_items
-    if TYPED_PIECE.match(piece):
+    if TYPED_PIECE.match(code):
         yield f"{head}config {{ {text} }}\n", _convert_section
-    if piece.startswith("show "):
+    if code.startswith("show "):
         yield f"{head}reading {{ {text} }}\n", _convert_section
-    if piece.startswith("where "):
+    if code.startswith("where "):
         yield f"{head}graph g() -> float[] {text} {EMPTY_BODY}\n", _convert_where
     for body in (text, f"{text} {EMPTY_BODY}"):
         yield f"{head}block f() -> float[] {{ {body} }}\n", _convert_statement

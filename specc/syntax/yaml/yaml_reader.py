@@ -141,9 +141,9 @@ class YamlReader(ErrorCollector):
         )
         return meant or ""
 
-    def report_duplicate(self, subject: str, span: Span, first: Span | None = None) -> None:
+    def report_duplicate(self, subject: str, span: Span, first_span: Span | None = None) -> None:
         """Report a duplicate."""
-        others = [Label(first, "first here")] if first is not None else []
+        others = [Label(first_span, "first here")] if first_span is not None else []
         fix = "leave one of the two out"
         self.report_error(
             "E0116", f"{subject} is duplicated", span, "again here", fix, others=others
@@ -271,16 +271,16 @@ def scalar_to_fragment(node: YamlScalar) -> Fragment:
     return Fragment(source, node.value, offsets=places, is_yaml_scalar=True)
 
 
-def map_quoted_offsets(raw: str, value: str) -> list[int] | None:
+def map_quoted_offsets(quoted_text: str, value: str) -> list[int] | None:
     r"""Return the offsets in `'it''s'` or `"a\tb"` of the characters of the value and of the
     closing quote; None if they do not correspond one to one.
     """
     offsets: list[int] = []
-    for match in QUOTED_CHARACTERS[raw[0]].finditer(raw, 1, len(raw) - 1):
+    for match in QUOTED_CHARACTERS[quoted_text[0]].finditer(quoted_text, 1, len(quoted_text) - 1):
         if _unescape_quoted(match) != value[len(offsets) : len(offsets) + 1]:
             return None
         offsets.append(match.start())
-    return [*offsets, len(raw) - 1] if len(offsets) == len(value) else None
+    return [*offsets, len(quoted_text) - 1] if len(offsets) == len(value) else None
 
 
 def _unescape_quoted(match: re.Match[str]) -> str:

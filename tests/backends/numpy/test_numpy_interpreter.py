@@ -18,13 +18,17 @@ B, T, N = Dim.symbol("batch"), Dim.symbol("seq"), Dim.symbol("n")
 
 def build_lookup_graph() -> Graph:
     build = Builder()
-    ids = build.input("ids", Input(Type.of("i64", B, T)))
-    scale = build.input("scale", Input(Type.of("f32", B)))
-    table = build.parameter(Parameter(name="table", type=Type.of("f32", 5, 2), initial="normal"))
-    x = build.one(ops.Embedding(), ids, table)
+    ids = build.add_input("ids", Input(Type.of("i64", B, T)))
+    scale = build.add_input("scale", Input(Type.of("f32", B)))
+    table = build.add_parameter(
+        Parameter(name="table", type=Type.of("f32", 5, 2), initializer="normal")
+    )
+    x = build.add_op(ops.Embedding(), ids, table)
     build.names["embedded"] = x
-    wide = build.one(ops.Insert(1), build.one(ops.Insert(1), scale))
-    return build.finish("main", {"y": build.one(ops.Arith("mul"), x, wide)}, min_lengths={"seq": 1})
+    wide = build.add_op(ops.Insert(1), build.add_op(ops.Insert(1), scale))
+    return build.build_graph(
+        "main", {"y": build.add_op(ops.Arith("mul"), x, wide)}, min_lengths={"seq": 1}
+    )
 
 
 TABLE = {"table": np.arange(10, dtype=np.float32).reshape(5, 2)}
@@ -94,24 +98,24 @@ def test_inconsistent_lengths_are_rejected(shape: tuple[int, ...], message: str)
 def build_counting_body() -> Graph:
     inner = Builder()
     row, carry = (
-        inner.input("x", Input(Type.of("f32", B))),
-        inner.input("c", Input(Type.of("f32", B))),
+        inner.add_input("x", Input(Type.of("f32", B))),
+        inner.add_input("c", Input(Type.of("f32", B))),
     )
-    after = inner.one(ops.Arith("add"), row, carry)
-    return inner.finish("body", {"c": after, "y": after})
+    after = inner.add_op(ops.Arith("add"), row, carry)
+    return inner.build_graph("body", {"c": after, "y": after})
 
 
 def run_scan(reverse: bool) -> Graph:
     build = Builder()
-    keep = build.input("keep", Input(Type.of("bool", B, T), keep="any"))
+    keep = build.add_input("keep", Input(Type.of("bool", B, T), padding_side="any"))
     x, c = (
-        build.input("x", Input(Type.of("f32", B, T))),
-        build.input("c", Input(Type.of("f32", B))),
+        build.add_input("x", Input(Type.of("f32", B, T))),
+        build.add_input("c", Input(Type.of("f32", B))),
     )
-    last, every = build.add(
-        ops.Scan(build_counting_body(), 1, 1, 1, reverse=reverse, masked=True), keep, x, c
+    last, every = build.add_node(
+        ops.Scan(build_counting_body(), 1, 1, 1, reverse=reverse, has_mask=True), keep, x, c
     )
-    return build.finish("main", {"last": last, "every": every})
+    return build.build_graph("main", {"last": last, "every": every})
 
 
 @pytest.mark.parametrize(("reverse", "expected"), [(False, [[1, 0, 4, 8]]), (True, [[8, 0, 7, 4]])])

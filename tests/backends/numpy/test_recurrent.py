@@ -102,7 +102,7 @@ def test_padding_anywhere_does_not_change_results(example: OpExample) -> None:
 @pytest.mark.parametrize("example", LAYERS, ids=str)
 def test_reverse_layer_equals_a_layer_over_the_reversed_sequence(example: OpExample) -> None:
     drawn = example.sample_operands(RNG)
-    attributes = example.op.attributes()
+    attributes = example.op.get_attributes()
     other = type(example.op)(**{**attributes, "reverse": not attributes["reverse"]})
     turned = [None if x is None else x[:, ::-1] if n in (0, 5) else x for n, x in enumerate(drawn)]
     found = specc_numpy.evaluate[example.op](example.op, {}, *drawn)

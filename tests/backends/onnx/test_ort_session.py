@@ -27,10 +27,10 @@ from specc_onnx.ort_session import OrtModel, open_ort_model, open_ort_model_byte
 def open_two_input_model() -> OrtModel:
     b = Builder()
     n = Dim.symbol("n")
-    x = b.input("left", Input(Type.of("f32", n, 2)))
-    y = b.input("right", Input(Type.of("f32", n, 2)))
-    graph = b.finish(
-        "sum", {"sum": b.one(ops.Arith("add"), x, y), "rest": b.one(ops.Arith("sub"), x, y)}
+    x = b.add_input("left", Input(Type.of("f32", n, 2)))
+    y = b.add_input("right", Input(Type.of("f32", n, 2)))
+    graph = b.build_graph(
+        "sum", {"sum": b.add_op(ops.Arith("add"), x, y), "rest": b.add_op(ops.Arith("sub"), x, y)}
     )
     return open_ort_model_bytes(
         build_model(graph, get_target("onnx")).model.SerializeToString(), name="sum.onnx"
@@ -40,7 +40,9 @@ def open_two_input_model() -> OrtModel:
 @pytest.mark.skipif(os.name != "posix", reason="names are text there")
 def test_directory_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
     directory = tmp_path / os.fsdecode(b"bad\xff")
-    model = build_model(Builder().finish("g", {}), get_target("onnx")).model.SerializeToString()
+    model = build_model(
+        Builder().build_graph("g", {}), get_target("onnx")
+    ).model.SerializeToString()
     with pytest.raises(Failed, match=r"E0923(.|\n)*is not UTF-8"):
         open_ort_model_bytes(model, directory=directory)
 

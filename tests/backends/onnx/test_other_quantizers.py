@@ -49,7 +49,7 @@ def measure_relative_error(path: Path, full: Path) -> float:
     """
     graph = specc.load(full).manifest.graph
     inputs = make_random_inputs(graph, choose_lengths(graph, 2), np.random.default_rng(0))
-    keeps = [inputs[n] for n, facts in graph.input_facts.items() if facts.keep]
+    keeps = [inputs[n] for n, facts in graph.input_facts.items() if facts.padding_side]
     got, want = run_file(path, inputs), run_file(full, inputs)
     return max(
         float(np.abs(select_valid_positions(got[n] - value, keeps)).max() / np.abs(value).max())

@@ -40,10 +40,10 @@ def test_ops_equal_the_reference(example: OpExample) -> None:
 
 
 SMOOTH = (
-    ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.Softmax, ops.MaskedSoftmax, ops.Weigh, ops.Attend,
-    ops.Patches, ops.Conv, ops.ConvTranspose, ops.AveragePool,
+    ops.Linear, ops.Embedding, ops.LayerNorm, ops.RMSNorm, ops.Softmax, ops.MaskedSoftmax, ops.WeightedSum, ops.Attend,
+    ops.PatchEmbedding, ops.Conv, ops.ConvTranspose, ops.AveragePool,
     ops.Rotate, ops.Gather, ops.TopK, ops.Delay, ops.CumSum, ops.Einsum, ops.MatMul, ops.Scan,
-    ops.Route, ops.Rnn, ops.Gru, ops.Lstm,
+    ops.MixtureOfExperts, ops.Rnn, ops.Gru, ops.Lstm,
 )  # fmt: skip
 """The ops between a loss and its weights whose derivative exists everywhere."""
 

@@ -50,7 +50,7 @@ def test_initial_values_depend_on_seed_and_name(module: object) -> None:
     for name, facts in module.graph.parameter_facts.items():
         if name not in module.ties:
             shape = tuple(d.evaluate({}) for d in facts.type.shape)
-            expected = make_initial_values(parse_initializer(facts.initial), 5, name, shape)
+            expected = make_initial_values(parse_initializer(facts.initializer), 5, name, shape)
             np.testing.assert_array_equal(module.state_dict()[name], expected)
 
 

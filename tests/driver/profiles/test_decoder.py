@@ -27,16 +27,16 @@ CACHES = {
 def convert_cache_to_heads(b: Builder, x: Value, rank: int, rows: int) -> Value:
     """Convert a cache to the layout of the attention."""
     if rank == 3:
-        x = b.one(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
-    return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 1 else x
+        x = b.add_op(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
+    return b.add_op(ops.Transpose((0, 2, 1, 3)), x) if rows == 1 else x
 
 
 def convert_features_to_cache(b: Builder, x: Value, rank: int, rows: int) -> Value:
     """Convert new positions to the layout of the cache."""
     if rank == 3:
         return x
-    x = b.one(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
-    return b.one(ops.Transpose((0, 2, 1, 3)), x) if rows == 2 else x
+    x = b.add_op(ops.Split(2, (Dim.of(2), Dim.of(3))), x)
+    return b.add_op(ops.Transpose((0, 2, 1, 3)), x) if rows == 2 else x
 
 
 def build_step(layout: str = "[batch, heads, rows, features]", *beside: str) -> DerivedGraphs:
@@ -44,32 +44,35 @@ def build_step(layout: str = "[batch, heads, rows, features]", *beside: str) -> 
     added to the embeddings."""
     kept, rows = CACHES[layout]
     b = Builder()
-    ids = b.input("ids", Input(Type.of("i64", BATCH, NEW)))
-    x = b.one(
+    ids = b.add_input("ids", Input(Type.of("i64", BATCH, NEW)))
+    x = b.add_op(
         ops.Embedding(),
         ids,
-        b.parameter(Parameter(name="table", type=Type.of("f32", 9, 6), initial="ones")),
+        b.add_parameter(Parameter(name="table", type=Type.of("f32", 9, 6), initializer="ones")),
     )
     for name in beside:
         keep = name.startswith("keep")
-        given = b.input(
-            name, Input(Type.of("bool" if keep else "i64", BATCH, NEW), keep="any" if keep else "")
+        given = b.add_input(
+            name,
+            Input(
+                Type.of("bool" if keep else "i64", BATCH, NEW), padding_side="any" if keep else ""
+            ),
         )
-        x = b.one(ops.Arith("mul"), x, b.one(ops.Insert(2), b.one(ops.Cast("f32"), given)))
-    past = {n: b.input(f"past.{n}", Input(kept)) for n in ("key", "value")}
+        x = b.add_op(ops.Arith("mul"), x, b.add_op(ops.Insert(2), b.add_op(ops.Cast("f32"), given)))
+    past = {n: b.add_input(f"past.{n}", Input(kept)) for n in ("key", "value")}
     after = {
-        n: b.one(ops.Concat(rows), p, convert_features_to_cache(b, x, kept.rank, rows))
+        n: b.add_op(ops.Concat(rows), p, convert_features_to_cache(b, x, kept.rank, rows))
         for n, p in past.items()
     }
     k, v = (convert_cache_to_heads(b, a, kept.rank, rows) for a in after.values())
-    y = b.one(
+    y = b.add_op(
         ops.Attend(1.0),
         convert_cache_to_heads(b, convert_features_to_cache(b, x, 4, 1), 4, 1),
         k,
         v,
     )
-    logits = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
-    graph = b.finish("step", {"scores": logits, **{f"next.{n}": v for n, v in after.items()}})
+    logits = b.add_op(ops.Merge(2, 2), b.add_op(ops.Transpose((0, 2, 1, 3)), y))
+    graph = b.build_graph("step", {"scores": logits, **{f"next.{n}": v for n, v in after.items()}})
     states = tuple(
         DecodeState(
             name=f"past.{n}",
@@ -90,7 +93,7 @@ def build_step(layout: str = "[batch, heads, rows, features]", *beside: str) -> 
         states=states,
         static_inputs=(),
         full_length_inputs=(),
-        growing="ids",
+        sequence_input="ids",
     )
 
 

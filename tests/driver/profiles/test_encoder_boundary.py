@@ -19,57 +19,58 @@ BATCH, SRC, NEW, PAST = (Dim.symbol(n) for n in ("batch", "src", "new", "past"))
 
 
 def add_weight(b: Builder, name: str, *shape: int) -> Value:
-    return b.parameter(Parameter(name=name, type=Type.of("f32", *shape), initial="ones"))
+    return b.add_parameter(Parameter(name=name, type=Type.of("f32", *shape), initializer="ones"))
 
 
 def add_linear(b: Builder, x: Value, name: str) -> Value:
-    return b.one(ops.Linear(), x, add_weight(b, name, 4, 4))
+    return b.add_op(ops.Linear(), x, add_weight(b, name, 4, 4))
 
 
 def split_heads(b: Builder, x: Value) -> Value:
-    return b.one(ops.Transpose((0, 2, 1, 3)), b.one(ops.Split(2, (Dim.of(2), Dim.of(2))), x))
+    return b.add_op(ops.Transpose((0, 2, 1, 3)), b.add_op(ops.Split(2, (Dim.of(2), Dim.of(2))), x))
 
 
 def build_encoder(also: str = "") -> tuple[Graph, Value, Value]:
     """Build an embedding, two layers, keys and values. Return the graph, its input and the output
     of the second layer."""
     b = Builder()
-    words = b.input("words", Input(Type.of("i64", BATCH, SRC)))
-    keep = b.input("keep", Input(Type.of("bool", BATCH, SRC), keep="any"))
-    x = b.one(ops.Embedding(), words, add_weight(b, "table", 9, 4))
-    x = b.one(ops.Where(), b.one(ops.Insert(2), keep), x, b.one(ops.Constant(0.0, "f32")))
+    words = b.add_input("words", Input(Type.of("i64", BATCH, SRC)))
+    keep = b.add_input("keep", Input(Type.of("bool", BATCH, SRC), padding_side="any"))
+    x = b.add_op(ops.Embedding(), words, add_weight(b, "table", 9, 4))
+    x = b.add_op(ops.Where(), b.add_op(ops.Insert(2), keep), x, b.add_op(ops.Constant(0.0, "f32")))
     end = add_linear(b, add_linear(b, x, "one"), "two")
     made = {
         "k": split_heads(b, add_linear(b, end, "key")),
         "v": split_heads(b, add_linear(b, end, "value")),
     }
-    made["seen"] = b.one(ops.Insert(1), b.one(ops.Insert(1), keep))
+    made["seen"] = b.add_op(ops.Insert(1), b.add_op(ops.Insert(1), keep))
     if also == "early":
         made["v"] = split_heads(b, add_linear(b, x, "value"))
     if also == "more":
-        made["sum"] = b.one(ops.Reduce("sum", 1), end)
-    return b.finish("encode", made), words, end
+        made["sum"] = b.add_op(ops.Reduce("sum", 1), end)
+    return b.build_graph("encode", made), words, end
 
 
 def build_step(encode: Graph) -> DerivedGraphs:
     """Build self-attention over the generated tokens and cross-attention over the encoder
     output."""
     b = Builder()
-    ids = b.input("ids", Input(Type.of("i64", BATCH, NEW)))
-    given = {n: b.input(n, Input(v.type)) for n, v in encode.outputs.items()}
+    ids = b.add_input("ids", Input(Type.of("i64", BATCH, NEW)))
+    given = {n: b.add_input(n, Input(v.type)) for n, v in encode.outputs.items()}
     past = {
-        n: b.input(f"past.{n}", Input(Type.of("f32", BATCH, 2, PAST, 2))) for n in ("key", "value")
+        n: b.add_input(f"past.{n}", Input(Type.of("f32", BATCH, 2, PAST, 2)))
+        for n in ("key", "value")
     }
-    x = b.one(ops.Embedding(), ids, add_weight(b, "table", 9, 4))
+    x = b.add_op(ops.Embedding(), ids, add_weight(b, "table", 9, 4))
     after = {
-        n: b.one(ops.Concat(2), p, split_heads(b, add_linear(b, x, n))) for n, p in past.items()
+        n: b.add_op(ops.Concat(2), p, split_heads(b, add_linear(b, x, n))) for n, p in past.items()
     }
-    y = b.one(ops.Attend(1.0), split_heads(b, x), after["key"], after["value"])
-    y = b.one(ops.Attend(1.0), y, given["k"], given["v"], given["seen"])
-    out = b.one(ops.Merge(2, 2), b.one(ops.Transpose((0, 2, 1, 3)), y))
+    y = b.add_op(ops.Attend(1.0), split_heads(b, x), after["key"], after["value"])
+    y = b.add_op(ops.Attend(1.0), y, given["k"], given["v"], given["seen"])
+    out = b.add_op(ops.Merge(2, 2), b.add_op(ops.Transpose((0, 2, 1, 3)), y))
     if "sum" in given:
-        out = b.one(ops.Arith("add"), out, b.one(ops.Insert(1), given["sum"]))
-    graph = b.finish("step", {"logits": out, **{f"next.{n}": v for n, v in after.items()}})
+        out = b.add_op(ops.Arith("add"), out, b.add_op(ops.Insert(1), given["sum"]))
+    graph = b.build_graph("step", {"logits": out, **{f"next.{n}": v for n, v in after.items()}})
     types = {n: v.type for n, v in past.items()}
     states = tuple(
         DecodeState(
@@ -91,7 +92,7 @@ def build_step(encode: Graph) -> DerivedGraphs:
         states=states,
         static_inputs=tuple(given),
         full_length_inputs=(),
-        growing="ids",
+        sequence_input="ids",
     )
 
 

@@ -60,7 +60,7 @@ def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.Monke
     ) -> lalr.StackEntry:
         whole = value(self, rule, parts)
         if not rule.origin.startswith("_") and not (rule.passes_single_child and rule.length == 1):
-            seen.append((rule.callback, whole.last - whole.first + 1))
+            seen.append((rule.callback, whole.last_token - whole.first_token + 1))
         return whole
 
     monkeypatch.setattr(lalr.ParseRun, "build_value", record_reduction)
@@ -124,7 +124,7 @@ def test_callback_signatures_match_their_rules() -> None:
 def test_expected_tokens_equal_lark(path: Path, lark: Lark) -> None:
     text = path.read_text(encoding="utf-8")
     tokens = tokenize_fragment(
-        make_file_fragment(Source(path.name, text)), load_lalr_table().words
+        make_file_fragment(Source(path.name, text)), load_lalr_table().keywords
     ).tokens[:-1]
     theirs = lark.parse_interactive("", start="file")
     for n, token in enumerate(tokens):

@@ -125,10 +125,10 @@ def test_model_bytes_do_not_depend_on_the_hash_seed() -> None:
 
 def test_inputs_and_shared_values_can_be_outputs() -> None:
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", Dim.symbol("n"))))
-    y = b.one(ops.Pointwise("exp"), x)
-    w = b.parameter(Parameter(name="w", type=Type.of("f32", 2), initial=""))
-    graph = b.finish("same", {"again": x, "y": y, "also_y": y, "weight": w})
+    x = b.add_input("x", Input(Type.of("f32", Dim.symbol("n"))))
+    y = b.add_op(ops.Pointwise("exp"), x)
+    w = b.add_parameter(Parameter(name="w", type=Type.of("f32", 2), initializer=""))
+    graph = b.build_graph("same", {"again": x, "y": y, "also_y": y, "weight": w})
     built = build_model(graph, get_target("onnx"))
     values = {"w": np.array([1.0, 2.0], np.float32)}
     given = {"x": np.arange(3, dtype=np.float32)}
@@ -140,9 +140,9 @@ def test_inputs_and_shared_values_can_be_outputs() -> None:
 
 def test_weight_with_the_name_of_an_input_is_renamed() -> None:
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", 2)))
-    w = b.parameter(Parameter(name="x", type=Type.of("f32", 2), initial=""))
-    graph = b.finish("names", {"y": b.one(ops.Arith("add"), x, w)})
+    x = b.add_input("x", Input(Type.of("f32", 2)))
+    w = b.add_parameter(Parameter(name="x", type=Type.of("f32", 2), initializer=""))
+    graph = b.build_graph("names", {"y": b.add_op(ops.Arith("add"), x, w)})
     built = build_model(graph, get_target("onnx"))
     assert built.weights["x"].name != "x"
     verify_built_model(built)
@@ -150,14 +150,14 @@ def test_weight_with_the_name_of_an_input_is_renamed() -> None:
 
 def test_narrow_weights_are_widened_and_tied_weights_stored_once() -> None:
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", Dim.symbol("n"), 2)))
+    x = b.add_input("x", Input(Type.of("f32", Dim.symbol("n"), 2)))
     one, two = (
-        b.parameter(Parameter(name=n, type=Type.of("f32", 2, 2), initial=""))
+        b.add_parameter(Parameter(name=n, type=Type.of("f32", 2, 2), initializer=""))
         for n in ("one", "two")
     )
-    y = b.one(ops.Linear(), b.one(ops.Linear(), x, one, None), two, None)
+    y = b.add_op(ops.Linear(), b.add_op(ops.Linear(), x, one, None), two, None)
     built = build_model(
-        b.finish("tied", {"y": y}),
+        b.build_graph("tied", {"y": y}),
         get_target("onnx"),
         storage_dtypes={"one": "bf16"},
         ties={"two": "one"},

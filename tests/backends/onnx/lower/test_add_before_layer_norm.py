@@ -30,26 +30,26 @@ def list_block_graphs(rng: np.random.Generator) -> Graph:
     another user of the residual stream.
     """
     made = Builder()
-    x, y = (made.input(name, Input(ROWS)) for name in "xy")
-    w = made.input("w", Input(VECTOR))
+    x, y = (made.add_input(name, Input(ROWS)) for name in "xy")
+    w = made.add_input("w", Input(VECTOR))
     for _ in range(6):
-        term = y if rng.integers(2) else made.one(ops.Arith("mul"), y, w)
+        term = y if rng.integers(2) else made.add_op(ops.Arith("mul"), y, w)
         if rng.integers(2):
-            term = made.one(ops.Arith("add"), term, w)
+            term = made.add_op(ops.Arith("add"), term, w)
         pair = (x, term) if rng.integers(2) else (term, x)
-        total = made.one(ops.Arith("add"), *pair)
-        normed = made.one(ops.LayerNorm(1e-5), total, w, w if rng.integers(2) else None)
+        total = made.add_op(ops.Arith("add"), *pair)
+        normed = made.add_op(ops.LayerNorm(1e-5), total, w, w if rng.integers(2) else None)
         x, y = (normed, term) if rng.integers(3) else (total, normed)
-    return made.finish("g", {"last": x, "sum": made.one(ops.Arith("add"), x, y)})
+    return made.build_graph("g", {"last": x, "sum": made.add_op(ops.Arith("add"), x, y)})
 
 
 def list_unfusable_graphs() -> Graph:
     """The sum of a value with itself, and a sum with a broadcast vector."""
     made = Builder()
-    x, w = made.input("x", Input(ROWS)), made.input("w", Input(VECTOR))
-    double = made.one(ops.LayerNorm(1e-5), made.one(ops.Arith("add"), x, x), w, w)
-    total = made.one(ops.Arith("add"), double, w)
-    return made.finish("g", {"z": made.one(ops.LayerNorm(1e-5), total, w, None)})
+    x, w = made.add_input("x", Input(ROWS)), made.add_input("w", Input(VECTOR))
+    double = made.add_op(ops.LayerNorm(1e-5), made.add_op(ops.Arith("add"), x, x), w, w)
+    total = made.add_op(ops.Arith("add"), double, w)
+    return made.build_graph("g", {"z": made.add_op(ops.LayerNorm(1e-5), total, w, None)})
 
 
 def list_optimized_op_types(graph: Graph, aim: Target, directory: Path) -> list[str]:

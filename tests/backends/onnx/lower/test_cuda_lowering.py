@@ -76,9 +76,9 @@ def test_every_spec_has_kernels(name: str) -> None:
 def test_missing_kernel_is_detected() -> None:
     """The list of missing kernels is not empty for these nodes."""
     made = Builder()
-    x = made.input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
-    pool = made.one(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
-    graph = made.finish("g", {"y": pool})
+    x = made.add_input("x", Input(Type("f32", (B, Dim.of(4), N, M))))
+    pool = made.add_op(ops.MaxPool((2, 2), (1, 1), (1, 1), (0, 0, 0, 0)), x)
+    graph = made.build_graph("g", {"y": pool})
     assert list_missing_kernels(build_model(graph, get_target("onnx")).model) == {
         "MaxPool 22 float>float"
     }
@@ -98,8 +98,8 @@ def list_pooling_cases() -> list[tuple[ops.MaxPool, Graph]]:
         op = ops.MaxPool(kernel, stride, dilation, (*pads[0], *pads[1]))
         shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
         made = Builder()
-        x = made.input("x", Input(Type("f32", shape)))
-        found.append((op, made.finish("g", {"y": made.one(op, x)})))
+        x = made.add_input("x", Input(Type("f32", shape)))
+        found.append((op, made.build_graph("g", {"y": made.add_op(op, x)})))
     return found
 
 
@@ -109,8 +109,8 @@ def test_max_pool_from_slices(op: ops.MaxPool, graph: Graph) -> None:
     for dtype in ("f32", "f16"):
         made = Builder()
         x = graph.inputs["x"].type
-        given = made.input("x", Input(replace(x, dtype=dtype)))
-        of_type = made.finish("g", {"y": made.one(op, given)})
+        given = made.add_input("x", Input(replace(x, dtype=dtype)))
+        of_type = made.build_graph("g", {"y": made.add_op(op, given)})
         # of a window of nothing but padding the processor's f32 kernel gives a number
         names = ("ort-cuda",) if dtype == "f32" else ("onnx", "ort-cuda")
         for name in names:
@@ -125,8 +125,8 @@ def test_max_pool_from_slices(op: ops.MaxPool, graph: Graph) -> None:
 @pytest.mark.parametrize("dtype", ["i64", "i32"])
 def test_arg_max_of_integers_returns_the_first_maximum(dtype: str) -> None:
     made = Builder()
-    x = made.input("x", Input(Type(dtype, (B, Dim.of(6), N))))
-    graph = made.finish("g", {"y": made.one(ops.ArgMax(1), x)})
+    x = made.add_input("x", Input(Type(dtype, (B, Dim.of(6), N))))
+    graph = made.build_graph("g", {"y": made.add_op(ops.ArgMax(1), x)})
     session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)
     kind = np.int64 if dtype == "i64" else np.int32
     drawn = np.random.default_rng(0).integers(-2, 2, (3, 6, 50)).astype(kind)

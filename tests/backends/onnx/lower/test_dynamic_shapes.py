@@ -17,9 +17,9 @@ P, N, K = Dim.symbol("past"), Dim.symbol("new"), Dim.symbol("k")
 def list_sizes(*lengths: Dim, inputs: dict[str, Type], **more: object) -> Graph:
     b = Builder()
     for name, type in inputs.items():
-        b.input(name, Input(type))
-    results = {f"y{n}": b.one(ops.Size(d)) for n, d in enumerate(lengths)}
-    return b.finish("sizes", results, **more)  # type: ignore[arg-type]
+        b.add_input(name, Input(type))
+    results = {f"y{n}": b.add_op(ops.Size(d)) for n, d in enumerate(lengths)}
+    return b.build_graph("sizes", results, **more)  # type: ignore[arg-type]
 
 
 def assert_lengths(graph: Graph, **shapes: tuple[int, ...]) -> None:

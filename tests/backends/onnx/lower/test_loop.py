@@ -24,30 +24,32 @@ def build_body() -> Graph:
     constant.
     """
     b = Builder()
-    x = b.input("x", Input(Type.of("f32", B, 3)))
-    h = b.input("h", Input(Type.of("f32", B, 4)))
-    n = b.input("n", Input(Type.of("i64", B)))
-    w = b.input("w", Input(Type.of("f32", 4, 3)))
-    u = b.input("u", Input(Type.of("f32", 4, 4)))
-    sum_ = b.one(ops.Arith("add"), b.one(ops.Linear(), x, w, None), b.one(ops.Linear(), h, u, None))
-    new = b.one(ops.Pointwise("tanh"), sum_)
-    one, two = (b.one(ops.Constant(v, "i64")) for v in (1, 2))
-    count = b.one(ops.Arith("add"), n, one)
-    odd = b.one(ops.Compare("eq"), b.one(ops.Arith("mod"), n, two), one)
-    return b.finish("step", {"h": new, "n": count, "y": new, "odd": odd, "w": h})
+    x = b.add_input("x", Input(Type.of("f32", B, 3)))
+    h = b.add_input("h", Input(Type.of("f32", B, 4)))
+    n = b.add_input("n", Input(Type.of("i64", B)))
+    w = b.add_input("w", Input(Type.of("f32", 4, 3)))
+    u = b.add_input("u", Input(Type.of("f32", 4, 4)))
+    sum_ = b.add_op(
+        ops.Arith("add"), b.add_op(ops.Linear(), x, w, None), b.add_op(ops.Linear(), h, u, None)
+    )
+    new = b.add_op(ops.Pointwise("tanh"), sum_)
+    one, two = (b.add_op(ops.Constant(v, "i64")) for v in (1, 2))
+    count = b.add_op(ops.Arith("add"), n, one)
+    odd = b.add_op(ops.Compare("eq"), b.add_op(ops.Arith("mod"), n, two), one)
+    return b.build_graph("step", {"h": new, "n": count, "y": new, "odd": odd, "w": h})
 
 
 def build_graph(reverse: bool, masked: bool) -> Graph:
     b = Builder()
-    keep = [b.input("keep", Input(Type.of("bool", B, T)))] if masked else []
-    x = b.input("x", Input(Type.of("f32", B, T, 3)))
-    h = b.input("h", Input(Type.of("f32", B, 4)))
-    n = b.input("n", Input(Type.of("i64", B)))
-    w = b.input("w", Input(Type.of("f32", 4, 3)))
-    u = b.input("u", Input(Type.of("f32", 4, 4)))
+    keep = [b.add_input("keep", Input(Type.of("bool", B, T)))] if masked else []
+    x = b.add_input("x", Input(Type.of("f32", B, T, 3)))
+    h = b.add_input("h", Input(Type.of("f32", B, 4)))
+    n = b.add_input("n", Input(Type.of("i64", B)))
+    w = b.add_input("w", Input(Type.of("f32", 4, 3)))
+    u = b.add_input("u", Input(Type.of("f32", 4, 4)))
     op = ops.Scan(build_body(), 1, 2, 1, reverse, masked)
-    results = b.add(op, *keep, x, h, n, w, u, scope="decoder.cell")
-    return b.finish(
+    results = b.add_node(op, *keep, x, h, n, w, u, scope="decoder.cell")
+    return b.build_graph(
         "scan", dict(zip(("last", "count", "y", "odd", "before"), results, strict=True))
     )
 
@@ -86,24 +88,24 @@ def test_nested_scans(where: str) -> None:
     graphs.
     """
     inner = Builder()
-    x = inner.input("x", Input(Type.of("f32", B)))
-    s = inner.input("s", Input(Type.of("f32", B)))
-    k = inner.input("k", Input(Type.of("f32")))
-    total = inner.one(ops.Arith("add"), s, inner.one(ops.Arith("mul"), x, k))
-    step = inner.finish("inner", {"s": total, "y": total})
+    x = inner.add_input("x", Input(Type.of("f32", B)))
+    s = inner.add_input("s", Input(Type.of("f32", B)))
+    k = inner.add_input("k", Input(Type.of("f32")))
+    total = inner.add_op(ops.Arith("add"), s, inner.add_op(ops.Arith("mul"), x, k))
+    step = inner.build_graph("inner", {"s": total, "y": total})
     outer = Builder()
-    row = outer.input("row", Input(Type.of("f32", B, 3)))
-    start = outer.input("start", Input(Type.of("f32", B)))
-    scale = outer.input("scale", Input(Type.of("f32")))
-    end, sums = outer.add(ops.Scan(step, 1, 1, 1), row, start, scale)
+    row = outer.add_input("row", Input(Type.of("f32", B, 3)))
+    start = outer.add_input("start", Input(Type.of("f32", B)))
+    scale = outer.add_input("scale", Input(Type.of("f32")))
+    end, sums = outer.add_node(ops.Scan(step, 1, 1, 1), row, start, scale)
     b = Builder()
-    rows = b.input("rows", Input(Type.of("f32", B, T, 3)))
-    first = b.input("first", Input(Type.of("f32", B)))
-    factor = b.input("factor", Input(Type.of("f32")))
-    whole = b.add(
-        ops.Scan(outer.finish("outer", {"s": end, "y": sums}), 1, 1, 1), rows, first, factor
+    rows = b.add_input("rows", Input(Type.of("f32", B, T, 3)))
+    first = b.add_input("first", Input(Type.of("f32", B)))
+    factor = b.add_input("factor", Input(Type.of("f32")))
+    whole = b.add_node(
+        ops.Scan(outer.build_graph("outer", {"s": end, "y": sums}), 1, 1, 1), rows, first, factor
     )
-    made = b.finish("nested", {"end": whole[0], "sums": whole[1]})
+    made = b.build_graph("nested", {"end": whole[0], "sums": whole[1]})
     session = open_silent_session(build_model(made, get_target(where)).model)
     rng = np.random.default_rng(0)
     inputs = {

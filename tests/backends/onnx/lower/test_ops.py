@@ -26,7 +26,14 @@ from specc_onnx.lower.rules import lower
 B, T, S = Dim.symbol("b"), Dim.symbol("t"), Dim.symbol("s")
 D = Dim.of
 OPSETS = (17, 20, 23, 24, 26)
-NUMBERS_FROM_0 = ("gather", "embedding", "embedding_q", "sinusoid", "rope_angles", "one_hot")
+NUMBERS_FROM_0 = (
+    "gather",
+    "embedding",
+    "quantized_embedding",
+    "sinusoid",
+    "rope_angles",
+    "one_hot",
+)
 SIZES: tuple[dict[str, int], ...] = (
     {"b": 3, "t": 5, "s": 7},
     {"b": 1, "t": 1, "s": 1},
@@ -124,9 +131,9 @@ CASES: list[Case] = [
     Case(ops.ArgMax(0), ("i64[t]",), empty=False),
     Case(ops.Sort(1), ("f32[b t 2]",)),
     Case(ops.Sort(1, descending=True), ("i64[b t]",)),
-    Case(ops.Stride(2, D(1), D(6), D(2)), (F,)),
-    Case(ops.Stride(1, D(0), T, D(3)), (F,)),
-    Case(ops.Stride(0, S, T + S, D(2)), ("bool[t+s b]",)),
+    Case(ops.StridedSlice(2, D(1), D(6), D(2)), (F,)),
+    Case(ops.StridedSlice(1, D(0), T, D(3)), (F,)),
+    Case(ops.StridedSlice(0, S, T + S, D(2)), ("bool[t+s b]",)),
     *[Case(ops.Roll(axis, D(by)), (F,)) for axis, by in ((1, 2), (1, -3), (2, 4), (0, 7))],
     Case(ops.Roll(1, S), ("bool[b t]",)),
     Case(ops.Pad(1, D(2), S, value=0.5), (F,)),
@@ -183,14 +190,14 @@ CASES: list[Case] = [
     Case(ops.Softmax(1), (F,)),
     Case(ops.MaskedSoftmax(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
     Case(ops.MaskedSoftmax(), ("f32[b t s]", "bool[t s]"), masked=1),
-    Case(ops.Hard(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
-    Case(ops.Hard(), ("f32[b t s]", "bool[b t s]"), masked=1),
-    Case(ops.Share(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
-    Case(ops.Share(), ("f32[b t s]", "bool[b t s]"), masked=1),
-    Case(ops.Weigh(), ("f32[b 2 t s]", "f32[b 2 s 3]")),
-    Case(ops.Weigh(), ("f32[2 t s]", "f32[b 1 s 3]")),
-    Case(ops.Patches(), ("f32[b 3 8 6]", "f32[5 3 4 2]", "f32[5]")),
-    Case(ops.Patches(), ("f32[b 1 4 4]", "f32[5 1 2 2]", None)),
+    Case(ops.MaskedHardmax(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
+    Case(ops.MaskedHardmax(), ("f32[b t s]", "bool[b t s]"), masked=1),
+    Case(ops.MaskedNormalization(), ("f32[b 2 t s]", "bool[b 1 1 s]"), masked=1),
+    Case(ops.MaskedNormalization(), ("f32[b t s]", "bool[b t s]"), masked=1),
+    Case(ops.WeightedSum(), ("f32[b 2 t s]", "f32[b 2 s 3]")),
+    Case(ops.WeightedSum(), ("f32[2 t s]", "f32[b 1 s 3]")),
+    Case(ops.PatchEmbedding(), ("f32[b 3 8 6]", "f32[5 3 4 2]", "f32[5]")),
+    Case(ops.PatchEmbedding(), ("f32[b 1 4 4]", "f32[5 1 2 2]", None)),
     *[Case(make_sequence_conv(3, dilation, ahead), ("f32[b t 4]", "f32[5 4 3]", "f32[5]"))
       for dilation, ahead in ((1, 0), (1, 1), (2, 0), (2, 3))],
     Case(ops.Conv((7,), (1,), (1,), (3, 3), D(4)), ("f32[b t 4]", "f32[4 1 7]", "f32[4]")),
@@ -213,8 +220,8 @@ CASES: list[Case] = [
     *[Case(ops.AveragePool((3,), (2,), (1, 0), (1,), counted), ("f32[b t 4]",)) for counted in (True, False)],
     *[Case(ops.AveragePool((3, 2), (2, 2), (1, 0, 1, 0), (0, 1), counted), ("f32[b 3 t s]",), empty=False)
       for counted in (True, False)],
-    *[Case(ops.KeepRows(stride, lag), ("bool[b t]",)) for stride, lag in ((2, 0), (1, -1), (3, -2))],
-    *[Case(ops.KeepRows(stride, lag), ("bool[b 9]",)) for stride, lag in ((2, 1), (1, 3), (2, -4))],
+    *[Case(ops.DownsamplePaddingMask(stride, lag), ("bool[b t]",)) for stride, lag in ((2, 0), (1, -1), (3, -2))],
+    *[Case(ops.DownsamplePaddingMask(stride, lag), ("bool[b 9]",)) for stride, lag in ((2, 1), (1, 3), (2, -4))],
     *[Case(ops.Sinusoid(D(6), layout), ("i64[b t]",), below=9000)
       for layout in ("interleaved", "halves", "fairseq")],
     Case(ops.RopeAngles(D(6), 10000.0), ("i64[b t]",), below=100_000),
@@ -228,16 +235,16 @@ CASES: list[Case] = [
 def list_quantized_cases() -> list[Case]:
     """Quantized weights in every form, with activations of one, two and three axes."""
     found = []
-    forms: list[tuple[ops.LinearQ, str, str]] = [
-        (ops.LinearQ(), "i8[5 21]", "f32[5]"),
-        (ops.LinearQ(rounding="row"), "i8[5 21]", "f32[5]"),
-        (ops.LinearQ(layout="columns", rounding="row"), "i8[21 5]", "f32[5]"),
-        (ops.LinearQ(rounding="tensor"), "i8[5 21]", "f32[5]"),
-        (ops.LinearQ(layout="columns", rounding="tensor"), "i8[21 5]", "f32[5]"),
-        (ops.LinearQ(8, 16, rounding="block"), "u8[5 2 16]", "f32[5 2]"),
-        (ops.LinearQ(4, 16, rounding="block"), "u8[5 2 8]", "f32[5 2]"),
-        (ops.LinearQ(4, 16, rounding="row"), "u8[5 2 8]", "f32[5 2]"),
-        (ops.LinearQ(8, 16, "columns"), "i8[21 5]", "f32[2 5]"),
+    forms: list[tuple[ops.QuantizedLinear, str, str]] = [
+        (ops.QuantizedLinear(), "i8[5 21]", "f32[5]"),
+        (ops.QuantizedLinear(rounding="row"), "i8[5 21]", "f32[5]"),
+        (ops.QuantizedLinear(layout="columns", rounding="row"), "i8[21 5]", "f32[5]"),
+        (ops.QuantizedLinear(rounding="tensor"), "i8[5 21]", "f32[5]"),
+        (ops.QuantizedLinear(layout="columns", rounding="tensor"), "i8[21 5]", "f32[5]"),
+        (ops.QuantizedLinear(8, 16, rounding="block"), "u8[5 2 16]", "f32[5 2]"),
+        (ops.QuantizedLinear(4, 16, rounding="block"), "u8[5 2 8]", "f32[5 2]"),
+        (ops.QuantizedLinear(4, 16, rounding="row"), "u8[5 2 8]", "f32[5 2]"),
+        (ops.QuantizedLinear(8, 16, "columns"), "i8[21 5]", "f32[2 5]"),
     ]
     for op, w, s in forms:
         found += [
@@ -247,16 +254,16 @@ def list_quantized_cases() -> list[Case]:
         ]
     found += [
         Case(
-            ops.LinearQ(8, 16, rounding="block"),
+            ops.QuantizedLinear(8, 16, rounding="block"),
             ("f64[b t 21]", "u8[5 2 16]", "f64[5 2]", "f64[5]"),
         ),
         Case(ops.Quantize(), ("f32[b 3 t 4]", "f32[3 1 4]")),
         Case(ops.Dequantize(), ("i8[b 3 t 4]", "f32[3 1 4]")),
-        Case(ops.EmbeddingQ(D(7)), ("i64[b t]", "i8[4 7]", "f32[4]")),
-        Case(ops.EmbeddingQ(D(7), layout="columns"), ("i32[t]", "i8[7 4]", "f32[4]")),
-        Case(ops.EmbeddingQ(D(21), 4, 16), ("i64[b t]", "u8[4 2 8]", "f32[4 2]")),
-        Case(ops.EmbeddingQ(D(21), 8, 16), ("i64[b t]", "u8[4 2 16]", "f32[4 2]")),
-        Case(ops.EmbeddingQ(D(21), 8, 16, "columns"), ("i64[b t]", "i8[21 4]", "f32[2 4]")),
+        Case(ops.QuantizedEmbedding(D(7)), ("i64[b t]", "i8[4 7]", "f32[4]")),
+        Case(ops.QuantizedEmbedding(D(7), layout="columns"), ("i32[t]", "i8[7 4]", "f32[4]")),
+        Case(ops.QuantizedEmbedding(D(21), 4, 16), ("i64[b t]", "u8[4 2 8]", "f32[4 2]")),
+        Case(ops.QuantizedEmbedding(D(21), 8, 16), ("i64[b t]", "u8[4 2 16]", "f32[4 2]")),
+        Case(ops.QuantizedEmbedding(D(21), 8, 16, "columns"), ("i64[b t]", "i8[21 4]", "f32[2 4]")),
     ]
     return found
 
@@ -326,8 +333,8 @@ def list_recurrent_cases() -> list[Case]:
     whole = (F, "i8[6 16]", "i8[4 16]", "f32[16]", "f32[16]")
     biased = (*whole, "f32[16]", None)
     found += [
-        Case(ops.LstmQ(), whole),
-        Case(ops.LstmQ(reverse=True), (*biased, keep, h, h, "f32[12]"), masked=7),
+        Case(ops.QuantizedLstm(), whole),
+        Case(ops.QuantizedLstm(reverse=True), (*biased, keep, h, h, "f32[12]"), masked=7),
     ]
     return found
 
@@ -340,13 +347,13 @@ def build_graph(case: Case) -> Graph:
     all lengths.
     """
     b = Builder()
-    b.input("anchor", Input(Type("f32", (B, T, S))))
+    b.add_input("anchor", Input(Type("f32", (B, T, S))))
     args = [
-        None if a is None else b.input(f"x{n}", Input(parse_type(a)))
+        None if a is None else b.add_input(f"x{n}", Input(parse_type(a)))
         for n, a in enumerate(case.args)
     ]
-    results = b.add(case.op, *args, scope="some.scope")
-    return b.finish("op", {f"y{n}": r for n, r in enumerate(results)}, min_lengths=case.least)
+    results = b.add_node(case.op, *args, scope="some.scope")
+    return b.build_graph("op", {f"y{n}": r for n, r in enumerate(results)}, min_lengths=case.least)
 
 
 def make_values(case: Case, graph: Graph, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -409,7 +416,7 @@ def test_onnx_runtime_equals_the_reference(case: Case) -> None:
 def test_quantized_weights_for_cuda_equal_the_reference(case: Case) -> None:
     """Only weight-only quantization: CUDA kernels do not quantize activations per block."""
     op = case.op
-    if isinstance(op, ops.LinearQ) and op.rounding == "block":
+    if isinstance(op, ops.QuantizedLinear) and op.rounding == "block":
         case = replace(case, op=replace(op, rounding="none"))
     graph = build_graph(case)
     session = open_silent_session(build_model(graph, get_target("ort-cuda")).model)

@@ -23,24 +23,26 @@ def build_body(axes: int) -> Graph:
     """Return a body that computes `tanh(x · wᵀ + shared)` with leading axes of length 1."""
     b = Builder()
     shape = (*[Dim.of(1)] * axes, Dim.symbol("routed"), Dim.of(3))
-    x = b.input("rows", Input(Type("f32", shape)))
-    w = b.input("own w", Input(Type.of("f32", 4, 3)))
-    shared = b.input("shared", Input(Type.of("f32", 4)))
-    made = b.one(ops.Linear(), x, w, shared)
-    return b.finish("body", {"y": b.one(ops.Pointwise("tanh"), made)})
+    x = b.add_input("rows", Input(Type("f32", shape)))
+    w = b.add_input("own w", Input(Type.of("f32", 4, 3)))
+    shared = b.add_input("shared", Input(Type.of("f32", 4)))
+    made = b.add_op(ops.Linear(), x, w, shared)
+    return b.build_graph("body", {"y": b.add_op(ops.Pointwise("tanh"), made)})
 
 
 def build_graph(experts: int, *lead: Dim, ids: str = "i64", masked: bool = False) -> Graph:
     b = Builder()
-    x = b.input("x", Input(Type("f32", (*lead, Dim.of(3)))))
-    numbers = b.input("ids", Input(Type(ids, (*lead, K))))
-    gates = b.input("gates", Input(Type("f32", (*lead, K))))
-    keep = [b.input("keep", Input(Type("bool", lead)))] if masked else []
-    w = b.parameter(Parameter(name="w", type=Type.of("f32", experts, 4, 3), initial="zeros"))
-    shared = b.input("shared", Input(Type.of("f32", 4)))
-    op = ops.Route(build_body(len(lead) - 1), Dim.of(experts), 1, masked)
-    made = b.one(op, x, numbers, gates, *keep, w, shared, scope="moe")
-    return b.finish("routed", {"y": made})
+    x = b.add_input("x", Input(Type("f32", (*lead, Dim.of(3)))))
+    numbers = b.add_input("ids", Input(Type(ids, (*lead, K))))
+    gates = b.add_input("gates", Input(Type("f32", (*lead, K))))
+    keep = [b.add_input("keep", Input(Type("bool", lead)))] if masked else []
+    w = b.add_parameter(
+        Parameter(name="w", type=Type.of("f32", experts, 4, 3), initializer="zeros")
+    )
+    shared = b.add_input("shared", Input(Type.of("f32", 4)))
+    op = ops.MixtureOfExperts(build_body(len(lead) - 1), Dim.of(experts), 1, masked)
+    made = b.add_op(op, x, numbers, gates, *keep, w, shared, scope="moe")
+    return b.build_graph("routed", {"y": made})
 
 
 def make_inputs(lead: tuple[int, ...], k: int, low: int, high: int) -> dict[str, np.ndarray]:
@@ -135,17 +137,17 @@ def test_target_limits_unrolled_experts() -> None:
 def test_large_experts_are_a_loop(width: int, form: str) -> None:
     """16 experts of 16 Mi elements take more than 256 MiB."""
     b = Builder()
-    x = b.input("x", Input(Type("f32", (N, Dim.of(width)))))
-    ids = b.input("ids", Input(Type("i64", (N, K))))
-    gates = b.input("gates", Input(Type("f32", (N, K))))
+    x = b.add_input("x", Input(Type("f32", (N, Dim.of(width)))))
+    ids = b.add_input("ids", Input(Type("i64", (N, K))))
+    gates = b.add_input("gates", Input(Type("f32", (N, K))))
     inner = Builder()
     shape = (Dim.symbol("routed"), Dim.of(width))
-    rows = inner.input("rows", Input(Type("f32", shape)))
-    own = inner.input("own", Input(Type.of("f32", 4, width)))
-    made = inner.finish("body", {"y": inner.one(ops.Linear(), rows, own, None)})
-    facts = Parameter(name="w", type=Type.of("f32", 16, 4, width), initial="zeros")
-    op = ops.Route(made, Dim.of(16), 1)
-    y = b.one(op, x, ids, gates, b.parameter(facts))
-    built = build_model(b.finish("routed", {"y": y}), get_target("onnx"), 20)
+    rows = inner.add_input("rows", Input(Type("f32", shape)))
+    own = inner.add_input("own", Input(Type.of("f32", 4, width)))
+    made = inner.build_graph("body", {"y": inner.add_op(ops.Linear(), rows, own, None)})
+    facts = Parameter(name="w", type=Type.of("f32", 16, 4, width), initializer="zeros")
+    op = ops.MixtureOfExperts(made, Dim.of(16), 1)
+    y = b.add_op(op, x, ids, gates, b.add_parameter(facts))
+    built = build_model(b.build_graph("routed", {"y": y}), get_target("onnx"), 20)
     kinds = {n.op_type for n in built.model.graph.node}
     assert kinds & {"If", "Loop"} == {form}

@@ -36,9 +36,9 @@ def make_dim(number: int | str) -> Dim:
 
 def build_slices(pieces: Pieces) -> Graph:
     made = Builder()
-    x = made.input("x", Input(ROWS))
-    parts = [made.one(ops.Slice(2, make_dim(a), make_dim(b)), x) for a, b in pieces]
-    return made.finish("g", {f"y{n}": part for n, part in enumerate(parts)})
+    x = made.add_input("x", Input(ROWS))
+    parts = [made.add_op(ops.Slice(2, make_dim(a), make_dim(b)), x) for a, b in pieces]
+    return made.build_graph("g", {f"y{n}": part for n, part in enumerate(parts)})
 
 
 @pytest.mark.parametrize("name", PIECES)

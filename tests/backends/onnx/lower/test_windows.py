@@ -52,12 +52,12 @@ def sample_window_op(rng: random.Random, axes: int) -> tuple[Op, tuple[int, ...]
 def build_graph(op: Op, weight: tuple[int, ...] | None, axes: int) -> Graph:
     shape = (B, N, Dim.of(4)) if axes == 1 else (B, Dim.of(4), N, M)
     made = Builder()
-    x = made.input("x", Input(Type("f32", shape)))
+    x = made.add_input("x", Input(Type("f32", shape)))
     args = [x]
     if weight is not None:
-        args.append(made.input("w", Input(Type.of("f32", *weight))))
-        args.append(made.input("bias", Input(Type.of("f32", 8))))
-    return made.finish("g", {"y": made.one(op, *args)})
+        args.append(made.add_input("w", Input(Type.of("f32", *weight))))
+        args.append(made.add_input("bias", Input(Type.of("f32", 8))))
+    return made.build_graph("g", {"y": made.add_op(op, *args)})
 
 
 def make_values(graph: Graph, sizes: dict[str, int], seed: int) -> dict[str, Array]:

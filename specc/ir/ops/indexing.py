@@ -7,7 +7,7 @@ from specc.ir.op import Op, OptionalOperand
 from specc.ir.signature import AxisBindings, Signature
 from specc.ir.types import ShapeError
 
-__all__ = ["GridSample", "GroupNorm", "Pad", "Resize", "Roll", "Sort", "Stride", "TopK"]
+__all__ = ["GridSample", "GroupNorm", "Pad", "Resize", "Roll", "Sort", "StridedSlice", "TopK"]
 
 PAD_MODES = ("constant", "reflect", "edge")
 RESIZE_MODES = ("bilinear", "bicubic", "nearest", "nearest_exact")
@@ -43,7 +43,7 @@ class TopK(Op, sig="n[*a t~ *b] -> n[*a u *b], i[*a u *b]"):
         axes["u"] = self.k
 
 
-class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
+class StridedSlice(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
     """Every `step`-th position of axis `axis`, from `start` up to, not including, `stop`."""
 
     axis: int
@@ -78,22 +78,24 @@ class Stride(Op, sig="a[*a t[low:low:by:u] *b] -> a[*a u *b]"):
 
 
 class Roll(Op, sig="a[*a t~ *b] -> a[*a t *b]"):
-    """Axis `axis` rotated by `by` positions: position t is the operand's `(t - by) mod n`."""
+    """Axis `axis` rotated by `shift` positions: position t of the result is position `(t - shift)
+    mod n` of the operand.
+    """
 
     axis: int
-    by: Dim
+    shift: Dim
 
 
 class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
-    """Pad axis `axis` with `before` and `after` positions.
+    """Pad axis `axis` with `padding_before` and `padding_after` positions.
 
     `constant` pads with `value`, `edge` repeats the first and last position, `reflect` mirrors
     without repeating the edges.
     """
 
     axis: int
-    before: Dim
-    after: Dim
+    padding_before: Dim
+    padding_after: Dim
     mode: str = "constant"
     value: float | int | bool = 0
 
@@ -104,16 +106,16 @@ class Pad(Op, sig="a[*a t~ *b] -> a[*a u *b]"):
             d.number is not None and d.number < 0 for d in self.list_nonnegative_lengths(length)
         ):
             raise ShapeError(
-                f"an axis of {length} is not padded by {self.before} and {self.after}"
-                f" rows, mode {self.mode}",
+                f"cannot pad an axis of length {length} with {self.padding_before} positions "
+                f"before and {self.padding_after} after in mode {self.mode}",
                 (0,),
             )
-        axes["u"] = self.before + length + self.after
+        axes["u"] = self.padding_before + length + self.padding_after
 
     def list_nonnegative_lengths(self, length: Dim) -> tuple[Dim, ...]:
         """Return lengths that must be non-negative for an axis of this `length`."""
-        ends = self.before, self.after
-        if self.mode == "constant" or self.before == 0 == self.after:
+        ends = self.padding_before, self.padding_after
+        if self.mode == "constant" or self.padding_before == 0 == self.padding_after:
             return ends
         if self.mode == "edge":
             return *ends, length - 1
@@ -193,7 +195,7 @@ class GroupNorm(Op, sig="f[b *a~ c~ *s~], f[c]?, f[c]? -> f[b *a c *s]"):
     groups: Dim
     eps: float
 
-    gain, bias = OptionalOperand(1), OptionalOperand(2)
+    weight, bias = OptionalOperand(1), OptionalOperand(2)
 
     def count_leading_axes(self) -> int | None:
         return self.axis - 1

@@ -18,12 +18,12 @@ from specc.frontend.builtins.tensor import get_fill_value
 from specc.frontend.parameter_kinds import Anything
 from specc.frontend.scalar_arithmetic import require_attribute_number
 from specc.frontend.spec_values import (
-    NeedsValue,
     Number,
     Results,
     RuntimeNumber,
     SpecValue,
     Tensor,
+    UndecidedValueError,
     describe_value,
 )
 from specc.ir import ops
@@ -195,7 +195,7 @@ def _check_size_and_factor(site: CallSite, size: tuple[Dim, ...], factor: SpecVa
 def _check_antialias(
     site: CallSite, mode: str, lengths: tuple[Dim, ...], is_plain_resize: bool
 ) -> None:
-    """Raise E0329 if `antialias` does not apply, NeedsValue while a length is a symbol."""
+    """Raise E0329 if `antialias` does not apply, UndecidedValueError while a length is a symbol."""
     if mode.startswith("nearest") or not is_plain_resize or len(lengths) > 4:
         title = "`antialias` needs `size` of one or two axes, and `mode=bilinear` or `bicubic`"
         site.raise_error("E0329", title, "antialias")
@@ -211,11 +211,11 @@ def _check_antialias(
 
 
 def _require_factor(site: CallSite, factor: Number) -> float:
-    """Return a factor above 0; raise NeedsValue while it is a symbol."""
+    """Return a factor above 0; raise UndecidedValueError while it is a symbol."""
     at = site.argument_spans.get("factor")
     number = require_attribute_number(site.context, factor, "`factor` of `resize`", at)
     if isinstance(number, RuntimeNumber):
-        raise NeedsValue(number.symbols, at)
+        raise UndecidedValueError(number.symbols, at)
     if not 0 < number < math.inf:
         site.raise_error("E0417", f"`factor` of `resize` is {number:g}, expected above 0", "factor")
     return number
@@ -229,7 +229,7 @@ def _scale_length(site: CallSite, length: Dim, factor: float) -> Dim:
     exact = Fraction(factor)
     if exact.denominator > 1024:
         if not site.context.has_run_time_symbol(length.symbols()):
-            raise NeedsValue(length.symbols(), site.argument_spans.get("factor"))
+            raise UndecidedValueError(length.symbols(), site.argument_spans.get("factor"))
         site.raise_error(
             "E0329",
             f"{factor:g} · `{length}` is not an exact length: it depends on rounding",

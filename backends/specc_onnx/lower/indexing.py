@@ -41,7 +41,7 @@ def top_k(op: ops.TopK, g: Emitter, x: Tensor) -> tuple[str, ...]:
 
 
 @lower
-def stride(op: ops.Stride, g: Emitter, x: Tensor) -> str:
+def strided_slice(op: ops.StridedSlice, g: Emitter, x: Tensor) -> str:
     """Lower to `Slice` with a step."""
     length = x.shape[op.axis]
     start = emit_checked_length(g, op.start, op.start, op.stop - op.start)
@@ -54,7 +54,7 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
     """Lower to `Concat` of two slices."""
     length = x.shape[op.axis]
     # with length 0 nothing moves; the undefined remainder by 0 does not matter
-    shift = op.by if length == 0 else mod_dims(op.by, length)
+    shift = op.shift if length == 0 else mod_dims(op.shift, length)
     if shift == 0:
         return x.name
     first = emit_slice(g, x, op.axis, length - shift, length)
@@ -65,14 +65,14 @@ def roll(op: ops.Roll, g: Emitter, x: Tensor) -> str:
 @lower
 def pad(op: ops.Pad, g: Emitter, x: Tensor) -> str:
     """Lower to `Pad` with widths for both ends of every axis."""
-    if op.before == 0 == op.after:
+    if op.padding_before == 0 == op.padding_after:
         return x.name
     length = x.shape[op.axis]
     # ONNX takes the starts of all axes first, then the ends.
     ends = [Dim.of(0)] * (2 * x.rank)
-    ends[op.axis], ends[op.axis + x.rank] = op.before, op.after
+    ends[op.axis], ends[op.axis + x.rank] = op.padding_before, op.padding_after
     first, *others = op.list_nonnegative_lengths(length)
-    start_width = emit_checked_length(g, op.before, first, *others)
+    start_width = emit_checked_length(g, op.padding_before, first, *others)
     widths = [g.shape([end]) for end in ends]
     widths[op.axis] = start_width
     value = g.constant(op.value, x.dtype) if op.mode == "constant" else None

@@ -32,11 +32,11 @@ def top_k(op: ops.TopK, context: ForwardContext, x: Tensor) -> tuple[Tensor, Ten
 
 evaluate.add_rules(
     {
-        ops.Stride: lambda op, context, x: x[
+        ops.StridedSlice: lambda op, context, x: x[
             (slice(None),) * op.axis
             + (slice(*evaluate_stride(op, x.shape[op.axis], context.lengths)),)
         ],
-        ops.Roll: lambda op, context, x: torch.roll(x, context.evaluate_length(op.by), op.axis),
+        ops.Roll: lambda op, context, x: torch.roll(x, context.evaluate_length(op.shift), op.axis),
     }
 )
 

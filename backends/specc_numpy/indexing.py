@@ -39,10 +39,10 @@ def top_k(op: ops.TopK, env: LengthValues, x: Array) -> tuple[Array, Array]:
 
 evaluate.add_rules(
     {
-        ops.Stride: lambda op, env, x: np.take(
+        ops.StridedSlice: lambda op, env, x: np.take(
             x, np.arange(*evaluate_stride(op, x.shape[op.axis], env)), axis=op.axis
         ),
-        ops.Roll: lambda op, env, x: np.roll(x, evaluate_length(op.by, env), axis=op.axis),
+        ops.Roll: lambda op, env, x: np.roll(x, evaluate_length(op.shift, env), axis=op.axis),
     }
 )
 
@@ -71,7 +71,9 @@ def resize(op: ops.Resize, env: LengthValues, x: Array) -> Array:
         if not op.interpolates:
             x = np.take(x, find_nearest_indices(op.mode, length, size, step), axis=axis)
         elif op.antialias:
-            x = _sum_weighted_positions(x, axis, _weigh_antialiased(op.mode, length, size, step))
+            x = _sum_weighted_positions(
+                x, axis, _compute_antialiased_weights(op.mode, length, size, step)
+            )
         else:
             coordinates = _compute_source_coordinates(
                 length, size, step, align_corners=op.align_corners
@@ -111,14 +113,14 @@ def find_nearest_indices(mode: str, length: int, size: int, step: float) -> Arra
     return indices
 
 
-def _weigh_linear(coordinates: Array) -> list[tuple[Array, Array]]:
+def _compute_linear_weights(coordinates: Array) -> list[tuple[Array, Array]]:
     """Return the two positions around each coordinate, with their weights."""
     coordinates = np.maximum(coordinates, 0.0)
     low = np.floor(coordinates).astype(np.int64)
     return [(low, 1 - (coordinates - low)), (low + 1, coordinates - low)]
 
 
-def _weigh_cubic(coordinates: Array) -> list[tuple[Array, Array]]:
+def _compute_cubic_weights(coordinates: Array) -> list[tuple[Array, Array]]:
     """Return the four positions around each coordinate, with their weights (Keys 1981,
     a = -0.75).
     """
@@ -132,7 +134,9 @@ def _weigh_cubic(coordinates: Array) -> list[tuple[Array, Array]]:
     return neighbors
 
 
-def _weigh_antialiased(mode: str, length: int, size: int, step: float) -> list[tuple[Array, Array]]:
+def _compute_antialiased_weights(
+    mode: str, length: int, size: int, step: float
+) -> list[tuple[Array, Array]]:
     """Return the positions under a triangle or cubic filter, with their weights."""
     filter_scale = max(step, 1.0)
     centers = (np.arange(size) + 0.5) * step
@@ -154,7 +158,7 @@ def _weigh_antialiased(mode: str, length: int, size: int, step: float) -> list[t
     return [(index, weight / total) for index, weight in neighbors]
 
 
-INTERPOLATION_RULES = {"bilinear": _weigh_linear, "bicubic": _weigh_cubic}
+INTERPOLATION_RULES = {"bilinear": _compute_linear_weights, "bicubic": _compute_cubic_weights}
 """The source positions of each mode; positions beyond the border are clamped."""
 
 
@@ -164,7 +168,7 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
     if min(x.shape[2:]) < 1:
         raise_error("E0912", f"a feature map of shape {x.shape} is sampled")
     points = grid.reshape(len(grid), math.prod(grid.shape[1:-1]), 2)
-    columns, rows = (_weigh_pixels(op, points[..., n], x.shape[3 - n]) for n in range(2))
+    columns, rows = (_compute_pixel_weights(op, points[..., n], x.shape[3 - n]) for n in range(2))
     batch = np.arange(len(x))[:, None]
     total = np.zeros((*points.shape[:2], x.shape[1]))
     for row, row_weight in rows:
@@ -173,7 +177,9 @@ def grid_sample(op: ops.GridSample, env: LengthValues, x: Array, grid: Array) ->
     return np.moveaxis(total, 2, 1).reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
-def _weigh_pixels(op: ops.GridSample, coordinates: Array, size: int) -> list[tuple[Array, Array]]:
+def _compute_pixel_weights(
+    op: ops.GridSample, coordinates: Array, size: int
+) -> list[tuple[Array, Array]]:
     """Return the pixels of one axis that points in [-1, 1] read, with their weights; NaN is treated
     as -1.
     """
