@@ -113,7 +113,7 @@ def is_extreme_at_padding(padded_result: PaddedResult, axis: int, *, lowest: boo
 
 def _is_padding_mask(padded_result: PaddedResult) -> bool:
     """Return True if the operand is the padding mask or a view of it."""
-    return skip_views(padded_result.node.first) is padded_result.padding_mask
+    return skip_views(padded_result.node.first_operand) is padded_result.padding_mask
 
 
 def _is_filled(padded_result: PaddedResult, axis: int, *, lowest: bool) -> bool:

@@ -65,7 +65,11 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
     positions that only look ahead, or right of positions that only look back.
     """
     is_left = read.padding_side == "left" and read.dependence.max_offset == 0
-    return is_left if read.dependence.kind == "newest" else _is_padding_outside(read, read.dependence.offsets)
+    return (
+        is_left
+        if read.dependence.kind == "newest"
+        else _is_padding_outside(read, read.dependence.offsets)
+    )
 
 
 def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
@@ -140,7 +144,9 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     # mask is false.
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
-    if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_axes for g in read.dependence.gates):
+    if is_outside or any(
+        g.key_axis in read.operand_facts[g.operand].zero_axes for g in read.dependence.gates
+    ):
         return sound
     if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
         return True

@@ -234,7 +234,7 @@ def is_last_index(node: Node, padding_mask: Value) -> bool:
     """Return True for `sum(cast(keep, to=int), axis=1) - 1`, the last index of valid positions."""
     if node.op != ops.Arith("sub") or find_constant_fraction(node.args[1]) != 1:
         return False
-    match skip_views(node.first):
+    match skip_views(node.first_operand):
         case Value(node=Node(ops.Reduce("sum", axis), (Value(node=Node(ops.Cast(), (mask,))),))):
             return mask is padding_mask and axis == padding_mask.rank - 1
     return False

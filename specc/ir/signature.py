@@ -308,10 +308,13 @@ def assign_result_axes(
 def _bind_dtype(axes: AxisBindings, term: SignatureTerm, operand_type: Type, operand: int) -> None:
     if operand_type.dtype not in DTYPES_BY_KIND[term.kind]:
         words = {"f": "floats", "i": "integers", "b": "booleans", "n": "numbers"}
-        title = f"operand {operand + 1} is {operand_type.dtype}, expected {words.get(term.kind, 'values')}"
+        expected = words.get(term.kind, "values")
+        title = f"operand {operand + 1} is {operand_type.dtype}, expected {expected}"
         raise ShapeError(title, (operand,), hint=CAST_HINT if term.kind == "f" else "")
     if (known := axes.dtypes.setdefault(term.kind, operand_type.dtype)) != operand_type.dtype:
-        raise ShapeError(f"operand {operand + 1} is {operand_type.dtype}, an earlier one is {known}", (operand,))
+        raise ShapeError(
+            f"operand {operand + 1} is {operand_type.dtype}, an earlier one is {known}", (operand,)
+        )
 
 
 def _bind_axis(

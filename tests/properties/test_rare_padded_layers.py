@@ -87,7 +87,7 @@ MISTAKES: dict[str, tuple[object, str, object]] = {
     "padding stays in place when sorted": (
         padding_invariance,
         "_is_reading_only_padding",
-        lambda read: read.is_padding_first and read.link.lo >= 0,
+        lambda read: read.is_padding_first and read.dependence.min_offset >= 0,
     ),
     "every difference is the last index": (
         padding_walk,
