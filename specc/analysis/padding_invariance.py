@@ -64,12 +64,9 @@ def _is_padding_outside_reads(read: PaddedRead) -> bool:
     """Return True if no padded position is read: padding is left of the newest position or of
     positions that only look ahead, or right of positions that only look back.
     """
-    is_left = read.padding_side == "left" and read.dependence.max_offset == 0
-    return (
-        is_left
-        if read.dependence.kind == "newest"
-        else _is_padding_outside(read, read.dependence.offsets)
-    )
+    dependence = read.dependence
+    is_left = read.padding_side == "left" and dependence.max_offset == 0
+    return is_left if dependence.kind == "newest" else _is_padding_outside(read, dependence.offsets)
 
 
 def _is_padding_outside(read: PaddedRead, reach: Interval) -> bool:
@@ -144,9 +141,8 @@ def _is_masked_at_padding(read: PaddedRead) -> bool:
     # mask is false.
     sound = isinstance(read.op, ops.MaskedWeights) or read.is_finite
     is_outside = _is_padding_outside(read, reach) and _have_same_positions(read)
-    if is_outside or any(
-        g.key_axis in read.operand_facts[g.operand].zero_axes for g in read.dependence.gates
-    ):
+    gates = read.dependence.gates
+    if is_outside or any(g.key_axis in read.operand_facts[g.operand].zero_axes for g in gates):
         return sound
     if isinstance(read.op, ops.MaskedSoftmax) and _has_low_scores(read):
         return True
@@ -371,10 +367,8 @@ def _is_fill_matching(read: PaddedRead) -> bool:
     op, place = read.op, read.dependence.operand
     added: list[float | None] = []
     if isinstance(op, ops.Pad):
-        ends = (
-            (read.may_be_left_padded, op.padding_before),
-            (read.may_be_right_padded, op.padding_after),
-        )
+        start = (read.may_be_left_padded, op.padding_before)
+        ends = (start, (read.may_be_right_padded, op.padding_after))
         added += [float(op.value) for may_be, count in ends if may_be and count != 0]
     else:
         before, after = read.node.args[:place], read.node.args[place + 1 :]

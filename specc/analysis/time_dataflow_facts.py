@@ -50,7 +50,7 @@ class TimeState:
 class Leak:
     """A node that reads positions after the position that it computes.
 
-    `reason`: `ahead`, it reads positions up to `-offsets.low` later; `all`, it reads every position;
+    `reason`: `ahead`, it reads up to `-offsets.low` positions ahead; `all`, every position;
     `newest`, it combines the newest position with earlier ones; `length`, it needs the final
     length; `captured`, a loop captures a time-dependent value; `first`, prefix positions read the
     first position after them; `shape`, the result has an axis whose positions are not those of the

@@ -351,28 +351,24 @@ class _TypeMatcher:
         if env.runtime_lengths is not None and name in env.module.root.dims:
             env.runtime_lengths[name] = length
 
-    def _is_promised_equal(self, expected_length: Dim, actual: Dim) -> bool:
+    def _is_promised_equal(self, declared: Dim, actual: Dim) -> bool:
         """Return whether the lengths are equal given that `image / 2` divides exactly: the
         `image // 2` positions of `x[::2]` then match. Run-time lengths are excluded: no
         check at run time would detect a remainder.
         """
-        symbols = expected_length.symbols() | actual.symbols()
+        symbols = declared.symbols() | actual.symbols()
         if not symbols or self.context.has_run_time_symbol(symbols):
             return False
-        return replace_exact_division(expected_length) == replace_exact_division(actual)
+        return replace_exact_division(declared) == replace_exact_division(actual)
 
-    def _raise_length_clash(self, expr: ast.Expr, expected_length: Dim, actual: Dim) -> NoReturn:
+    def _raise_length_clash(self, expr: ast.Expr, declared: Dim, actual: Dim) -> NoReturn:
         span, description = self.type.span, self.value_context.description
         labels = Label.list_at(span, f"declared as `{_format_type_source(expr)}`")
-        for dim in (expected_length, actual):
+        for dim in (declared, actual):
             if dim.origin:
                 labels += Label.list_at(dim.origin.span, f"`{dim}` comes from here")
         text = _format_type_source(expr)
-        expected = (
-            f"{expected_length} is declared"
-            if text == str(expected_length)
-            else f"`{text}` is {expected_length}"
-        )
+        expected = f"{declared} is declared" if text == str(declared) else f"`{text}` is {declared}"
         value_span = self.value_context.span
         raise Failed(
             Diagnostic(

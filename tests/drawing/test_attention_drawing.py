@@ -268,7 +268,7 @@ def test_attended_patch_is_the_brightest():
 def test_captions():
     assert make_axis(1).caption == "input, 1 token"
     assert make_axis(12, "image").caption == "image, 12 patches"
-    assert make_axis(1500, "audio", seconds=30.0).caption == "audio, 1 500 steps, 30 s"
+    assert make_axis(1500, "audio", duration_seconds=30.0).caption == "audio, 1 500 steps, 30 s"
     assert make_axis(1500, "unnamed").caption == "1 500 positions"
 
 

@@ -86,7 +86,7 @@ def test_standard_cells_are_fused(cell: str, options: str, tmp_path: Path) -> No
     assert find_graph_errors(found) == []
     (layer,) = list_recurrent_ops(found)
     assert layer == type(CELLS[cell])(
-        **{**CELLS[cell].attributes(), "reverse": "reverse" in options}
+        **{**CELLS[cell].get_attributes(), "reverse": "reverse" in options}
     )
     assert not any(isinstance(n.op, ops.Slice | ops.Concat) for n, _ in found.nodes), (
         "weights are whole"

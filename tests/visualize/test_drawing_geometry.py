@@ -73,7 +73,7 @@ def find_crossings(drawing: Drawing) -> list[Point]:
 def draw_all_blocks(name: str) -> list[Drawing]:
     """Return the drawing of every block with parts."""
     root = build_block_tree(elaborate_small(name))
-    blocks = [b for b in root.all() if b.inner or len(b.flow.items) > 2]
+    blocks = [b for b in root.walk_blocks() if b.inner_blocks or len(b.flow.items) > 2]
     return [draw_block(b, expand_blocks(b, 60 if b is root else 14), name) for b in blocks]
 
 
