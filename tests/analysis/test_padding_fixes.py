@@ -157,9 +157,10 @@ def test_advice_is_accepted(value: str, shape: str, side: str) -> None:
     assert not found
 
 
-def test_advice_fixes_random_specs() -> None:
+@pytest.mark.parametrize("many", [SPECS // 4, pytest.param(SPECS, marks=pytest.mark.parity)])
+def test_advice_fixes_random_specs(many: int) -> None:
     followed, left = 0, list[str]()
-    for seed in range(SPECS):
+    for seed in range(many):
         text = write_spec(seed).text
         try:
             found = check_padding(elaborate_padded_spec(text))
@@ -173,4 +174,4 @@ def test_advice_fixes_random_specs() -> None:
             if not is_fixed(said, check_padding(elaborate_padded_spec(made))):
                 left.append(f"{seed}: {said.title}: {said.helps[0]}")
     assert not left
-    assert followed > SPECS // 3
+    assert followed > many // 3

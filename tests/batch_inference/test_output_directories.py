@@ -26,7 +26,9 @@ def drop_privileges() -> list[str]:
     return ["setpriv", f"--bounding-set={POWERS}", f"--inh-caps={POWERS}"]
 
 
-@pytest.mark.parametrize("which", ["new", "part", "journal"])
+@pytest.mark.parametrize(
+    "which", ["new", pytest.param("part", marks=pytest.mark.parity), "journal"]
+)
 def test_unwritable_directory(small: Path, tmp_path: Path, which: str) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in range(6)))
@@ -61,7 +63,7 @@ def test_unwritable_directory(small: Path, tmp_path: Path, which: str) -> None:
     assert sorted(p.name for p in out.rglob("*")) == before
 
 
-@pytest.mark.parametrize("engine", ["serial", "local"])
+@pytest.mark.parametrize("engine", [pytest.param("serial", marks=pytest.mark.parity), "local"])
 def test_full_disk_message_counts_written_parts(small: Path, tmp_path: Path, engine: str) -> None:
     data = tmp_path / "rows.jsonl"
     # the third part exceeds the file size limit

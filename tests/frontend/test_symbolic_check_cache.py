@@ -50,7 +50,7 @@ def list_trials(spec: OpenedSpec) -> list[str]:
 OTHERS = [
     ("gpt2", ["tied=false"]),
     ("gpt2", ["scale_attn_weights=false"]),
-    ("vision_encoder_decoder", ["encoder=deit"]),
+    pytest.param("vision_encoder_decoder", ["encoder=deit"], marks=pytest.mark.parity),
 ]
 
 

@@ -13,7 +13,15 @@ from specc.frontend import symbolic_check
 from specc.frontend.symbolic_check import SymbolicTrial, check_spec_symbolically
 from specc.ir.graph import Graph, Value
 
-FEW = ("gru_lm", "kv_lookup", "luong", "seq2seq", "t5", "vit")
+FEW = {
+    "gru_lm": (),
+    "kv_lookup": (),
+    "luong": (),
+    "seq2seq": (),
+    "vit": (),
+    "t5": pytest.mark.parity,
+}
+"""Specs that do not wait for the long sweep."""
 
 
 def lines(graph: Graph) -> list[str]:
@@ -36,7 +44,7 @@ def trials_of(spec: str) -> list[SymbolicTrial]:
 
 
 @pytest.mark.parametrize(
-    "spec", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SMALL_CONFIGS]
+    "spec", [pytest.param(n, marks=FEW.get(n, pytest.mark.slow)) for n in SMALL_CONFIGS]
 )
 def test_skipped_trials_equal_the_first_trial(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     saving = trials_of(spec)

@@ -208,6 +208,7 @@ def assert_linear_cost(spec: str, layers: int) -> None:
     assert many - some <= 2.1 * (some - few), (few, some, many)
 
 
+@pytest.mark.parity
 def test_the_cost_of_a_layer_is_constant() -> None:
     """For a spec whose layers have unshared masks and position ids."""
     assert_linear_cost("sparsemax_lm", 2)

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.ir.array import Array
@@ -144,7 +145,7 @@ def branch_names(path: Path) -> set[str]:
     return {a.g.name for n in nodes if n.op_type == "If" for a in n.attribute}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", sample_sweep(range(24)))
 def test_chunks_agree_with_the_equation(seed: int, tmp_path: Path) -> None:
     recurrence = Recurrence.draw(Random(seed))
     specc.compile(recurrence.spec(), tmp_path / "m.onnx")

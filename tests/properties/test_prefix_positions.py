@@ -152,7 +152,10 @@ def test_steps_of_graphs_with_prefixes_equal_the_full_pass(start: int) -> None:
     assert not [f for seed in range(start, start + 30) if (f := find_step_difference(seed))]
 
 
-@pytest.mark.parametrize("many", [25, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many",
+    [8, pytest.param(25, marks=pytest.mark.parity), pytest.param(1000, marks=pytest.mark.slow)],
+)
 def test_steps_of_loops_with_prefixes_equal_the_full_pass(many: int) -> None:
     """Their states start with values of prefix positions in each iteration."""
     graphs = ((s, make_prefix_loop_graph(s)) for s in range(many))

@@ -116,7 +116,10 @@ def find_failure(seed: int, side: str) -> bool | None:
     return found.shape != wanted.shape or not np.allclose(found, wanted, atol=1e-12)
 
 
-@pytest.mark.parametrize("many", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "many",
+    [100, pytest.param(300, marks=pytest.mark.parity), pytest.param(3000, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_without_a_warning_padding_has_no_effect(side: str, many: int) -> None:
     said = [find_failure(seed, side) for seed in range(many)]

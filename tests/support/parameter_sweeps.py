@@ -27,15 +27,18 @@ def cover_axes(chosen: Callable[..., bool], *axes: Sequence[Any]) -> list[Any]:
     ]
 
 
-def sample_sweep(values: Sequence[object], costly: Collection[object] = ()) -> list[ParameterSet]:
-    """Return every third parameter unmarked, and the others marked `parity`. CI runs both.
+def sample_sweep(
+    values: Sequence[object], costly: Collection[object] = (), stride: int = 3
+) -> list[ParameterSet]:
+    """Return every third parameter unmarked (every n-th with a `stride` of n), and the others
+    marked `parity`. CI runs both.
 
     `costly` parameters are marked `parity` too.
     """
     return [
         pytest.param(
             *(value if isinstance(value, tuple) else (value,)),
-            marks=(pytest.mark.parity,) if n % 3 or value in costly else (),
+            marks=(pytest.mark.parity,) if n % stride or value in costly else (),
         )
         for n, value in enumerate(values)
     ]

@@ -64,11 +64,11 @@ def parse_builtin_specs() -> tuple[tuple[str, ast.File], ...]:
     return tuple((p.stem, read_spec_file(p, p.name)) for p in paths)
 
 
-@cache
-def list_corpus() -> tuple[tuple[str, str], ...]:
-    """Return file name and text of every built-in spec in both syntaxes."""
-    found = [(f"{name}.specc", print_dsl(file)) for name, file in parse_builtin_specs()]
-    return (*found, *((f"{name}.yaml", print_yaml(file)) for name, file in parse_builtin_specs()))
+def choose_spec(rng: random.Random) -> tuple[str, ast.File]:
+    """Return a built-in spec and its file name in one of the syntaxes."""
+    names = [name for name, _ in parse_builtin_specs()]
+    name = rng.choice([f"{name}.{suffix}" for suffix in ("specc", "yaml") for name in names])
+    return name, dict(parse_builtin_specs())[Path(name).stem]
 
 
 # --- bytes and words ------------------------------------------------------------------
@@ -212,15 +212,15 @@ def _replaced(node: Any, target: Any, new: Any, *, drop: bool) -> Any:
 def make_mutant(seed: int) -> SpecMutant:
     """Return the mutant of a seed: one spec of the corpus, mutated in one of three ways."""
     rng = random.Random(seed)
-    name, text = rng.choice(list_corpus())
+    name, file = choose_spec(rng)
+    write = print_dsl if name.endswith(".specc") else print_yaml
     match seed % 4:
         case 0:
-            return SpecMutant(name, mutate_bytes(rng, text.encode()))
+            return SpecMutant(name, mutate_bytes(rng, write(file).encode()))
         case 1:
-            return SpecMutant(name, mutate_words(rng, text).encode(errors="surrogatepass"))
+            return SpecMutant(name, mutate_words(rng, write(file)).encode(errors="surrogatepass"))
         case _:
-            file = mutate_tree(rng, dict(parse_builtin_specs())[Path(name).stem])
-            made = print_dsl(file) if name.endswith(".specc") else print_yaml(file)
+            made = write(mutate_tree(rng, file))
             return SpecMutant(name, made.encode(errors="surrogatepass"))
 
 

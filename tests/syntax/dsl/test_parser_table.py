@@ -26,6 +26,7 @@ def lark() -> Lark:
     return lalr_table.load_grammar()
 
 
+@pytest.mark.parity
 def test_table_is_current() -> None:
     assert (
         lalr_table.GRAMMAR_DIRECTORY / "grammar.json"
