@@ -97,13 +97,14 @@ def _softmax(scores: Array, visible: Array | bool, axis: int, sinks: Array | Non
         maximum = np.maximum(maximum, sinks)
     # If nothing is visible, -inf minus -inf would be NaN.
     maximum = np.where(np.isneginf(maximum), 0.0, maximum)
-    exponentials = np.exp(visible_scores - maximum)
+    # In place: scores are the largest arrays of a model.
+    visible_scores -= maximum
+    exponentials = np.exp(visible_scores, out=visible_scores)
     total = exponentials.sum(axis, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks - maximum)
-    result: Array = np.divide(
-        exponentials, total, out=np.zeros_like(exponentials), where=total != 0
-    )
+    # Without a visible score all exponentials are already zero.
+    result: Array = np.divide(exponentials, total, out=exponentials, where=total != 0)
     return result
 
 

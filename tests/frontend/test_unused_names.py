@@ -95,6 +95,7 @@ def rename_each_name(file: ast.File) -> Iterator[ast.File]:
 SAMPLE = ("luong", "vit", "whisper", "rwkv", "ntm_read")
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize("name", SAMPLE)
 def test_each_renamed_name_is_reported(name: str) -> None:
     path = MODELS[name]

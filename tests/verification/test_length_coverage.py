@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc.cli import main as cli
@@ -45,7 +46,7 @@ def make_random_spec(seed: int) -> tuple[str, list[int]]:
 
 
 @pytest.mark.parametrize("work", [1e4, 1e7, 3e8])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", sample_sweep(range(6)))
 def test_every_window_is_exceeded_or_listed(
     seed: int, work: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Differences that float32 rounding explains are accepted; all others are errors."""
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from support.onnx_sessions import save_with_hash
+from support.parameter_sweeps import sample_sweep
 
 import specc
 from specc import backend
@@ -121,8 +123,12 @@ def test_outlier_zero_and_denormal_rows_agree(tmp_path: Path) -> None:
     assert ", of which float32 rounding explains" in str(long)
 
 
-@pytest.mark.parametrize("change", [add_outliers, scale_matrices])
-@pytest.mark.parametrize("spec", ["gated linear attention", "recurrent gates"])
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    sample_sweep(
+        list(product(("gated linear attention", "recurrent gates"), (add_outliers, scale_matrices)))
+    ),
+)
 def test_published_recurrences_agree(spec: str, change: Change, tmp_path: Path) -> None:
     """`sigmoid(x) ** (1 / 16)` of GLA (arXiv:2312.06635, sec. 4.4); `sqrt(1 - a * a)` of
     Griffin (arXiv:2402.19427, eq. 4), where `a` is nearly 1.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.model_mutants import find_survivors
+from support.parameter_sweeps import sample_sweep
 from support.small_configs import SMALL_CONFIGS
 
 import specc
@@ -121,6 +122,7 @@ SAMPLE, MANY = 8, 60
 """Mutants of a spec, chosen at random."""
 
 
+@pytest.mark.parity
 def test_mutants_of_blocked_attention_are_killed(tmp_path: Path) -> None:
     """Masks with global tokens, arbitrary scores in a window: every constant, comparison and
     branch."""
@@ -159,7 +161,7 @@ def test_mutants_of_rare_decisions_are_killed(case: str, tmp_path: Path) -> None
     assert judged > len(equivalent)
 
 
-@pytest.mark.parametrize("spec", ["llama", "t5", "luong_local_p"])
+@pytest.mark.parametrize("spec", sample_sweep(["llama", "t5", "luong_local_p"]))
 def test_some_mutants_are_killed(spec: str, tmp_path: Path) -> None:
     _check_mutants(spec, tmp_path, SAMPLE)
 

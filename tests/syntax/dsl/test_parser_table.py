@@ -21,12 +21,16 @@ from specc.syntax.dsl.lexer import make_file_fragment, tokenize_fragment
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.specc"))
 
 
+LARK = pytest.mark.parity
+"""Building the parser of lark takes seconds."""
+
+
 @pytest.fixture(scope="module")
 def lark() -> Lark:
     return lalr_table.load_grammar()
 
 
-@pytest.mark.parity
+@LARK
 def test_table_is_current() -> None:
     assert (
         lalr_table.GRAMMAR_DIRECTORY / "grammar.json"
@@ -48,6 +52,7 @@ def test_every_rule_has_a_callback() -> None:
     assert set(RULE_CALLBACKS) <= {r.callback for r in load_lalr_table().rules}
 
 
+@LARK
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.MonkeyPatch) -> None:
     text = path.read_text(encoding="utf-8")
@@ -75,6 +80,7 @@ def test_reductions_equal_lark(path: Path, lark: Lark, monkeypatch: pytest.Monke
     assert Token is not None
 
 
+@LARK
 @pytest.mark.parametrize(
     "text", ["specc 1 model m mask a = i +", "specc 1 model", "specc 1 model m block f() {}"]
 )
@@ -121,6 +127,7 @@ def test_callback_signatures_match_their_rules() -> None:
         assert rest or not repeated, what
 
 
+@LARK
 @pytest.mark.parametrize("path", EXAMPLES[:3], ids=lambda p: p.stem)
 def test_expected_tokens_equal_lark(path: Path, lark: Lark) -> None:
     text = path.read_text(encoding="utf-8")
