@@ -37,7 +37,7 @@ BEAM_SEARCH_KEYS = (
 )
 WHISPER_KEYS = ("forced_decoder_ids", "lang_to_id", "no_timestamps_token_id")
 """Keys that only Whisper's file has, which sets language and task by tokens."""
-FORCED_BOS_KEY = "forced_bos_token_id"
+FORCED_BOS_KEY, FORCED_EOS_KEY = "forced_bos_token_id", "forced_eos_token_id"
 DEFAULT_TOP_K = 50
 """Default top-k of sampling in transformers."""
 SPECIAL_KEYS = {
@@ -200,16 +200,28 @@ def _read_general_settings(file: _File) -> None:
         value = file.get_value(key)
         if value is not None and value != []:
             file.settings[word] = value
-    last = file.settings.get("forced_eos_token_id")
-    if isinstance(last, list):
-        # only the first of several stop tokens is written
-        file.settings["forced_eos_token_id"] = last[0]
+    _read_forced_eos_token(file)
     # if lengths with and without the prompt are given, the latter takes precedence there
     if file.get_value("max_new_tokens") is not None:
         file.settings.pop("max_length", None)
     if "max_length" in file.settings:
         file.settings.setdefault("max_tokens", file.settings["max_length"])
     _read_banned_tokens(file)
+
+
+def _read_forced_eos_token(file: _File) -> None:
+    """Read `forced_eos_token_id`. transformers gives all tokens of a list the same score, except
+    suppressed ones; of equal scores greedy decoding selects the lowest id.
+    """
+    forced = {key: _list_tokens(file.get_value(key)) for key in (FORCED_BOS_KEY, FORCED_EOS_KEY)}
+    suppressed = _list_tokens(file.get_value("suppress_tokens"))
+    for key, tokens in forced.items():
+        if tokens and all(token in suppressed for token in tokens):
+            file.refuse(key, "is suppressed by its `suppress_tokens`")
+    allowed = [token for token in forced[FORCED_EOS_KEY] if token not in suppressed]
+    if isinstance(file.get_value(FORCED_EOS_KEY), list) and allowed:
+        ids = [token for token in allowed if isinstance(token, int)]
+        file.settings[FORCED_EOS_KEY] = min(ids) if ids == allowed else allowed[0]
 
 
 def _read_banned_tokens(file: _File) -> None:

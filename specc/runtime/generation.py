@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 
 from specc.decode.beam_search import BeamHypothesis, search_beams
 from specc.decode.decode_loop import BatchDetokenizer, cut_at_stop, decode_steps, make_stop_check
 from specc.decode.token_choice import DecodeStep
-from specc.diagnostics.diagnostic import Diagnostic, Failed
+from specc.diagnostics.diagnostic import Diagnostic, Failed, raise_error
 from specc.diagnostics.render import format_repr
 from specc.ir.array import Array, Arrays
 from specc.runtime.generation_request import GenerationRequest
@@ -198,8 +199,12 @@ def _iterate_decode_steps(request: GenerationRequest) -> Iterator[DecodeStep]:
 
 def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
     """Yield the steps of the best hypothesis of each batch element once beam search ends."""
-    stream.hypotheses = _search_beams(stream)
-    best = [hypotheses[0] for hypotheses in stream.hypotheses]
+    found = _search_beams(stream)
+    best = [
+        hypotheses[0] if hypotheses else _raise_no_hypothesis(row)
+        for row, hypotheses in enumerate(found)
+    ]
+    stream.hypotheses = found
     for step in range(max((len(h.tokens) for h in best), default=0)):
         tokens = [
             h.tokens[step] if step < len(h.tokens) else stream.settings.padding_token for h in best
@@ -207,6 +212,18 @@ def _iterate_beams(stream: GenerationStream) -> Iterator[DecodeStep]:
         # Shorter sequences are padded until the longest has ended.
         ended = [h.ended and step + 1 >= len(h.tokens) for h in best]
         yield DecodeStep(np.array(tokens, np.int64), None, np.array(ended, np.bool_))
+
+
+def _raise_no_hypothesis(row: int) -> NoReturn:
+    """Raise E0961: the settings suppress every token with which a sequence could continue."""
+    raise_error(
+        "E0961",
+        f"the generation settings suppress every token of sequence {row + 1}",
+        helps=[
+            "remove tokens from `suppress_tokens`, `begin_suppress_tokens` or `bad_words_ids`",
+            "or set `no_repeat_ngram_size` to a larger number, or `max_tokens` to a smaller one",
+        ],
+    )
 
 
 def _search_beams(request: GenerationRequest) -> list[list[BeamHypothesis]]:

@@ -65,6 +65,11 @@ def read_settings(directory: Path, said: dict[str, Any], **keys: Any) -> dict[st
             {"begin": [0], "forced_eos_token_id": 2, "start": 1},
         ),
         ({"forced_bos_token_id": 0}, {}),
+        ({"forced_eos_token_id": [3, 2]}, {"forced_eos_token_id": 2}),
+        (
+            {"forced_eos_token_id": [3, 2], "suppress_tokens": [2]},
+            {"forced_eos_token_id": 3, "suppress_tokens": [2]},
+        ),
         (
             {"forced_eos_token_id": 5, "bad_words_ids": [[4], [5]]},
             {"forced_eos_token_id": 5, "suppress_tokens": [4], "bad_words_ids": [[5]]},
@@ -113,6 +118,8 @@ def test_ignored_settings_are_reported(tmp_path: Path) -> None:
     [
         {"do_sample": True, "num_beams": 2},
         {"bad_words_ids": [[]]},
+        {"forced_eos_token_id": [5, 2], "suppress_tokens": [2, 5, 9]},
+        {"forced_bos_token_id": 5, "decoder_start_token_id": 1, "suppress_tokens": [5]},
         {"do_sample": True, "typical_p": 0},
         {"max_new_tokens": 0},
         {"decoder_start_token_id": 1, "forced_decoder_ids": [[2, 3]]},

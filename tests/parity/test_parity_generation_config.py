@@ -46,6 +46,9 @@ CONFIGS = {
         "max_new_tokens": 12, "min_new_tokens": 8, "suppress_tokens": [3, 5, 30], "begin_suppress_tokens": [n for n in range(31) if n % 9],
         "forced_eos_token_id": [2], "eos_token_id": [2, 9],
     },
+    "the lowest of several forced tokens": {
+        "max_new_tokens": 5, "min_new_tokens": 5, "forced_eos_token_id": [9, 7, 2], "suppress_tokens": [2],
+    },
     "no start but that of texts": {"decoder_start_token_id": None, "bos_token_id": 3, "max_new_tokens": 12},
 }  # fmt: skip
 

@@ -77,6 +77,12 @@ def test_streamed_text_of_beam_search_ends_before_a_stop_string(tmp_path: Path) 
         )
 
 
+def test_suppressing_every_token_has_a_code(model: Model) -> None:
+    """No beam can continue; a standalone greedy generator refuses the settings."""
+    with pytest.raises(specc.Failed, match=r"E0961|E0733"):
+        model.generate("ab", max_tokens=3, num_beams=2, suppress_tokens=list(range(128))).results()
+
+
 def test_an_interrupted_stream_raises_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Iterator[DecodeStep]:
         yield DecodeStep(np.array([1]), None, np.array([False]))
