@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from specc.analysis.batch_independence import check_batch_independence
 from specc.diagnostics.diagnostic import raise_error
 from specc.io.atomic_write import OutputDirectory
 from specc.io.output_paths import raise_not_replaceable
@@ -72,12 +73,13 @@ def write_triton_repository(
 def format_triton_config(graph: Graph, name: str, max_batch_size: int) -> str:
     """Return the text of `config.pbtxt`; lengths that are not fixed are -1. With a batch
     size of 0 the server does not join requests. Raise E0889 where it would join ports that
-    have no common batch axis.
+    have no common batch axis, or requests that affect each other.
     """
     inputs = {n: v.type for n, v in graph.inputs.items()}
     outputs = {n: v.type for n, v in graph.outputs.items()}
     if max_batch_size:
         _check_batch_axes(inputs, outputs)
+        _check_independence(graph)
     port_lines = [
         *_format_ports("input", inputs, max_batch_size),
         *_format_ports("output", outputs, max_batch_size),
@@ -102,6 +104,17 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
                 notes=["the first axis of every input and output has to be the batch"],
                 helps=["write `--max-batch-size 0` to disable batching"],
             )
+
+
+def _check_independence(graph: Graph) -> None:
+    """Raise E0889 if a result of one batch element depends on other elements."""
+    batch = next(v.shape[0].name for v in graph.inputs.values())
+    for warning in check_batch_independence(graph, batch):
+        raise_error(
+            "E0889",
+            f"{warning.title}, and the server joins requests along it",
+            helps=["write `--max-batch-size 0` to disable batching"],
+        )
 
 
 def _format_ports(kind: str, types: Mapping[str, Type], max_batch_size: int) -> Iterator[str]:

@@ -132,3 +132,13 @@ def test_a_graph_without_batch_axis_has_no_dynamic_batching(
     assert export_model(NO_BATCH, "4", tmp_path) == 1
     assert "`--max-batch-size 0`" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+def test_requests_that_affect_each_other_are_not_joined(tmp_path: Path) -> None:
+    text = "graph g(x: float[batch, 3]) -> (y: float[batch, 3]) { return softmax(x, axis=0) }"
+    (tmp_path / "m.specc").write_text(f"specc 1\nmodel m\ndims batch\n{text}\n")
+    specc.compile(tmp_path / "m.specc", tmp_path / "m.onnx", init=0)
+    words = ["export", "triton", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "r")]
+    assert main(words) == 1
+    assert not (tmp_path / "r").exists()
+    assert main([*words, "--max-batch-size", "0"]) == 0
