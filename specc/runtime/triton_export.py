@@ -108,8 +108,8 @@ def _check_batch_axes(inputs: Mapping[str, Type], outputs: Mapping[str, Type]) -
 
 def _check_independence(graph: Graph) -> None:
     """Raise E0889 if a result of one batch element depends on other elements."""
-    batch = next(v.shape[0].name for v in graph.inputs.values())
-    for warning in check_batch_independence(graph, batch):
+    batch = next(v.shape[0] for v in graph.inputs.values())
+    for warning in check_batch_independence(graph, str(batch)):
         raise_error(
             "E0889",
             f"{warning.title}, and the server joins requests along it",
