@@ -1,5 +1,21 @@
-"""`python -m specc`."""
+"""The command `specc`, and `python -m specc`."""
 
-from specc.cli.main import entry
+import signal
+from typing import NoReturn
 
-entry()
+
+def run_command_line() -> NoReturn:
+    """Run the `specc` command and exit. While its modules are imported, Ctrl-C ends the process
+    without a traceback.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from specc.cli.main import entry
+
+    signal.signal(signal.SIGINT, handler)
+    entry()
+
+
+if __name__ == "__main__":
+    run_command_line()

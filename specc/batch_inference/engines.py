@@ -49,6 +49,8 @@ def run_worker(directory: str) -> None:
             _send_report(answers, done=done.to_json())
     except Failed as failed:
         _send_report(answers, failed=_encode_failure(failed))
+    except BrokenPipeError:
+        os._exit(1)  # the parent process was killed
     except Exception:
         traceback.print_exc()
         os._exit(1)  # the listening thread would delay an orderly exit
