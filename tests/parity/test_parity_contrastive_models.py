@@ -40,6 +40,8 @@ TEXT = SIDE | {
     "pad_token_id": 1,
     "eos_token_id": END,
 }
+NO_PADDING = TEXT | {"pad_token_id": END}
+"""A padding token that no text has: its embedding is set to zero when these classes are loaded."""
 VISION = SIDE | {"hidden_size": 32, "intermediate_size": 20, "image_size": 12, "patch_size": 4}
 FLEXIBLE = SIDE | {"hidden_size": 32, "intermediate_size": 20, "patch_size": 2, "num_patches": 9}
 PIXELS = FixedValues((3, 12, 12))
@@ -173,6 +175,116 @@ CASES = {
         settings=BOTH | {"num_labels": 5},
         given=pictures(),
         results={"logits": ""},
+    ),
+    "metaclip_2": Tower(
+        model="MetaClip2Model",
+        config="MetaClip2Config",
+        settings={
+            "text_config": TEXT,
+            "vision_config": VISION | {"hidden_act": "gelu"},
+            "projection_dim": 12,
+        },
+        given=texts(end=True, pixels=PIXELS),
+        results=PAIR,
+    ),
+    "metaclip_2 text, end token 2": Tower(
+        model="MetaClip2TextModel",
+        config="MetaClip2TextConfig",
+        settings=TEXT | {"eos_token_id": 2, "hidden_act": "gelu"},
+        given=texts(end=False),
+        results={"last_hidden_state": "seq"},
+    ),
+    "metaclip_2 text, projected": Tower(
+        model="MetaClip2TextModelWithProjection",
+        config="MetaClip2TextConfig",
+        settings=TEXT | {"projection_dim": 12},
+        given=texts(end=True),
+        results={"last_hidden_state": "seq", "text_embeds": ""},
+    ),
+    "metaclip_2 vision": Tower(
+        model="MetaClip2VisionModel",
+        config="MetaClip2VisionConfig",
+        settings=VISION | {"image_size": 14},
+        given=pictures(14),
+        results=POOLED,
+    ),
+    "metaclip_2 vision, projected": Tower(
+        model="MetaClip2VisionModelWithProjection",
+        config="MetaClip2VisionConfig",
+        settings=VISION | {"projection_dim": 12},
+        given=pictures(),
+        results={"last_hidden_state": "", "image_embeds": ""},
+    ),
+    "metaclip_2 classes": Tower(
+        model="MetaClip2ForImageClassification",
+        config="MetaClip2Config",
+        settings=BOTH | {"num_labels": 5},
+        given=pictures(),
+        results={"logits": ""},
+    ),
+    "chinese_clip": Tower(
+        model="ChineseCLIPModel",
+        config="ChineseCLIPConfig",
+        settings={"text_config": NO_PADDING, "vision_config": VISION, "projection_dim": 12},
+        given=texts(end=False, pixels=PIXELS, token_types=True),
+        results=PAIR,
+    ),
+    "chinese_clip, other activations": Tower(
+        model="ChineseCLIPModel",
+        config="ChineseCLIPConfig",
+        settings={
+            "text_config": TEXT
+            | {
+                "hidden_act": "relu",
+                "layer_norm_eps": 1e-3,
+                "type_vocab_size": 3,
+                "pad_token_id": 0,
+            },
+            "vision_config": VISION | {"hidden_act": "gelu", "image_size": 14, "num_channels": 1},
+        },
+        given=texts(end=False, pixels=FixedValues((1, 14, 14)), token_types=True),
+        results=PAIR,
+    ),
+    "chinese_clip text": Tower(
+        model="ChineseCLIPTextModel",
+        config="ChineseCLIPTextConfig",
+        settings=NO_PADDING,
+        given=texts(end=False, token_types=True),
+        results={"last_hidden_state": "seq", "pooler_output": ""},
+    ),
+    "chinese_clip vision": Tower(
+        model="ChineseCLIPVisionModel",
+        config="ChineseCLIPVisionConfig",
+        settings=VISION,
+        given=pictures(),
+        results=POOLED,
+    ),
+    "altclip": Tower(
+        model="AltCLIPModel",
+        config="AltCLIPConfig",
+        settings={
+            "text_config": NO_PADDING
+            | {"project_dim": 18, "max_position_embeddings": 40, "type_vocab_size": 2},
+            "vision_config": VISION,
+            "projection_dim": 12,
+        },
+        given=texts(end=False, pixels=PIXELS, token_types=True),
+        results=PAIR,
+    ),
+    "altclip text": Tower(
+        model="AltCLIPTextModel",
+        config="AltCLIPTextConfig",
+        settings=NO_PADDING
+        | {"project_dim": 18, "max_position_embeddings": 40, "type_vocab_size": 2},
+        given=texts(end=False, token_types=True),
+        results={"last_hidden_state": "seq", "pooler_output": ""},
+    ),
+    "altclip vision": Tower(
+        model="AltCLIPVisionModel",
+        config="AltCLIPVisionConfig",
+        settings=VISION | {"hidden_act": "gelu"},
+        given=pictures(),
+        results=POOLED,
     ),
     "siglip": Tower(
         model="SiglipModel",

@@ -232,6 +232,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "big_bird": CONTEXT_SIZES,
     "blenderbot": SEQ2SEQ_SIZES | {"context": 32},
     "clip": TWO_TOWER_SIZES | {"projection_dim": 6, "text.eos": 2},
+    "chinese_clip": TWO_TOWER_SIZES | {"projection_dim": 6},
     "owlvit": {
         **{k: v for k, v in IMAGE_SIZES.items() if k != "channels"},
         "vocab": 17,
