@@ -80,6 +80,10 @@ _CLASS_DEFAULTS: Mapping[str, _Kind] = {
     "Yolos": _Kind(size=(800, 1333), filter=2, channel_stats=_IMAGENET_STATS, side_multiple=16),
     "Donut": _Kind(size=(2560, 1920), filter=2, channel_stats=_IMAGENET_STATS, is_page=True),
 }
+_IDEFICS3 = _Kind(
+    size=(), filter=1, sizing="tiles",
+    settings={"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364}},
+)  # fmt: skip
 _SIZED_DEFAULTS: Mapping[str, _Kind] = {
     "Qwen2VL": _Kind(
         size=(), filter=3, channel_stats=_CLIP_STATS, sizing="area",
@@ -87,6 +91,19 @@ _SIZED_DEFAULTS: Mapping[str, _Kind] = {
             "size": {"shortest_edge": 3136, "longest_edge": 1003520},
             "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
         },
+    ),
+    "Pixtral": _Kind(
+        size=(), filter=3, channel_stats=_CLIP_STATS, sizing="within",
+        settings={"size": {"longest_edge": 1024}},
+    ),
+    "Idefics3": _IDEFICS3,
+    "SmolVLM": _IDEFICS3,
+    "LlavaNext": _Kind(
+        size=(), filter=3, channel_stats=_CLIP_STATS, sizing="anyres",
+        settings={"size": {"shortest_edge": 224}, "crop_size": {"height": 224}},
+    ),
+    "Siglip2": _Kind(
+        size=(), filter=2, sizing="patches", settings={"patch_size": 16, "max_num_patches": 256}
     ),
 }  # fmt: skip
 """Processors whose output size depends on the image."""

@@ -75,7 +75,46 @@ def _read_area(settings: _Settings, spec: Mapping[str, object]) -> Options:
     return {"bounds": [bounds]}
 
 
+def _read_within(settings: _Settings, spec: Mapping[str, object]) -> Options:
+    parts = (("height", "longest_edge"), ("width", "longest_edge"))
+    return {"bounds": [[settings.read_length("size", *names) for names in parts]]}
+
+
+def _read_patches(settings: _Settings, spec: Mapping[str, object]) -> Options:
+    match spec.get("patches"):
+        case [int(side)]:
+            settings.check_length("patch_size", side)
+    return {"bounds": [[1, settings.read_length("max_num_patches")]]}
+
+
+def _read_tiles(settings: _Settings, spec: Mapping[str, object]) -> Options:
+    settings.check_length("max_image_size", _get_tile_size(spec), "longest_edge")
+    split = settings.reader.read_bool("do_image_splitting", True)
+    return {"bounds": [[1, settings.read_length("size", "longest_edge")]], "split": split}
+
+
+def _read_grids(settings: _Settings, spec: Mapping[str, object]) -> Options:
+    tile, reader = _get_tile_size(spec), settings.reader
+    settings.check_length("size", tile, "shortest_edge", "height")
+    settings.check_length("crop_size", tile, "height", "shortest_edge")
+    key = "image_grid_pinpoints"
+    match reader.read_value(key, spec.get("bounds")):
+        # the graph counts tiles by those of the config
+        case value if value == spec.get("bounds"):
+            return {}
+    reader.refuse(key, "the model has other sizes of tiled images in its config.json")
+
+
+def _get_tile_size(spec: Mapping[str, object]) -> object:
+    size = spec.get("size")
+    return size[0] if isinstance(size, list | tuple) and size else None
+
+
 SIZING_READERS: Mapping[str, Callable[[_Settings, Mapping[str, object]], Options]] = {
-    "area": _read_area
+    "area": _read_area,
+    "within": _read_within,
+    "patches": _read_patches,
+    "tiles": _read_tiles,
+    "anyres": _read_grids,
 }
 """How the bounds of images are read, by the name of the rule in `image(sizing=…)`."""

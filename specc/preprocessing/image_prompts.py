@@ -263,7 +263,7 @@ def format_image_grid(texts: Sequence[str], grid: tuple[int, int]) -> str:
         return single
     lines = (
         "".join(
-            cell.replace("{row}", str(row)).replace("{column}", str(column))
+            cell.replace("$row", str(row)).replace("$column", str(column))
             for column in range(1, columns + 1)
         )
         for row in range(1, rows + 1)

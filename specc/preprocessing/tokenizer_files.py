@@ -165,9 +165,10 @@ class TextTokenizer(Record):
     `start` and `end` are put there too, each unless the file has put it there already. `spread`
     is an id and how many times it is repeated: the placeholder of an image, and the image tokens.
     `replace` is a placeholder in texts and what processors write there, before they are tokenized:
-    one text, or those of a cell of the grid of an image with `{row}` and `{column}`, between rows,
+    one text, or those of a cell of the grid of an image with `$row` and `$column`, between rows,
     after the last row, and of an image without a grid.
-    `chat` renders messages as text.
+    `prompt_start` is the id of the token after the last placeholder and `prompt_end` the text at
+    the end of a prompt that does not have that token there. `chat` renders messages as text.
     """
 
     tag = "tokenizer"
@@ -177,9 +178,20 @@ class TextTokenizer(Record):
     special: bool = True
     spread: Annotated[tuple[int, int] | None, _read_spread] = None
     replace: Annotated[tuple[str, ...] | None, _read_replace] = None
+    prompt_start: TokenId = None
+    prompt_end: str = ""
     chat: Annotated[ChatTemplate | None, _read_chat] = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON; the file is stored elsewhere, under its hash."""
         found = Record.to_json(self) | {"file": self.file.sha256}
         return {k: v for k, v in found.items() if v is not None or k in ("end", "start")}
+
+    def wrap_prompt(self, text: str, start: str, placeholder: str = "") -> str:
+        """Return a prompt with `start` after its last placeholder and `prompt_end` at its end, as
+        the processor of PaliGemma writes it, unless `start` is there.
+        """
+        prompt = text.rpartition(placeholder)[2] if placeholder else text
+        if prompt.startswith(start):
+            return text
+        return text.removesuffix(prompt) + start + prompt + self.prompt_end

@@ -245,15 +245,15 @@ def tokenize_text(text: str, record: TextTokenizer) -> list[int]:
     """
 
     def raise_tokenizer_error(why: str) -> NoReturn:
-        raise_error(
-            "E0908",
-            "the model's tokenizer cannot encode this text",
-            notes=[why],
-            helps=["a part of the text is not in its vocabulary, which has no unknown token"],
-        )
+        helps = ["a part of the text is not in its vocabulary, which has no unknown token"]
+        title = "the model's tokenizer cannot encode this text"
+        raise_error("E0908", title, notes=[why], helps=helps)
 
     if record.replace and len(record.replace) == PLAIN_REPLACEMENT:
         text = text.replace(record.replace[0], record.replace[1])
+    if record.prompt_start is not None:
+        marks = (record.prompt_start, *(record.spread or ())[:1])
+        text = record.wrap_prompt(text, *get_token_strings(marks, record))
     found: list[int] = _encode(text, None, record, raise_tokenizer_error).ids
     if record.spread is None:
         return found

@@ -2,8 +2,10 @@
 from image files equal those of the processors of transformers.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from PIL import Image
 from support.hf_cases import MAX_NEW_TOKENS, cut_at_stop
 from support.published_models import randomize_weights
 from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers.models.pixtral import image_processing_pil_pixtral
+from transformers.models.smolvlm import processing_smolvlm
 from transformers.processing_utils import ProcessorMixin
 
 import specc
@@ -53,8 +57,10 @@ class Layout:
     options: Mapping[str, Any]
     shape: str = ""
     most_ratio: float = 1e9
+    sizes: Sequence[tuple[int, int]] = tuple(SIZES)
 
 
+PINPOINTS = [[8, 16], [16, 8], [16, 16], [24, 8]]
 QWEN = {"sizing": "area", "shape_input": "image_grid_thw", "bounds": [[1, 1]]}
 LAYOUTS = {
     "qwen2_vl": Layout(
@@ -72,6 +78,39 @@ LAYOUTS = {
         QWEN | {"patches": [3, 1, 3], "multiple": 3},
         "image_grid_thw", 200,
     ),
+    "pixtral": Layout(
+        "PixtralImageProcessorPil",
+        {"size": {"longest_edge": 40}, "patch_size": {"height": 8, "width": 8}},
+        {"sizing": "within", "bounds": [[1, 1]], "multiple": 8, "shape_input": "image_sizes"},
+        "image_sizes", 39,
+    ),
+    "idefics3": Layout(
+        "Idefics3ImageProcessorPil",
+        {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 16}},
+        {"sizing": "tiles", "size": [16, 16], "bounds": [[1, 1]]},
+    ),
+    "idefics3, above 4096": Layout(
+        "Idefics3ImageProcessorPil",
+        {"size": {"longest_edge": 4500}, "max_image_size": {"longest_edge": 1400}, "resample": 0},
+        {"sizing": "tiles", "size": [1400, 1400], "bounds": [[1, 1]]}, sizes=SIZES[9:11],
+    ),
+    "smolvlm": Layout(
+        "SmolVLMImageProcessorPil",
+        {"size": {"longest_edge": 50}, "max_image_size": {"longest_edge": 24}, "do_image_splitting": False},
+        {"sizing": "tiles", "size": [24, 24], "bounds": [[1, 1]]},
+    ),
+    "llava_next": Layout(
+        "LlavaNextImageProcessorPil",
+        {"size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}, "image_grid_pinpoints": PINPOINTS},
+        {"sizing": "anyres", "size": [8, 8], "bounds": PINPOINTS, "multiple": 2, "shape_input": "image_sizes"},
+        "image_sizes",
+    ),
+    "siglip2": Layout(
+        "Siglip2ImageProcessorPil",
+        {"patch_size": 4, "max_num_patches": 20},
+        {"sizing": "patches", "bounds": [[1, 1]], "patches": [4], "shape_input": "spatial_shapes"},
+        "spatial_shapes",
+    ),
 }  # fmt: skip
 
 
@@ -85,7 +124,7 @@ def test_image_processors(name: str, tmp_path: Path) -> None:
         read_image_options({"kind": "image", **case.options}, [tmp_path], None)
     )
     assert isinstance(record, ImageRecord)
-    for size in SIZES:
+    for size in case.sizes:
         path = write_image(tmp_path, size)
         if max(size) / min(size) > case.most_ratio:
             with pytest.raises(specc.Failed, match="E0990"):
@@ -94,14 +133,18 @@ def test_image_processors(name: str, tmp_path: Path) -> None:
         made = read_prepared_image(path, record, "pixel_values")
         with Image.open(path) as image:
             wanted = theirs(image.convert("RGB"), return_tensors="np")
-        values = np.asarray(wanted["pixel_values"]).reshape(made.values.shape)
+        values = np.asarray(wanted["pixel_values"])
+        # a fixed number of patches, padded with zeros
+        values = values[0, : len(made.values)] if "spatial_shapes" in wanted else values
+        values = values.reshape(made.values.shape)
         most = np.abs(values).max()
         assert np.abs(made.values - values).max() <= 1e-5 * most, size
         if case.shape:
             assert [*made.shape] == np.asarray(wanted[case.shape]).reshape(-1).tolist(), size
 
 
-IMAGE, VOCAB = 30, 36
+PIXTRAL_MODULE = "transformers.models.pixtral.image_processing_pixtral"
+IMAGE, VOCAB = 30, 60
 TEXT: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 4096,
@@ -128,6 +171,7 @@ class Family:
     processor: str = ""
     processor_settings: Mapping[str, Any] = field(default_factory=dict)
     placeholder: str = ""
+    smallest: tuple[int, int] = (1, 1)
 
     def save(self, directory: Path) -> Any:
         """Return a model with random weights, saved in `directory`."""
@@ -154,7 +198,11 @@ class Family:
         images = getattr(transformers, self.image_processor)(**self.settings)
         tokenizer.save_pretrained(directory)
         images.save_pretrained(directory)
-        kind = getattr(transformers, self.processor or f"{self.name}Processor")
+        kind = getattr(transformers, f"{self.name}Processor", None)
+        if self.processor == "PixtralProcessor":
+            # its module imports the image processor that needs torchvision
+            pytest.MonkeyPatch().setitem(sys.modules, PIXTRAL_MODULE, image_processing_pil_pixtral)
+            kind = import_module("transformers.models.pixtral.processing_pixtral").PixtralProcessor
         return kind(images, tokenizer, **self.processor_settings)
 
 
@@ -190,12 +238,66 @@ FAMILIES = {
 }
 
 
+LLAMA = TEXT | {"model_type": "llama", "head_dim": 8, "hidden_size": 24}
+VISION: dict[str, Any] = {
+    "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4,
+}  # fmt: skip
+IDEFICS_TOKENS = (
+    "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>",
+    *(f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)),
+)  # fmt: skip
+FAMILIES |= {
+    "mistral3": Family(
+        "Mistral3",
+        {
+            "text_config": TEXT | {"model_type": "mistral", "head_dim": 8, "sliding_window": None},
+            "vision_config": VISION | {"model_type": "pixtral"}, "image_token_index": IMAGE, "tie_word_embeddings": False,
+        },
+        "PixtralImageProcessorPil", {"size": {"longest_edge": 40}, "patch_size": {"height": 4, "width": 4}},
+        ("[IMG]", "[IMG_BREAK]", "[IMG_END]"), "PixtralProcessor", {"patch_size": 4, "spatial_merge_size": 2},
+        smallest=(1, 9),  # the class fails for an image of one token
+    ),
+    "idefics3": Family(
+        "Idefics3",
+        {
+            "text_config": LLAMA, "vision_config": VISION | {"model_type": "idefics3_vision", "image_size": 16},
+            "image_token_id": IMAGE,
+        },
+        "Idefics3ImageProcessorPil", {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 16}},
+        IDEFICS_TOKENS, processor_settings={"image_seq_len": 4},
+    ),
+    "smolvlm": Family(
+        "SmolVLM",
+        {
+            "text_config": LLAMA, "vision_config": VISION | {"model_type": "smolvlm_vision", "image_size": 16},
+            "image_token_id": IMAGE,
+        },
+        "SmolVLMImageProcessorPil",
+        {"size": {"longest_edge": 40}, "max_image_size": {"longest_edge": 16}, "do_image_splitting": False},
+        IDEFICS_TOKENS, processor_settings={"image_seq_len": 4, "video_processor": None},
+    ),
+    "llava_next": Family(
+        "LlavaNext",
+        {
+            "text_config": LLAMA, "vision_config": VISION | {"model_type": "clip_vision_model", "image_size": 8, "patch_size": 2},
+            "image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS,
+        },
+        "LlavaNextImageProcessorPil",
+        {"size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}, "image_grid_pinpoints": PINPOINTS},
+        ("<image>",), processor_settings={
+            "patch_size": 2, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1,
+        },
+    ),
+}  # fmt: skip
+
+
 @pytest.fixture(autouse=True)
 def allow_absent_video_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Video processors need torchvision."""
+    """Video processors need torchvision, and texts with videos num2words."""
     monkeypatch.setattr(
         ProcessorMixin, "check_argument_for_proper_class", lambda self, name, value: type(value)
     )
+    monkeypatch.setattr(processing_smolvlm, "num2words", str)
 
 
 PROMPTS: tuple[tuple[str, list[tuple[int, int]]], ...] = (
@@ -219,7 +321,10 @@ def test_generation_from_image_files(
     ours = specc.load(tmp_path / "package", threads=1)
     placeholder = family.placeholder or family.tokens[0]
     texts = [text.replace("{}", placeholder) for text, _ in PROMPTS]
-    paths = [[write_image(tmp_path, size) for size in sizes] for _, sizes in PROMPTS]
+    paths = [
+        [write_image(tmp_path, max(size, family.smallest)) for size in sizes]
+        for _, sizes in PROMPTS
+    ]
     written = []
     for some, images in [*(([t], [p]) for t, p in zip(texts, paths, strict=True)), (texts, paths)]:
         opened = [[Image.open(path) for path in several] for several in images]
@@ -259,3 +364,35 @@ def test_generation_from_image_files(
     for words in (["a b"], ["--chat", "a b"]):
         assert main([*command, *words]) == 0
         assert capsys.readouterr().out.strip() == answer.strip()
+
+
+def test_contrastive_model_of_image_files(tmp_path: Path) -> None:
+    """SigLIP 2 with images of several sizes, each of which is an element of the batch."""
+    config = transformers.Siglip2Config(
+        text_config={
+            "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "vocab_size": 20, "max_position_embeddings": 8, "projection_size": 16,
+        },
+        vision_config=VISION | {"num_patches": 16},
+    )  # fmt: skip
+    theirs = randomize_weights(transformers.Siglip2Model(config), seed=1)
+    theirs.save_pretrained(tmp_path)
+    processor = transformers.Siglip2ImageProcessorPil(patch_size=4, max_num_patches=20)
+    processor.save_pretrained(tmp_path)
+    specc.compile(str(tmp_path), tmp_path / "one.onnx")
+    ours = specc.load(tmp_path / "one.onnx", threads=1)
+    paths = [write_image(tmp_path, size) for size in ((30, 50), (1, 7), (16, 16))]
+    ids = np.arange(16).reshape(2, 8)
+    given = processor([Image.open(path) for path in paths], return_tensors="pt")
+    theirs.double()
+    with torch.no_grad():
+        wanted = theirs(
+            input_ids=torch.tensor(ids),
+            pixel_values=given["pixel_values"].double(),
+            pixel_attention_mask=given["pixel_attention_mask"],
+            spatial_shapes=given["spatial_shapes"],
+        ).logits_per_image.numpy()
+    made = ours.run(input_ids=ids, pixel_values=[str(path) for path in paths])["logits_per_image"]
+    np.testing.assert_allclose(made, wanted, atol=1e-5 * np.abs(wanted).max())
+    one = ours.run(input_ids=ids, pixel_values=paths[0])["logits_per_image"]
+    np.testing.assert_allclose(one, wanted[:1], atol=1e-5 * np.abs(wanted).max())

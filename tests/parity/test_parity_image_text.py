@@ -503,7 +503,6 @@ class Prompts:
     images: str
     size: Mapping[str, Any]
     settings: Mapping[str, Any]
-    published: bool = True
 
 
 PROMPTS = {
@@ -522,7 +521,6 @@ PROMPTS = {
         "Idefics3ImageProcessorPil",
         {"size": {"longest_edge": 16}, "max_image_size": {"longest_edge": 16}, "do_image_splitting": False},
         {"image_seq_len": 4},
-        published=False,
     ),
     "aya_vision": Prompts(
         "<image>",
@@ -533,7 +531,6 @@ PROMPTS = {
         {"patch_size": 8, "img_size": 16},
     ),
 }  # fmt: skip
-"""Without `published` the file of the image processor is not supported: the spec's settings hold."""
 
 
 def make_processor(name: str, folder: Path) -> Any:
@@ -554,8 +551,7 @@ def make_processor(name: str, folder: Path) -> Any:
     )
     images = getattr(transformers, how.images)(**how.size)
     tokenizer.save_pretrained(folder)
-    if how.published:
-        images.save_pretrained(folder)
+    images.save_pretrained(folder)
     processor = getattr(transformers, f"{FAMILIES[name].name}Processor")
     return processor(images, tokenizer, **how.settings)
 

@@ -165,9 +165,10 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
         how |= {"strategy": "beam", "num_beams": beams, "early_stopping": False}
     specc.compile(str(tmp_path), tmp_path / "package", graphs="step")
     ours = specc.load(tmp_path / "package", threads=1)
-    made = ours.generate(
-        input_ids=["<image><s> a b c\n", "<image> <image><s> d\n"], pixel_values=images, **how
-    )
+    formatted = ["<image><s> a b c\n", "<image> <image><s> d\n"]
+    each = [
+        ours.generate(input_ids=given, pixel_values=images, **how) for given in (texts, formatted)
+    ]
     with torch.no_grad():
         written = theirs.generate(
             **{k: v.double() if v.is_floating_point() else v for k, v in wanted.items() if k != "labels"},
@@ -175,5 +176,7 @@ def test_generation(name: str, beams: int, tmp_path: Path) -> None:
         )  # fmt: skip
     long = wanted["input_ids"].shape[1]
     due = [cut_at_stop(row[long:].tolist(), 2) for row in written]
-    assert [list(row[0].tokens) for row in made.results()] == due
+    for made in each:
+        assert np.array_equal(made.prepared_inputs["input_ids"], wanted["input_ids"])
+        assert [list(row[0].tokens) for row in made.results()] == due
     assert len({token for text in due for token in text}) > 3, "too few different tokens"

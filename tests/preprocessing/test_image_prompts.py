@@ -10,7 +10,7 @@ from specc.preprocessing.image_prompts import replace_placeholders
 from specc.preprocessing.tokenizer_files import TextTokenizer, TokenizerFile
 
 FILE = TokenizerFile.from_text("{}")
-TILED = TextTokenizer(file=FILE, replace=("<i>", "[{row},{column}]", "|", "||g", "g"))
+TILED = TextTokenizer(file=FILE, replace=("<i>", "[$row,$column]", "|", "||g", "g"))
 PLAIN = TextTokenizer(file=FILE, replace=("<i>", "<b><i>"))
 
 
